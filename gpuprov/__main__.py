@@ -1,0 +1,6 @@
+"""``python -m gpuprov``."""
+
+from gpuprov.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The command line: one module per verb, nothing but arguments, calls and exit codes.
+
+Importing click costs more than all of `gpuprov --help` may take, so the overview is printed from
+the table of verbs before click is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpuprov.cli.verbs import overview
+
+
+def main() -> None:
+    """Entry point of `gpuprov`; never returns, never shows a traceback for a user's mistake."""
+    asked_for_overview = sys.argv[1:] in ([], ["--help"], ["-h"])
+    if asked_for_overview and "_GPUPROV_COMPLETE" not in os.environ:
+        sys.stdout.write(overview())
+        sys.exit(0)
+    from gpuprov.cli.group import run
+
+    sys.exit(run(sys.argv[1:]))
