@@ -1,0 +1,231 @@
+"""YAML documents with a typed shape: reading with line numbers in every complaint, writing reproducibly.
+
+A complaint reads `fleet.yml:7: unknown key 'profle' in groups.train; expected one of …; did you mean …?`
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpuprov.errors import InvalidInput
+
+MAX_BYTES = 32 * 1024 * 1024
+
+
+class Strict(BaseModel):
+    """A frozen record that knows no keys but its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+D = TypeVar("D", bound=Strict)
+Path_ = tuple[str | int, ...]
+
+
+class Marked:
+    """A YAML document: plain data, and the line of each key and item."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        try:
+            node = yaml.compose(text, Loader=Loader)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f":{mark.line + 1}" if mark else ""
+            problem = getattr(error, "problem", None) or str(error)
+            raise InvalidInput(f"{name}{line}: not YAML: {problem}") from None
+        self.lines: dict[Path_, int] = {}
+        self.data = self._plain(node, ()) if node is not None else None
+
+    def _plain(self, node: yaml.Node, path: Path_) -> Any:
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item, (*path, index)) for index, item in enumerate(node.value)]
+        return _constructor.construct_object(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
+        plain: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = _constructor.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if key in plain:
+                raise InvalidInput(f"{self.name}:{line}: key {key!r} stands twice in {dotted(path)}")
+            self.lines[(*path, key)] = line
+            plain[key] = self._plain(value_node, (*path, key))
+        return plain
+
+    def line(self, path: Path_) -> int:
+        """The line of the nearest thing on `path` that stands in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+class Loader(yaml.SafeLoader):
+    """YAML without aliases: no document of ours needs them, and nested ones are a bomb."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose one node, refusing aliases."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                "aliases (*name) are not allowed here",
+                self.peek_event().start_mark,  # type: ignore[no-untyped-call]
+            )
+        return super().compose_node(parent, index)
+
+
+_constructor = yaml.constructor.SafeConstructor()
+
+
+def dotted(path: Path_) -> str:
+    """`groups.train.hosts` for a person; `the document` for the top."""
+    return ".".join(map(str, path)) or "the document"
+
+
+def read_text(path: Path, missing: str = "") -> str:
+    """The text of a file of a person's.
+
+    Raises:
+        InvalidInput: it cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidInput(f"{path} is larger than {MAX_BYTES >> 20} MiB")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"{path} does not exist", do=missing) from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not UTF-8 text") from None
+
+
+def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
+    """Read a YAML file into `shape`.
+
+    Raises:
+        InvalidInput: with file, line, what was seen, what was expected.
+    """
+    return parse_document(read_text(path, missing), shape, name=str(path))
+
+
+def parse_document(text: str, shape: type[D], *, name: str) -> D:
+    """The same for a text; `name` stands for the file in complaints."""
+    document = Marked(text, name)
+    if not isinstance(document.data, dict):
+        raise InvalidInput(f"{name}:1: not a mapping", expected=f"the keys {_names(shape)}")
+    return validate(document, document.data, shape)
+
+
+def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
+    """Give plain data its shape; complaints name the line below `at` in `document`.
+
+    Raises:
+        InvalidInput: the first complaint, and how many more there are.
+    """
+    try:
+        return shape.model_validate(data)
+    except ValidationError as error:
+        complaints = error.errors(include_url=False)
+        first = complaints[0]
+        raise _complaint(document, shape, at, first, more=len(complaints) - 1) from None
+
+
+def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InvalidInput:
+    path = at + tuple(error["loc"])
+    place = f"{document.name}:{document.line(path)}"
+    others = f"and {more} more below" if more else ""
+    if error["type"] == "extra_forbidden":
+        *parents, key = error["loc"]
+        known = sorted(_keys_at(shape, tuple(parents)))
+        near = difflib.get_close_matches(str(key), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else others
+        return InvalidInput(
+            f"{place}: unknown key {key!r} in {dotted(at + tuple(parents))}",
+            expected="one of " + ", ".join(known),
+            do=hint,
+        )
+    seen = f"{place}: {dotted(path)}"
+    if error["type"] == "missing":
+        return InvalidInput(f"{seen} is missing", do=others)
+    return InvalidInput(f"{seen} is {_short(error['input'])}", expected=_expectation(error), do=others)
+
+
+def _expectation(error: Any) -> str:
+    text = str(error["msg"])
+    for start in ("Value error, ", "Input should be ", "Input should "):
+        text = text.removeprefix(start)
+    return text[:1].lower() + text[1:]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _names(shape: type[BaseModel]) -> str:
+    return ", ".join(field.alias or name for name, field in shape.model_fields.items())
+
+
+def _keys_at(shape: type[BaseModel], path: Path_) -> set[str]:
+    """The keys that the record at `path` inside `shape` knows."""
+    for step in path:
+        field = shape.model_fields.get(str(step))
+        if field is None:
+            continue  # a key of a mapping or an index: the record is the mapping's value type
+        inner = _record_in(field.annotation)
+        if inner is not None:
+            shape = inner
+    return {field.alias or name for name, field in shape.model_fields.items()}
+
+
+def _record_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _record_in(part))), None)
+
+
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def render_document(record: Strict, *, header: str = "") -> str:
+    """The record as YAML: keys in the model's order, nothing that is None, no line folding."""
+    plain = record.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return header + yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def write_document(path: Path, record: Strict, *, header: str = "") -> None:
+    """Write the record's YAML, atomically: a reader sees the old file or the new one.
+
+    Raises:
+        InvalidInput: the folder cannot be written.
+    """
+    write_text(path, render_document(record, header=header))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically, keeping nothing half-written behind.
+
+    Raises:
+        InvalidInput: the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
