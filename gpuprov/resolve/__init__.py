@@ -1,0 +1,8 @@
+"""The resolver: a stack that works, or a refusal that explains itself."""
+
+from __future__ import annotations
+
+from gpuprov.resolve.answer import Alternative, Answer, Finding, PackageSet, Stack, Verdict
+from gpuprov.resolve.request import ABSENT, Request
+
+__all__ = ["ABSENT", "Alternative", "Answer", "Finding", "PackageSet", "Request", "Stack", "Verdict"]

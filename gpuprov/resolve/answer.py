@@ -1,0 +1,104 @@
+"""What the resolver answers: a stack with its reasons, or a refusal with what would work instead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "gpuprov.resolve/1"
+
+Verdict = Literal["ok", "warn", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason, warning or violation."""
+
+    rule: str
+    """The rule's name, as `gpuprov.catalog.rules` has it (`cuda-native`)."""
+    text: str
+    source: str
+    """Titles, addresses and dates of what the rule rests on, or `stated` for what the request says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Versions of one machine. `"none"` is deliberately absent, None was neither stated nor chosen."""
+
+    os: str | None = None
+    """The catalog's name of the system: `ubuntu24.04`, `rhel9`."""
+    arch: str | None = None
+    driver: str | None = None
+    branch: int | None = None
+    module: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    """With its build when known: `2.29.7+cuda13.2`."""
+    container_toolkit: str | None = None
+    fabricmanager: str | None = None
+    nscq: str | None = None
+    nvsdm: str | None = None
+    nvlsm: str | None = None
+    imex: str | None = None
+    dcgm: str | None = None
+    compat: str | None = None
+    """CUDA version of the forward-compatibility package."""
+    docker: str | None = None
+    kernel: str | None = None
+    framework: str | None = None
+    repository: str | None = None
+    """Where the driver comes from: `nvidia` or `distribution`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSet:
+    """The packages of one component. Exact package versions are looked up in an index, never composed."""
+
+    names: tuple[str, ...]
+    """What to install by name; the rest of the closure follows by dependency."""
+    version: str | None
+    """Exact upstream version of every package in `names` (`580.95.05`: any epoch and revision of it), or a
+    pattern (`12.8.*`); None: whatever the index holds."""
+    repository: str
+    """Id of a repository in the catalog: `nvidia`, `container-toolkit`, `debian`, `debian-security`, `ubuntu`."""
+    hold: tuple[str, ...] = ()
+    """Shell patterns of package names: whatever of these is installed belongs to the component and is held."""
+    pin: tuple[str, ...] = ()
+    """Pinning packages (apt) to install before, or version-lock globs (dnf)."""
+    stream: str | None = None
+    """dnf module stream to enable before: `nvidia-driver:580-open`."""
+    unversioned: tuple[str, ...] = ()
+    """Further packages to install that carry versions of their own (`nvidia-persistenced` in Debian)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A request that differs in one thing and works."""
+
+    change: str
+    """The field to change: `driver`, `cuda`, `gpus` ..."""
+    value: str
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The resolver's answer for one request."""
+
+    verdict: Verdict
+    stack: Stack
+    packages: dict[str, PackageSet] = field(default_factory=dict)
+    """Component (`driver`, `cuda`, `cudnn` ...) to its packages; empty when refused."""
+    reasons: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    violations: tuple[Finding, ...] = ()
+    nearest: tuple[Alternative, ...] = ()
+    """For a refusal: the nearest stacks that would work, each one change away."""
+    gpus: tuple[str, ...] = ()
+    """Catalog ids of the GPUs, as recognised."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON-ready data with its `schema`."""
+        return {"schema": SCHEMA, **asdict(self)}
