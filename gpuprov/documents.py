@@ -138,7 +138,8 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
         return shape.model_validate(data)
     except ValidationError as error:
         complaints = error.errors(include_url=False)
-        first = complaints[0]
+        # A misspelt key is seen twice: as unknown, and as missing. The first says more.
+        first = next((c for c in complaints if c["type"] == "extra_forbidden"), complaints[0])
         raise _complaint(document, shape, at, first, more=len(complaints) - 1) from None
 
 

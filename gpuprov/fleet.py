@@ -1,0 +1,97 @@
+"""fleet.yml: what is wanted, in a person's words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from gpuprov.documents import Marked, Strict, read_text, validate
+from gpuprov.errors import InvalidInput
+from gpuprov.lock import Connection, Reboots
+from gpuprov.profile import NAME, StackPolicy
+from gpuprov.settings import Settings
+
+HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+ADDRESS = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$")
+
+
+class Group(Strict):
+    """Hosts of one kind. `hosts` becomes name → address, whichever way it was written."""
+
+    profile: str = Field(pattern=NAME)
+    hosts: dict[str, str]
+    os: str
+    arch: str = "x86_64"
+    stack: StackPolicy = StackPolicy()
+    settings: Settings = Settings()
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _fold_out(cls, stated: object) -> dict[str, str]:
+        if isinstance(stated, dict):
+            hosts = {str(name): str(address) for name, address in stated.items()}
+        else:
+            hosts = {name: name for name in expand_hosts(stated)}
+        for name, address in hosts.items():
+            if not HOST_NAME.match(name) or not ADDRESS.match(address):
+                raise ValueError(
+                    f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}"
+                )
+        if not hosts:
+            raise ValueError("at least one host")
+        return hosts
+
+
+class Fleet(Strict):
+    """The whole file."""
+
+    groups: dict[str, Group] = Field(min_length=1)
+    ssh: Connection = Connection()
+    reboot: Reboots = Reboots()
+    repositories: dict[str, str] = Field(default={}, description="repository id → the mirror to use")
+    profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
+    catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
+
+
+def expand_hosts(stated: object) -> list[str]:
+    """`gpu[01-08]`, or a list of such, as single names in order.
+
+    Raises:
+        ValueError: not a node set.
+    """
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    listed = stated if isinstance(stated, list) else [stated]
+    texts = [text for text in listed if isinstance(text, str)]
+    if len(texts) < len(listed):
+        raise ValueError("host names such as gpu[01-08], a list of them, or a mapping of name to address")
+    try:
+        return list(NodeSet(",".join(texts)))
+    except NodeSetException as error:
+        raise ValueError(f"host names such as gpu[01-08] ({error})") from None
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Read fleet.yml.
+
+    Raises:
+        InvalidInput: with file and line of what is wrong, and what was expected.
+    """
+    document = Marked(read_text(path, missing="run `gpuprov init` to write one"), str(path))
+    if not isinstance(document.data, dict):
+        raise InvalidInput(f"{path}:1: not a mapping", expected="the key groups")
+    fleet = validate(document, document.data, Fleet)
+    _refuse_hosts_in_two_groups(fleet, document)
+    return fleet
+
+
+def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
+    owner: dict[str, str] = {}
+    for name, group in fleet.groups.items():
+        for host in group.hosts:
+            if host in owner:
+                line = document.line(("groups", name, "hosts"))
+                raise InvalidInput(f"{document.name}:{line}: {host} is in group {owner[host]} already")
+            owner[host] = name

@@ -1,0 +1,33 @@
+"""What can be set on a node, and by which role. Profiles and fleets state these; the lock records them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpuprov.documents import Strict
+
+
+class Clocks(Strict):
+    """A fixed pair of clocks in MHz, one that `nvidia-smi -q -d SUPPORTED_CLOCKS` lists."""
+
+    graphics: int = Field(gt=0, lt=10_000)
+    memory: int = Field(gt=0, lt=30_000)
+
+
+class Settings(Strict):
+    """Every setting; None means that the node keeps whatever it has."""
+
+    persistence: bool | None = Field(
+        default=None, description="keep the driver's state when no program uses the GPU"
+    )
+    clocks: Clocks | None = Field(
+        default=None, description="application clocks in MHz; locked clocks where those are not supported"
+    )
+    kernel: str | None = Field(
+        default=None,
+        description="kernel release the module is built for: 'running', or one by name where images are made",
+        pattern=r"^[A-Za-z0-9._+~-]+$",
+    )
+
+
+ROLE_OF_SETTING = {"persistence": "gpu_settings", "clocks": "gpu_settings", "kernel": "nvidia_driver"}
