@@ -1,0 +1,1 @@
+"""Fleet and lock as Ansible sees them."""

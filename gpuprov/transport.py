@@ -1,0 +1,245 @@
+"""SSH to many nodes at once, over Fabric and Paramiko: host keys, jump hosts, time-outs.
+
+One connection a node, one exec channel a command; every failure is one `GpuprovError` with one line for
+a person, and none delays the others beyond its own time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import paramiko
+from fabric import Config, Connection
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.lock import Connection as ConnectionSpec
+from gpuprov.lock import Lock
+
+T = TypeVar("T")
+KNOWN_HOSTS = "~/.ssh/known_hosts"
+
+# Paramiko logs what it raises; the same line twice helps nobody.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node and the way to it."""
+
+    name: str
+    address: str
+    connection: ConnectionSpec
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command answered."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
+
+    connect_s: float = 10.0
+    command_s: float = 60.0
+    answer_bytes: int = 8 * 1024 * 1024
+
+
+def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
+    """The lock's hosts, or those named, with their connections."""
+    wanted = None if names is None else set(names)
+    return [
+        Target(host, group.hosts[host], group.connection)
+        for host, group in lock.hosts().items()
+        if wanted is None or host in wanted
+    ]
+
+
+class Session:
+    """An open connection to one node."""
+
+    def __init__(self, target: Target, connection: Connection, limits: Limits) -> None:
+        self.target, self._connection, self._limits = target, connection, limits
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """Run one command line in the user's login shell.
+
+        Raises:
+            NodeFailed: no answer in time, or more of it than allowed.
+            Unreachable: the connection broke.
+        """
+        name, limits = self.target.name, self._limits
+        deadline = time.monotonic() + limits.command_s
+        try:
+            channel = self._connection.transport.open_session(timeout=limits.connect_s)
+            try:
+                channel.settimeout(limits.command_s)
+                channel.exec_command(command)
+                channel.sendall(stdin)
+                channel.shutdown_write()
+                stdout = self._read(channel, deadline)
+                stderr = channel.recv_stderr(65536)
+                if not channel.status_event.wait(max(deadline - time.monotonic(), 0.1)):
+                    raise TimeoutError
+                return Output(channel.recv_exit_status(), stdout, stderr)
+            finally:
+                channel.close()
+        except TimeoutError:
+            raise NodeFailed(
+                f"{name}: no answer within {limits.command_s:g} s of running a command"
+            ) from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Unreachable(f"{name}: the connection broke: {_reason(error)}") from None
+
+    def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
+        chunks: list[bytes] = []
+        room = self._limits.answer_bytes
+        while True:
+            channel.settimeout(max(deadline - time.monotonic(), 0.001))
+            chunk = channel.recv(65536)
+            if not chunk:
+                return b"".join(chunks)
+            chunks.append(chunk)
+            room -= len(chunk)
+            if room < 0:
+                raise NodeFailed(
+                    f"{self.target.name}: answered more than {self._limits.answer_bytes >> 20} MB"
+                )
+
+
+def fan_out(
+    nodes: list[Target], work: Callable[[Session], T], *, forks: int = 64, limits: Limits | None = None
+) -> Iterator[tuple[Target, T | GpuprovError]]:
+    """Do `work` on every node, `forks` at a time; answers come as they are ready.
+
+    A node's failure is its answer: it is yielded, not raised.
+    """
+    limits = limits or Limits()
+    with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
+        running = {pool.submit(_visit, node, work, limits): node for node in nodes}
+        try:
+            for done in as_completed(running):
+                yield running.pop(done), done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | GpuprovError:
+    try:
+        with _connect(node, limits) as connection:
+            return work(Session(node, connection, limits))
+    except GpuprovError as error:
+        return error
+
+
+def _connect(node: Target, limits: Limits) -> Connection:
+    spec = node.connection
+    connection = Connection(
+        node.address,
+        user=spec.user,
+        port=spec.port,
+        config=_config(),
+        gateway=_gateway(spec, limits),
+        connect_timeout=limits.connect_s,
+        connect_kwargs=_credentials(spec, limits),
+    )
+    _trust_known_hosts_only(connection, spec)
+    try:
+        connection.open()
+    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+        connection.close()
+        raise _unreachable(node, error) from None
+    return connection
+
+
+@lru_cache(maxsize=1)
+def _config() -> Config:
+    return Config()
+
+
+def _gateway(spec: ConnectionSpec, limits: Limits) -> Connection | None:
+    if spec.jump is None:
+        return None
+    gateway = Connection(spec.jump, config=_config(), connect_timeout=limits.connect_s)
+    _trust_known_hosts_only(gateway, spec)
+    return gateway
+
+
+def _credentials(spec: ConnectionSpec, limits: Limits) -> dict[str, object]:
+    timeouts: dict[str, object] = {"banner_timeout": limits.connect_s, "auth_timeout": limits.connect_s}
+    if spec.identity_file is None:
+        return timeouts
+    identity = Path(spec.identity_file).expanduser()
+    if not identity.is_file():
+        raise InvalidInput(f"the key {identity} does not exist", do="correct ssh.identity_file in fleet.yml")
+    return {"key_filename": str(identity), "look_for_keys": False, "allow_agent": False, **timeouts}
+
+
+def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:
+    """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
+    client = connection.client
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    name = connection.host if connection.port == 22 else f"[{connection.host}]:{connection.port}"
+    known = _host_keys(os.path.expanduser(spec.known_hosts or KNOWN_HOSTS)).lookup(name)  # noqa: PTH111
+    for kind, key in (known or {}).items():
+        client.get_host_keys().add(name, kind, key)
+
+
+@lru_cache(maxsize=8)
+def _host_keys(path: str) -> paramiko.HostKeys:
+    keys = paramiko.HostKeys()
+    if Path(path).is_file():
+        keys.load(path)
+    return keys
+
+
+def _unreachable(node: Target, error: Exception) -> Unreachable:
+    """One line for a person, from the many ways in which SSH says no."""
+    who = f"{node.connection.user}@{node.address}"
+    if isinstance(error, paramiko.BadHostKeyException):
+        return Unreachable(
+            f"{node.name}: the host key of {node.address} has changed",
+            do="make sure that it is the right machine, then remove the old key with "
+            f"`ssh-keygen -R {node.address} -f {node.connection.known_hosts or KNOWN_HOSTS}`",
+        )
+    if isinstance(error, paramiko.AuthenticationException):
+        key = node.connection.identity_file
+        return Unreachable(
+            f"{node.name}: {who} refused " + (f"the key {key}" if key else "every key offered"),
+            do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
+        )
+    if "not found in known_hosts" in str(error):
+        return Unreachable(
+            f"{node.name}: the host key of {node.address} is not known",
+            do=f"add it to {node.connection.known_hosts or KNOWN_HOSTS} once you have compared it",
+        )
+    return Unreachable(
+        f"{node.name}: no SSH on {node.address} port {node.connection.port}: {_reason(error)}",
+        do="is it up, and is this its address?",
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        causes = {_reason(cause) for cause in error.errors.values()}
+        return ", ".join(sorted(causes))
+    if isinstance(error, socket.gaierror):
+        return "no such host name"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
