@@ -15,7 +15,7 @@ def state_dir() -> Path:
 
 
 def new_run(verb: str) -> Path:
-    """A new folder `runs/20260131-142501-apply-9f3a`, readable by its owner alone; its name is the run's id."""
+    """A new folder `runs/20260131-142501-apply-9f3a`, for its owner alone; its name is the run's id."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = state_dir() / "runs" / f"{stamp}-{verb}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True, mode=0o700)
