@@ -1,0 +1,131 @@
+"""`gpuprov topo`: how the GPUs, NICs and CPUs of a node are joined, and what that means."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuprov.errors import Exit, InvalidInput, NodeFailed
+from gpuprov.topology import Topology, driver_error, judge, nearest_nics, parse_topology
+from gpuprov.topology.matrix import SCHEMA
+
+_COMMAND = ("nvidia-smi", "topo", "-m")
+_TIMEOUT_S = 60
+
+
+@click.command()
+@click.argument("source", required=False)
+@click.option("--local", is_flag=True, help="Run `nvidia-smi topo -m` on this machine.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True
+)
+@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Also draw it here.")
+@click.option("--expect-nvlink", is_flag=True, help="The board joins all GPUs by NVLink: a gap is a fault.")
+def command(source: str | None, local: bool, output: str, picture: Path | None, expect_nvlink: bool) -> int:
+    """Read SOURCE, a saved `nvidia-smi topo -m` or `-` for standard input; or look at this machine."""
+    text, title = _read(source, local)
+    complaint = driver_error(text)
+    if complaint is not None:
+        return _complain(complaint, output, Exit.FAILED if local else Exit.OK)
+    topology = parse_topology(text)
+    document = as_document(topology, expect_nvlink=expect_nvlink)
+    if picture is not None:
+        _write_picture(picture, topology, title)
+    if output == "svg":
+        click.echo(_svg(topology, title), nl=False)
+    elif output == "json":
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print_table(topology, document["verdict"])
+    return Exit.FAILED if any(finding["level"] == "bad" for finding in document["verdict"]) else Exit.OK
+
+
+def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str, Any]:
+    """The document of `-o json`, schema gpuprov.topo/1."""
+    return {
+        "schema": SCHEMA,
+        "gpus": list(topology.gpus),
+        "nics": [asdict(nic) for nic in topology.nics],
+        "links": [asdict(link) for link in topology.links],
+        "matrix": topology.matrix,
+        "affinity": {gpu: asdict(near) for gpu, near in topology.affinity.items()},
+        "nearest_nics": {gpu: [link.b for link in links] for gpu, links in nearest_nics(topology).items()},
+        "verdict": [finding.as_dict() for finding in judge(topology, expect_nvlink=expect_nvlink)],
+    }
+
+
+def _read(source: str | None, local: bool) -> tuple[str, str]:
+    """The text to read, and the picture's title."""
+    if local == (source is not None):
+        raise InvalidInput(
+            "nothing to read" if source is None else f"both --local and {source}",
+            do="name a saved `nvidia-smi topo -m`, `-` for standard input, or give --local",
+        )
+    if source is None:
+        return _run_here(), "this machine"
+    if source == "-":
+        return sys.stdin.read(), "standard input"
+    try:
+        return Path(source).read_text(errors="replace"), Path(source).name
+    except OSError as error:
+        raise InvalidInput(f"{source}: {error.strerror}", do="give a file, `-` or --local") from None
+
+
+def _run_here() -> str:
+    try:
+        done = subprocess.run(_COMMAND, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
+    except subprocess.TimeoutExpired:
+        raise NodeFailed(
+            f"`{' '.join(_COMMAND)}` did not answer in {_TIMEOUT_S} s", do="look for a fallen GPU in `dmesg`"
+        ) from None
+    return done.stdout or done.stderr
+
+
+def _complain(complaint: str, output: str, code: Exit) -> int:
+    """What a driver said instead of a matrix; a saved text is read rightly all the same."""
+    if output == "json":
+        click.echo(json.dumps({"schema": SCHEMA, "error": complaint}, indent=2))
+    else:
+        click.echo(f"gpuprov: the driver answers: {complaint}", err=True)
+    return code
+
+
+def _svg(topology: Topology, title: str) -> str:
+    from gpuprov.topology.svg import draw
+
+    return draw(topology, title)
+
+
+def _write_picture(path: Path, topology: Topology, title: str) -> None:
+    try:
+        path.write_text(_svg(topology, title))
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", do="name a file that can be written") from None
+
+
+def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
+    names = [*topology.gpus, *(nic.name for nic in topology.nics)]
+    rows = [["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    for nic in topology.nics:
+        if nic.device != nic.name:
+            click.echo(f"{nic.name}: {nic.device}")
+    for finding in verdict:
+        click.echo(f"{finding['level']:<4}  {finding['text']}")
+
+
+def _row(topology: Topology, name: str, names: list[str]) -> list[str]:
+    near = topology.affinity.get(name)
+    numa = "" if near is None or near.numa is None else str(near.numa)
+    cells = [topology.matrix[name].get(other, "") for other in names]
+    return [name, *cells, (near.cpus if near else None) or "", numa]

@@ -1,0 +1,17 @@
+"""How the GPUs, NICs and CPUs of a node are joined, read from `nvidia-smi topo -m`."""
+
+from __future__ import annotations
+
+from gpuprov.topology.matrix import Affinity, Link, Nic, Topology, driver_error, parse_topology
+from gpuprov.topology.verdict import judge, nearest_nics
+
+__all__ = [
+    "Affinity",
+    "Link",
+    "Nic",
+    "Topology",
+    "driver_error",
+    "judge",
+    "nearest_nics",
+    "parse_topology",
+]
