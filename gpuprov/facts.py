@@ -1,0 +1,328 @@
+"""What a node says of itself: one document, read part by part when a part is asked for.
+
+`Facts` keeps the answer as it came. Each noun is a property that parses its collector's raw values once; a
+collector that failed, timed out or does not exist on that system makes its property raise `Missing`, which
+says why in words that fit after "unknown because". `nvidia-smi` is the exception: its failures are facts
+(`Smi.error`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpuprov.errors import NodeFailed
+from gpuprov.probe.parse.apt import Apt, parse_apt
+from gpuprov.probe.parse.hardware import (
+    Cpu,
+    Disk,
+    Hca,
+    Memory,
+    Mount,
+    Nic,
+    parse_cpu,
+    parse_disks,
+    parse_hcas,
+    parse_memory,
+    parse_mounts,
+    parse_nics,
+)
+from gpuprov.probe.parse.limits import Limits, parse_pam
+from gpuprov.probe.parse.modules import (
+    DiskModule,
+    DkmsModule,
+    LoadedDriver,
+    Modprobe,
+    parse_disk_modules,
+    parse_driver_version,
+    parse_modprobe,
+    parse_proc_modules,
+)
+from gpuprov.probe.parse.packages import Packages, parse_dpkg, parse_rpm, parse_versionlock
+from gpuprov.probe.parse.pci import PciDevice, parse_pci
+from gpuprov.probe.parse.smi import Smi, parse_smi
+from gpuprov.probe.parse.sshd import parse_sshd
+from gpuprov.probe.parse.state import FileFact, GpuUse, Nccl, NodeState
+from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
+from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
+
+SCHEMA = "gpuprov.facts/1"
+
+
+class Missing(NodeFailed):
+    """A node did not tell this: `collector` failed for `reason`."""
+
+    def __init__(self, collector: str, reason: str) -> None:
+        self.collector, self.reason = collector, reason
+        super().__init__(f"{collector}: {reason}")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One node's answer (`gpuprov.facts/1`).
+
+    Args:
+        host: the node's own host name.
+        collected_at: UTC, ISO 8601.
+        seconds: wall time of the collection on the node.
+        collectors: raw values by collector; a failed one is `{"error": reason}`.
+    """
+
+    host: str
+    collected_at: str
+    seconds: float
+    collectors: Mapping[str, Any]
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any]) -> Facts:
+        """Facts from the probe's document.
+
+        Raises:
+            NodeFailed: it is not a document of this schema.
+        """
+        if answer.get("schema") != SCHEMA or not isinstance(answer.get("collectors"), Mapping):
+            raise NodeFailed(f"facts of schema {answer.get('schema')!r}", expected=SCHEMA)
+        return cls(
+            str(answer.get("host", "")),
+            str(answer.get("collected_at", "")),
+            float(answer.get("seconds") or 0),
+            answer["collectors"],
+        )
+
+    def to_answer(self) -> dict[str, Any]:
+        """The document again, as it is recorded and printed."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "collected_at": self.collected_at,
+            "seconds": self.seconds,
+            "collectors": dict(self.collectors),
+        }
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Collectors that failed, with the reason."""
+        return {name: value["error"] for name, value in self.collectors.items() if _failed(value)}
+
+    def raw(self, collector: str) -> Any:
+        """A collector's own values.
+
+        Raises:
+            Missing: the collector did not run, failed, or timed out.
+        """
+        value = self.collectors.get(collector)
+        if value is None:
+            raise Missing(collector, "not collected")
+        if _failed(value):
+            raise Missing(collector, str(value["error"]))
+        return value
+
+    @cached_property
+    def os(self) -> Os:
+        """The operating system."""
+        return parse_os_release(self.raw("system")["os_release"])
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """Kernels: running, on disk, next."""
+        return parse_kernels(self.raw("kernels"), self.kernel)
+
+    @property
+    def kernel(self) -> str:
+        """`uname -r`."""
+        return str(self.raw("system")["kernel"])
+
+    @property
+    def arch(self) -> str:
+        """`uname -m`: `x86_64`, `aarch64`."""
+        return str(self.raw("system")["machine"])
+
+    @property
+    def boot_id(self) -> str:
+        """Changes with every boot."""
+        return str(self.raw("system")["boot_id"])
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since boot."""
+        return float(self.raw("system")["uptime"])
+
+    @property
+    def cmdline(self) -> str:
+        """The running kernel's command line, secrets blotted out on the node."""
+        return str(self.raw("system")["cmdline"])
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the probe ran as root: without, sshd, efivars and some files are unknown."""
+        return bool(self.raw("system")["uid"] == 0)
+
+    @cached_property
+    def packages(self) -> Packages:
+        """Packages that were asked for, and all that are held or broken."""
+        raw = self.raw("packages")
+        if raw["manager"] == "dpkg":
+            return parse_dpkg(raw["text"], bool(raw["interrupted"]))
+        return parse_rpm(raw["text"], parse_versionlock(raw["locks"]))
+
+    @cached_property
+    def apt(self) -> Apt:
+        """Where packages come from, whose keys count, what is pinned and upgraded unattended."""
+        return parse_apt(self.raw("sources"))
+
+    @cached_property
+    def loaded_modules(self) -> Mapping[str, int]:
+        """NVIDIA, nouveau, RDMA modules in the running kernel → users."""
+        return parse_proc_modules(self.raw("modules")["loaded"])
+
+    @cached_property
+    def loaded_driver(self) -> LoadedDriver | None:
+        """The NVIDIA module that runs now; `None` when none is loaded."""
+        return parse_driver_version(self.raw("modules")["driver"] or "")
+
+    @cached_property
+    def driver_parameters(self) -> Mapping[str, str]:
+        """/proc/driver/nvidia/params of the loaded module: `RmProfilingAdminOnly` → `1`."""
+        pairs = (line.partition(":") for line in (self.raw("modules")["params"] or "").splitlines())
+        return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+    @cached_property
+    def disk_modules(self) -> Mapping[str, Mapping[str, DiskModule]]:
+        """Kernel → module → what modinfo says of the file that modprobe would take there."""
+        return parse_disk_modules(self.raw("disk_modules"))
+
+    @cached_property
+    def dkms(self) -> tuple[DkmsModule, ...]:
+        """DKMS's builds; empty when there is no DKMS."""
+        return tuple(DkmsModule(*row) for row in self.raw("dkms"))
+
+    @cached_property
+    def modprobe(self) -> Modprobe:
+        """Blacklists and options in effect."""
+        return parse_modprobe(((place, line) for place, line in self.raw("modprobe")), self.cmdline)
+
+    @cached_property
+    def smi(self) -> Smi:
+        """nvidia-smi's answer; not installed, timed out or failed is an answer with `error`."""
+        try:
+            raw = self.raw("smi")
+        except Missing as missing:
+            if missing.collector in self.collectors:
+                return Smi(error=missing.reason)
+            raise
+        return parse_smi(raw["stdout"], raw["stderr"])
+
+    @cached_property
+    def pci(self) -> tuple[PciDevice, ...]:
+        """PCI devices of the classes and vendors that matter."""
+        return parse_pci(self.raw("pci"))
+
+    @property
+    def pci_gpus(self) -> tuple[PciDevice, ...]:
+        """NVIDIA GPUs on the bus, whether a driver sees them or not."""
+        return tuple(device for device in self.pci if device.is_nvidia_gpu)
+
+    @cached_property
+    def units(self) -> Mapping[str, Unit]:
+        """The units that were asked for; one that does not exist has load state `not-found`."""
+        return parse_units(self.raw("units")["text"])
+
+    @cached_property
+    def sshd(self) -> Mapping[str, tuple[str, ...]]:
+        """`sshd -T`."""
+        return parse_sshd(self.raw("sshd")["text"])
+
+    @property
+    def sysctls(self) -> Mapping[str, str | None]:
+        """The sysctls that were asked for; `None` when this kernel has none of that name."""
+        values: Mapping[str, str | None] = self.raw("sysctls")
+        return values
+
+    @cached_property
+    def limits(self) -> Limits:
+        """PAM's limits and systemd's defaults."""
+        raw = self.raw("limits")
+        return Limits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]))
+
+    @property
+    def daemon_json(self) -> Mapping[str, Any] | None:
+        """Docker's daemon.json, secrets blotted out on the node; `None` when there is none."""
+        value: Mapping[str, Any] | None = self.raw("daemon_json")["value"]
+        return value
+
+    @cached_property
+    def nccl(self) -> Nccl:
+        """NCCL's configuration and libraries."""
+        raw = self.raw("nccl")
+        pairs = (line.partition("=") for line in (raw["conf"] or "").splitlines() if not line.startswith("#"))
+        return Nccl(
+            {name.strip(): value.strip() for name, equals, value in pairs if equals}, raw["libraries"]
+        )
+
+    @cached_property
+    def nics(self) -> Mapping[str, Nic]:
+        """Network interfaces by name."""
+        return parse_nics(self.raw("nics"))
+
+    @cached_property
+    def hcas(self) -> tuple[Hca, ...]:
+        """Ports of RDMA devices."""
+        return parse_hcas(self.raw("hcas"))
+
+    @cached_property
+    def cpu(self) -> Cpu:
+        """Processors and NUMA nodes."""
+        return parse_cpu(self.raw("cpu"))
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory, swap and huge pages."""
+        return parse_memory(self.raw("memory")["text"])
+
+    @cached_property
+    def disks(self) -> tuple[Disk, ...]:
+        """Block devices."""
+        return tuple(parse_disks(self.raw("disks")))
+
+    @cached_property
+    def mounts(self) -> Mapping[str, Mount]:
+        """Mounted file systems of real devices and networks, by mount point."""
+        return parse_mounts(self.raw("mounts")["text"])
+
+    @property
+    def environment(self) -> Mapping[str, Mapping[str, str]]:
+        """File → variable → value, of the names that were asked for only."""
+        values: Mapping[str, Mapping[str, str]] = self.raw("environment")
+        return values
+
+    @cached_property
+    def gpu_use(self) -> GpuUse:
+        """Who holds the GPUs."""
+        raw = self.raw("gpu_use")
+        return GpuUse({int(pid): name for pid, name in raw["processes"].items()}, tuple(raw["containers"]))
+
+    @cached_property
+    def files(self) -> Mapping[str, FileFact]:
+        """The files that were asked for, by path."""
+        return {row["path"]: FileFact(**row) for row in self.raw("files")}
+
+    @cached_property
+    def state(self) -> NodeState:
+        """What the last installation or boot left behind."""
+        raw = self.raw("state")
+        return NodeState(
+            reboot_required=raw["reboot_required"],
+            reboot_packages=tuple(raw["reboot_packages"]),
+            secure_boot=raw["secure_boot"],
+            cloud_init=raw["cloud_init"],
+            foreign_drivers=tuple(raw["foreign_drivers"]),
+            free_mib=raw["free_mib"],
+            device_nodes=tuple(raw["device_nodes"]),
+            package_manager_busy=raw["package_manager_busy"],
+        )
+
+
+def _failed(value: Any) -> bool:
+    return isinstance(value, Mapping) and "error" in value

@@ -1,0 +1,157 @@
+"""apt's and dnf's configuration: where packages come from, which keys are trusted, what is pinned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place packages come from. `uri` without credentials; `signed_by` as written, empty when not."""
+
+    path: str
+    uri: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """One stanza of apt_preferences(5)."""
+
+    path: str
+    packages: tuple[str, ...]
+    pin: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apt:
+    """All of it, on a node with apt or dnf."""
+
+    sources: tuple[Source, ...]
+    keyrings: Mapping[str, tuple[str, ...]]
+    """Path → fingerprints in upper case; empty when the file is not a key or not readable."""
+    preferences: tuple[Preference, ...]
+    unattended_blacklist: tuple[str, ...]
+    """Python regular expressions that unattended-upgrades matches at the start of a package's name."""
+    unattended_origins: tuple[str, ...]
+    unattended_enabled: bool
+    automatic_reboot: bool
+
+
+def parse_apt(raw: Mapping[str, Any]) -> Apt:
+    """The probe's texts of source files, preferences and `apt-config dump`, and fingerprints by keyring."""
+    config = parse_apt_config(raw["config"])
+    switch = config.get("APT::Periodic::Unattended-Upgrade", ("0",))[-1:]
+    return Apt(
+        sources=tuple(source for path, text in raw["files"].items() for source in parse_sources(path, text)),
+        keyrings={path: tuple(prints) for path, prints in raw["keyrings"].items()},
+        preferences=tuple(
+            p for path, text in raw["preferences"].items() for p in parse_preferences(path, text)
+        ),
+        unattended_blacklist=config.get("Unattended-Upgrade::Package-Blacklist", ()),
+        unattended_origins=(
+            *config.get("Unattended-Upgrade::Allowed-Origins", ()),
+            *config.get("Unattended-Upgrade::Origins-Pattern", ()),
+        ),
+        unattended_enabled=switch not in ((), ("0",)),
+        automatic_reboot=config.get("Unattended-Upgrade::Automatic-Reboot", ("false",))[-1:] == ("true",),
+    )
+
+
+def parse_sources(path: str, text: str) -> tuple[Source, ...]:
+    """A file of sources in any of the three forms: one line each, deb822, or dnf's .repo."""
+    if path.endswith(".sources"):
+        return _deb822(path, text)
+    if path.endswith(".repo"):
+        return _repo(path, text)
+    return tuple(
+        Source(path, uri, (suite,), tuple(rest.split()), _signed_by(options or ""), enabled=True)
+        for options, uri, suite, rest in _ONE_LINE.findall(text)
+    )
+
+
+_ONE_LINE = re.compile(r"^[ \t]*deb[ \t]+(?:\[([^\]]*)\][ \t]*)?(\S+)[ \t]+(\S+)[ \t]*([^#\n]*)", re.M)
+
+
+def _signed_by(options: str) -> str:
+    found = re.search(r"signed-by=(\S+)", options, re.I)
+    return found[1] if found else ""
+
+
+def _deb822(path: str, text: str) -> tuple[Source, ...]:
+    sources = []
+    for stanza in _stanzas(text):
+        if "deb" not in stanza.get("types", "deb").split():
+            continue
+        signed_by = " ".join(stanza.get("signed-by", "").split())
+        for uri in stanza.get("uris", "").split():
+            sources.append(
+                Source(
+                    path,
+                    uri,
+                    tuple(stanza.get("suites", "").split()),
+                    tuple(stanza.get("components", "").split()),
+                    "(a key in the file itself)" if "BEGIN PGP" in signed_by else signed_by,
+                    stanza.get("enabled", "yes").lower() not in ("no", "false", "0"),
+                )
+            )
+    return tuple(sources)
+
+
+def _repo(path: str, text: str) -> tuple[Source, ...]:
+    sources = []
+    for section in re.split(r"^\[", text, flags=re.M)[1:]:
+        name, _, body = section.partition("]")
+        values = {key: value.strip() for key, value in re.findall(r"^\s*(\w+)\s*=\s*(.*)$", body, re.M)}
+        uri = values.get("baseurl") or values.get("metalink") or values.get("mirrorlist") or ""
+        enabled = values.get("enabled", "1").lower() in ("1", "true", "yes")
+        checked = values.get("gpgcheck", "0").lower() in ("1", "true", "yes")
+        sources.append(Source(path, uri, (name,), (), values.get("gpgkey", "") if checked else "", enabled))
+    return tuple(sources)
+
+
+def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
+    """Stanzas of apt_preferences(5) that are complete."""
+    found = []
+    for stanza in _stanzas(text):
+        priority = stanza.get("pin-priority", "").split()
+        if stanza.get("package") and priority and re.fullmatch(r"-?\d+", priority[0]):
+            found.append(
+                Preference(path, tuple(stanza["package"].split()), stanza.get("pin", ""), int(priority[0]))
+            )
+    return tuple(found)
+
+
+def _stanzas(text: str) -> list[dict[str, str]]:
+    """Stanzas of `Name: value` with continuation lines, names in lower case, comments left out."""
+    stanzas: list[dict[str, str]] = [{}]
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            stanzas.append({})
+        elif line[0] in " \t" and name:
+            stanzas[-1][name] = stanzas[-1].get(name, "") + "\n" + line.strip()
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            name = name.strip().lower()
+            stanzas[-1][name] = value.strip()
+    return [stanza for stanza in stanzas if stanza]
+
+
+@lru_cache(maxsize=256)
+def parse_apt_config(text: str) -> Mapping[str, tuple[str, ...]]:
+    """`apt-config dump`: name → its values in order (`Name:: "value";` is a list's entry)."""
+    values: dict[str, list[str]] = {}
+    for name, value in re.findall(r'^(\S+?)(?:::)? "(.*)";$', text, re.M):
+        values.setdefault(name, []).append(value)
+    return {name: tuple(value for value in listed if value) for name, listed in values.items()}

@@ -1,0 +1,144 @@
+"""Kernel modules: loaded, on disk for each kernel, built by DKMS, and what modprobe.d says of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class DiskModule:
+    """One module file, from modinfo(8). `open` tells NVIDIA's open kernel module by its licence."""
+
+    path: str
+    version: str | None
+    license: str | None
+    vermagic: str | None
+    signer: str | None
+
+    @property
+    def open(self) -> bool | None:
+        """NVIDIA's open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA"; `None` when unknown."""
+        return None if self.license is None else "GPL" in self.license
+
+
+@dataclass(frozen=True, slots=True)
+class DkmsModule:
+    """One build: `state` is `added`, `built` or `installed`; kernel and arch are empty when only added."""
+
+    name: str
+    version: str
+    kernel: str
+    arch: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDriver:
+    """First line of /proc/driver/nvidia/version."""
+
+    version: str
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Modprobe:
+    """What modprobe.d and the kernel's command line say, each with the place that says it."""
+
+    blacklisted: Mapping[str, str]
+    """Module → `path:line`, or `kernel command line`."""
+    disabled: Mapping[str, str]
+    """Module whose `install` line runs nothing (/bin/false, /bin/true) → `path:line`."""
+    options: Mapping[str, Mapping[str, str]]
+    """Module → option → value."""
+
+
+def module_name(name: str) -> str:
+    """The kernel's own spelling: `nvidia-uvm` and `nvidia_uvm` are one module."""
+    return name.replace("-", "_")
+
+
+def parse_proc_modules(text: str) -> Mapping[str, int]:
+    """/proc/modules: module → number of users."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdigit()}
+
+
+def parse_modinfo(text: str) -> DiskModule | None:
+    """Output of `modinfo` for one module; `None` when it names no file."""
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            values.setdefault(name.strip(), value.strip())
+    if not values.get("filename"):
+        return None
+    return DiskModule(
+        path=values["filename"],
+        version=values.get("version"),
+        license=values.get("license"),
+        vermagic=values.get("vermagic"),
+        signer=values.get("signer") or None,
+    )
+
+
+def parse_disk_modules(raw: Mapping[str, str]) -> Mapping[str, Mapping[str, DiskModule]]:
+    """Kernel → output of modinfo for several modules, as kernel → module → its file."""
+    by_kernel: dict[str, dict[str, DiskModule]] = {}
+    for kernel, text in raw.items():
+        blocks = re.split(r"^(?=filename:)", text, flags=re.MULTILINE)
+        described = [module for module in map(parse_modinfo, blocks) if module]
+        by_kernel[kernel] = {_stem(module.path): module for module in described}
+    return by_kernel
+
+
+def _stem(path: str) -> str:
+    return module_name(re.sub(r"\.ko(?:\.\w+)?$", "", path.rpartition("/")[2]))
+
+
+def parse_driver_version(text: str) -> LoadedDriver | None:
+    """/proc/driver/nvidia/version, whose first line names the flavour and the version."""
+    found = _NVRM.search(text)
+    return LoadedDriver(version=found[2], open="Open" in found[1]) if found else None
+
+
+# The proprietary module: `NVIDIA UNIX x86_64 Kernel Module  535.309.01  date`;
+# the open one:          `NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`.
+_NVRM = re.compile(r"NVRM version:(.*?Kernel Module.*?)\s+(\d+\.\d+(?:\.\d+)?)(?:\s|$)")
+_NOTHING = ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true", ":")
+
+
+def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
+    """Lines of modprobe.d(5) as (place, line), and the kernel's command line."""
+    blacklisted: dict[str, str] = {}
+    disabled: dict[str, str] = {}
+    options: dict[str, dict[str, str]] = {}
+    for place, line in lines:
+        words = line.split()
+        if len(words) < 2:
+            continue
+        verb, name = words[0], module_name(words[1])
+        if verb == "blacklist":
+            blacklisted.setdefault(name, place)
+        elif verb == "install" and len(words) > 2 and words[2] in _NOTHING:
+            disabled.setdefault(name, place)
+        elif verb == "options":
+            options.setdefault(name, {}).update(_assignments(words[2:]))
+    for name in _named_on(cmdline):
+        blacklisted.setdefault(module_name(name), "kernel command line")
+    return Modprobe(blacklisted, disabled, options)
+
+
+def _assignments(words: Iterable[str]) -> Mapping[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+@lru_cache(maxsize=64)
+def _named_on(cmdline: str) -> tuple[str, ...]:
+    """`modprobe.blacklist=` is read by modprobe, `module_blacklist=` by the kernel; both keep it out."""
+    found = re.findall(
+        r"(?:^|\s)(?:rd\.driver\.blacklist|modprobe\.blacklist|module_blacklist)=(\S+)", cmdline
+    )
+    return tuple(name for names in found for name in names.split(",") if name)

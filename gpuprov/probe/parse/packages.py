@@ -1,0 +1,96 @@
+"""Packages of dpkg and rpm in one shape, with what is held and what is half done."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package on disk. `version` with epoch and release, as the package manager compares it."""
+
+    name: str
+    version: str
+    arch: str
+    source: str
+    state: str
+    """`installed`, `config-files`, or dpkg's word for what is broken: `half-configured`, `unpacked`, …"""
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """The packages that were asked for, and every held or broken one."""
+
+    manager: str
+    """`dpkg` or `rpm`."""
+    by_name: Mapping[str, Package]
+    interrupted: bool
+    """dpkg was stopped in the middle of a run and left its journal."""
+
+    def version(self, name: str) -> str | None:
+        """Version of an installed package; `None` when it is not installed."""
+        package = self.by_name.get(name)
+        return package.version if package and package.state not in ("not-installed", "config-files") else None
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Names that the package manager will not move by itself."""
+        return frozenset(name for name, package in self.by_name.items() if package.held)
+
+    @property
+    def broken(self) -> tuple[Package, ...]:
+        """Packages that are neither installed nor gone."""
+        settled = ("installed", "config-files", "not-installed")
+        return tuple(package for package in self.by_name.values() if package.state not in settled)
+
+
+@lru_cache(maxsize=512)
+def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
+    """Lines of name, architecture, version, source and dpkg's three-word status, tab between."""
+    found: dict[str, Package] = {}
+    for fields in _fields(text, 5):
+        name, arch, version, source, status = fields
+        want, _, state = status.partition(" ")
+        package = Package(
+            name, version, arch, source, state.split()[-1] if state else "unknown", want == "hold"
+        )
+        # A library of a second architecture goes by name:arch, so that the first keeps its name.
+        found[f"{name}:{arch}" if name in found else name] = package
+    return Packages("dpkg", MappingProxyType(found), interrupted)
+
+
+@lru_cache(maxsize=512)
+def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
+    """Lines of name, architecture, epoch:version-release and source, tab between, and dnf's version locks."""
+    patterns = [re.compile(fnmatch.translate(lock)) for lock in locks]
+    found: dict[str, Package] = {}
+    for name, arch, version, source in _fields(text, 4):
+        epoch, _, rest = version.rpartition(":")
+        version = rest if epoch in ("", "0", "(none)") else version
+        with_epoch = f"{name}-{epoch or 0}:{rest}"
+        spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
+        held = any(pattern.fullmatch(spelling) for pattern in patterns for spelling in spellings)
+        # Kernels are installed side by side.
+        found[f"{name}-{version}" if name in found else name] = Package(
+            name, version, arch, source, "installed", held
+        )
+    return Packages("rpm", MappingProxyType(found), interrupted=False)
+
+
+def parse_versionlock(text: str) -> tuple[str, ...]:
+    """Patterns of dnf's versionlock.list, comments left out; those that exclude (`!pattern`) too."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith(("#", "!")))
+
+
+def _fields(text: str, count: int) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) == count:
+            yield fields

@@ -1,0 +1,66 @@
+"""PCI devices from sysfs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NVIDIA = "10de"
+MELLANOX = "15b3"
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One device. Ids in lower case without 0x; `class_code` is class, subclass and interface: `030200`."""
+
+    address: str
+    vendor: str
+    device: str
+    class_code: str
+    subsystem: str
+    numa_node: int | None
+    driver: str | None
+
+    @property
+    def id(self) -> str:
+        """`10de:2335`."""
+        return f"{self.vendor}:{self.device}"
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        """A display controller (base class 03) of NVIDIA's: VGA 0300 or 3D 0302."""
+        return self.vendor == NVIDIA and self.class_code.startswith("03")
+
+    @property
+    def is_nvswitch(self) -> bool:
+        """NVIDIA's bridge (class 0680), as HGX boards before Blackwell show their NVSwitches."""
+        return self.vendor == NVIDIA and self.class_code.startswith("0680")
+
+
+def parse_pci(rows: list[list[str]]) -> tuple[PciDevice, ...]:
+    """Rows of address, vendor, device, class, subsystem's vendor and device, NUMA node, driver."""
+    return tuple(_device(*row) for row in rows if len(row) == 8)
+
+
+def _device(
+    address: str,
+    vendor: str,
+    device: str,
+    code: str,
+    sub_vendor: str,
+    sub_device: str,
+    numa: str,
+    driver: str,
+) -> PciDevice:
+    return PciDevice(
+        address=address.lower(),
+        vendor=_bare(vendor),
+        device=_bare(device),
+        class_code=_bare(code),
+        subsystem=f"{_bare(sub_vendor)}:{_bare(sub_device)}",
+        numa_node=int(numa) if numa.isdigit() else None,
+        driver=driver or None,
+    )
+
+
+def _bare(number: str) -> str:
+    return number.lower().removeprefix("0x")

@@ -1,0 +1,17 @@
+"""The effective configuration that `sshd -T` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+
+@lru_cache(maxsize=256)
+def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
+    """Keyword in lower case → its values in order; a keyword that may repeat (`hostkey`) has several."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(" ")
+        if name:
+            found[name.lower()] = (*found.get(name.lower(), ()), value.strip())
+    return found

@@ -1,0 +1,64 @@
+"""Files, GPU users and what an installation left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FileFact:
+    """One managed file. `mode` as in `0644`; `sha256` is `None` for anything but a readable file."""
+
+    path: str
+    kind: str
+    """`file`, `directory`, `link`, `other` or `absent`."""
+    mode: str
+    owner: str
+    group: str
+    size: int
+    sha256: str | None
+    target: str | None
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything is at that path."""
+        return self.kind != "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """Who holds the GPUs now: processes with an open /dev/nvidia*, and containers that were given GPUs."""
+
+    processes: Mapping[int, str]
+    """pid → name, NVIDIA's own daemons included."""
+    containers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What the last installation or boot left behind."""
+
+    reboot_required: bool
+    reboot_packages: tuple[str, ...]
+    secure_boot: bool | None
+    """`None`: not an EFI machine."""
+    cloud_init: str
+    """`done`, `running`, `error`, `disabled`, or empty when there is no cloud-init."""
+    foreign_drivers: tuple[str, ...]
+    """Files that only a driver from outside the package manager leaves."""
+    free_mib: Mapping[str, int]
+    """Mount point → free space for root."""
+    device_nodes: tuple[str, ...]
+    """/dev/nvidia*, sorted."""
+    package_manager_busy: str | None
+    """Who holds the package manager's lock, if anybody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nccl:
+    """NCCL on the system: its configuration file's settings and the libraries found, newest last."""
+
+    settings: Mapping[str, str]
+    libraries: Mapping[str, str]
+    """Path → version from the file it leads to."""

@@ -1,0 +1,101 @@
+"""The operating system, its kernels, and the state that a package manager or a boot left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Os:
+    """From os-release(5). `id` and `version` as the distribution writes them: `ubuntu`, `24.04`."""
+
+    id: str
+    version: str
+    name: str
+    like: tuple[str, ...]
+
+    @property
+    def major(self) -> str:
+        """`24` of `24.04`, `9` of `9.4`."""
+        return self.version.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Kernels on disk, and which of them comes next as far as the boot loader's files tell."""
+
+    running: str
+    installed: tuple[str, ...]
+    """Releases with a folder under /lib/modules, oldest first."""
+    bootable: tuple[str, ...]
+    """Releases with an image in /boot, oldest first."""
+    headers: tuple[str, ...]
+    """Releases whose /lib/modules/RELEASE/build leads to a tree to compile against."""
+    next_boot: str | None
+    next_boot_reason: str
+
+
+@lru_cache(maxsize=64)
+def parse_os_release(text: str) -> Os:
+    """Values of os-release(5); a missing one is an empty string."""
+    values = dict(_ASSIGNMENT.findall(text))
+    plain = {name: value.strip().strip("\"'") for name, value in values.items()}
+    return Os(
+        id=plain.get("ID", "").lower(),
+        version=plain.get("VERSION_ID", ""),
+        name=plain.get("PRETTY_NAME", ""),
+        like=tuple(plain.get("ID_LIKE", "").lower().split()),
+    )
+
+
+_ASSIGNMENT = re.compile(r"^([A-Z_]+)=(.*)$", re.M)
+
+
+def in_order(releases: Iterable[str]) -> tuple[str, ...]:
+    """Kernel releases, oldest first, numbers compared as numbers: `6.1.0-9` before `6.1.0-56`."""
+    return tuple(sorted(releases, key=_natural))
+
+
+def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
+    pieces = re.findall(r"\d+|[A-Za-z]+", release)
+    return tuple((1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces)
+
+
+def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
+    """The probe's lists of folders and images, and GRUB's own words."""
+    bootable = in_order(raw["boot"])
+    grub_default = re.search(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", raw["grub_default"] or "", re.M)
+    environment = dict(re.findall(r"^(\w+)=(.*)$", raw["grub_environment"] or "", re.M))
+    following, reason = next_boot(bootable, grub_default[1].strip() if grub_default else None, environment)
+    return Kernels(
+        running=running,
+        installed=in_order(raw["modules"]),
+        bootable=bootable,
+        headers=in_order(raw["headers"]),
+        next_boot=following,
+        next_boot_reason=reason,
+    )
+
+
+def next_boot(
+    bootable: tuple[str, ...], grub_default: str | None, environment: Mapping[str, str]
+) -> tuple[str | None, str]:
+    """The kernel that the next boot takes, and how that is known; `None` when it is not.
+
+    GRUB takes the newest image unless `GRUB_DEFAULT` or its environment block names another
+    (`info grub`, sections "Simple configuration" and "Environment block").
+    """
+    saved = environment.get("saved_entry") if grub_default in (None, "saved") else grub_default
+    chosen = environment.get("next_entry") or saved or "0"
+    if not bootable:
+        return None, "no kernel image in /boot"
+    if chosen == "0":
+        return bootable[-1], "the newest image in /boot, which GRUB takes by default"
+    named = [release for release in bootable if release in chosen]
+    if named:
+        return max(named, key=len), f"GRUB's entry {chosen!r}"
+    return None, f"GRUB's entry {chosen!r} does not name an installed kernel"

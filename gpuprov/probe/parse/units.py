@@ -1,0 +1,84 @@
+"""What systemd says of units, and of the limits that it gives to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Properties of `systemctl show`, in systemd's own words."""
+
+    name: str
+    load_state: str
+    active_state: str
+    sub_state: str
+    file_state: str
+    result: str
+    fragment: str
+    drop_ins: tuple[str, ...]
+    exec_start: tuple[str, ...]
+    """Command lines of ExecStart, one an entry."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether systemd knows a file for it."""
+        return self.load_state not in ("not-found", "")
+
+    @property
+    def active(self) -> bool:
+        """Running, or a oneshot that stays after it ended well."""
+        return self.active_state in ("active", "reloading")
+
+    @property
+    def enabled(self) -> bool:
+        """Starts at boot by itself; a static unit is started by another."""
+        return self.file_state in ("enabled", "enabled-runtime", "alias", "linked")
+
+
+def parse_units(text: str) -> Mapping[str, Unit]:
+    """Blocks of `systemctl show`, an empty line between, by the unit's Id."""
+    units: dict[str, Unit] = {}
+    for block in re.split(r"\n\s*\n", text.strip()):
+        values: dict[str, list[str]] = {}
+        for line in block.splitlines():
+            name, equals, value = line.partition("=")
+            if equals:
+                values.setdefault(name, []).append(value)
+        if values.get("Id"):
+            unit = _unit(values)
+            units[unit.name] = unit
+            units.update(dict.fromkeys(_one(values, "Names").split(), unit))
+    return units
+
+
+def parse_properties(text: str) -> Mapping[str, str]:
+    """`Name=value` lines, such as systemd's own DefaultLimit… properties."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _unit(values: Mapping[str, list[str]]) -> Unit:
+    return Unit(
+        name=_one(values, "Id"),
+        load_state=_one(values, "LoadState"),
+        active_state=_one(values, "ActiveState"),
+        sub_state=_one(values, "SubState"),
+        file_state=_one(values, "UnitFileState"),
+        result=_one(values, "Result"),
+        fragment=_one(values, "FragmentPath"),
+        drop_ins=tuple(_one(values, "DropInPaths").split()),
+        exec_start=tuple(_commands(values.get("ExecStart", []))),
+    )
+
+
+def _one(values: Mapping[str, list[str]], name: str) -> str:
+    return values.get(name, [""])[0]
+
+
+def _commands(values: list[str]) -> Iterator[str]:
+    """`{ path=/usr/bin/x ; argv[]=/usr/bin/x --flag ; ignore_errors=no ; … }` → `/usr/bin/x --flag`."""
+    for value in values:
+        yield from re.findall(r"argv\[\]=(.*?) ; ignore_errors=", value)

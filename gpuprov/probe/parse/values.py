@@ -1,0 +1,69 @@
+"""Scalars as NVIDIA's and others' tools print them."""
+
+from __future__ import annotations
+
+import re
+
+# How drivers from 270 to today say that there is no value; lower case, brackets taken off.
+_NOTHING = frozenset(
+    ("", "-", "n/a", "none", "not supported", "not available", "not found", "function not found")
+)
+# How they say that there ought to be one.
+_TROUBLE = re.compile(
+    r"err!|\berror\b|gpu is lost|requires? reset|reset required|access blocked|insufficient permissions"
+    r"|timeout|^unknown$",
+    re.I,
+)
+_DEPRECATED = "requested functionality has been deprecated"
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def trouble(text: str | None) -> bool:
+    """Whether a tool answered with a failure in a value's place: `ERR!`, `Unknown Error`, `GPU is lost`."""
+    return bool(_TROUBLE.search((text or "").strip().strip("[]").strip()))
+
+
+def text_or_none(text: str | None) -> str | None:
+    """The text without its surroundings, or `None` where a tool says there is no value (`[N/A]`, `ERR!`)."""
+    bare = (text or "").strip()
+    folded = bare.strip("[]").strip().lower()
+    return None if folded in _NOTHING or folded == _DEPRECATED or trouble(folded) else bare
+
+
+def number(text: str | None) -> float | None:
+    """`1980 MHz` → 1980.0, `700.00 W` → 700.0; `None` where there is no number at the start."""
+    found = _NUMBER.match(text_or_none(text) or "")
+    return float(found.group()) if found else None
+
+
+def integer(text: str | None) -> int | None:
+    """`1980 MHz` → 1980; `None` where there is no number."""
+    value = number(text)
+    return None if value is None else int(value)
+
+
+def mebibytes(text: str | None) -> int | None:
+    """`143771 MiB` → 143771, also in the `MB` of drivers before 331 and in `GiB`/`KiB`/bytes."""
+    value = number(text)
+    if value is None:
+        return None
+    unit = re.sub(r"[^a-z]", "", (text or "").lower())
+    scale = {
+        "gib": 1024.0,
+        "gb": 1024.0,
+        "kib": 1 / 1024,
+        "kb": 1 / 1024,
+        "b": 1 / 1024**2,
+        "bytes": 1 / 1024**2,
+    }
+    return int(value * scale.get(unit, 1.0))
+
+
+def switch(text: str | None) -> bool | None:
+    """`Enabled`, `On`, `Yes`, `1` → True; `Disabled`, `Off`, `No`, `0` → False; anything else → `None`."""
+    folded = (text or "").strip().strip("[]").lower()
+    if folded in ("enabled", "on", "yes", "active", "1", "true"):
+        return True
+    if folded in ("disabled", "off", "no", "not active", "0", "false"):
+        return False
+    return None
