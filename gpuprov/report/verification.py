@@ -1,0 +1,63 @@
+"""The recap of a verification, for a person: nodes folded, each failure once with what differs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from gpuprov.drift import differing
+from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
+
+Failures = dict[str, list[tuple[str, CheckResult]]]
+LONGEST = 200
+
+
+def recap(verdict: Verdict, *, details: bool = False) -> str:
+    """The text. `details` shows what was looked at on the first node of each failure."""
+    return "\n".join([*_nodes(verdict), *_failures(verdict, details)])
+
+
+def _nodes(verdict: Verdict) -> Iterator[str]:
+    for status in EXIT_OF:
+        alike: defaultdict[str, list[str]] = defaultdict(list)
+        for node in verdict.nodes:
+            if node.status == status:
+                alike[node.message].append(node.name)
+        for message, names in alike.items():
+            checks = f"{len(verdict.nodes[0].checks)} checks" if status == "passed" else message
+            yield f"{status:<12} {_fold(names)}" + (f"  {checks}" if checks else "")
+
+
+def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
+    same: Failures = defaultdict(list)
+    for node in verdict.nodes:
+        for check in node.failed_checks:
+            key = json.dumps([check.check, check.expected, check.actual], sort_keys=True)
+            same[key].append((node.name, check))
+    for found in same.values():
+        names, (_, check) = [name for name, _ in found], found[0]
+        expected, actual = differing(check.expected, check.actual)
+        *looked_at, to_mend = check.detail.splitlines() or [""]
+        yield f"\n{check.check}  {_fold(names)}"
+        yield f"  expected  {_value(expected)}"
+        yield f"  seen      {_value(actual)}"
+        yield from (f"  {line}" for line in (looked_at if details else ()))
+        yield f"  to mend   {to_mend.replace(found[0][0], _fold(names))}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        text = ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+    elif isinstance(value, list):
+        text = ", ".join(map(_value, value)) or "none"
+    else:
+        text = "nothing" if value is None else str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _fold(names: list[str]) -> str:
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(names))

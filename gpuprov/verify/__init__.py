@@ -1,0 +1,16 @@
+"""Verification: testinfra looks at every node with its own eyes and compares with the lock.
+
+A plain pytest-testinfra package. `gpuprov verify` runs it; by hand it is
+
+    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify --lock fleet.lock.yml --limit gpu01
+
+(the plugin is named because pytest reads the options of `--pyargs` packages too late to know `--lock`).
+"""
+
+from __future__ import annotations
+
+from gpuprov.verify.connection import Limits
+from gpuprov.verify.runner import run
+from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
+
+__all__ = ["CheckResult", "Limits", "NodeVerdict", "Verdict", "run"]

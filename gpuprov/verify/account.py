@@ -1,0 +1,80 @@
+"""The account of a pytest run: a JSON object a line, so that a run cut short still tells what it saw.
+
+`{"node", "plan": [check…]}` when a node's tests are known, one `{"node", …CheckResult}` a test, and
+`{"node", "lost": status, "message"}` for a node that cannot be judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.verify.verdict import CheckResult, NodeVerdict
+
+
+class Account:
+    """Writes the account; to nowhere without a path."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = path.open("w", buffering=1, encoding="utf-8") if path else None
+
+    def plan(self, node: str, checks: list[str]) -> None:
+        """The checks that are going to run on a node."""
+        self._write({"node": node, "plan": checks})
+
+    def result(self, node: str, result: CheckResult) -> None:
+        """One check that ran."""
+        self._write({"node": node} | asdict(result))
+
+    def lost(self, node: str, error: GpuprovError) -> None:
+        """A node that cannot be judged, or not any further."""
+        status = "unreachable" if isinstance(error, Unreachable) else "error"
+        self._write({"node": node, "lost": status, "message": str(error)})
+
+    def close(self) -> None:
+        """No more is coming."""
+        if self._file:
+            self._file.close()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._file:
+            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class _Told:
+    """What the account tells of one node."""
+
+    plan: list[str] | None = None
+    lost: tuple[Any, str] | None = None
+    results: list[CheckResult] = field(default_factory=list)
+
+    def verdict(self, name: str, cut_short: str) -> NodeVerdict:
+        if self.lost:
+            return NodeVerdict(name, self.lost[0], self.results, self.lost[1])
+        if self.plan is None or len(self.results) < len(self.plan):
+            return NodeVerdict(name, "error", self.results, cut_short)
+        failed = any(result.status == "failed" for result in self.results)
+        return NodeVerdict(name, "failed" if failed else "passed", self.results)
+
+
+def read_account(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVerdict]:
+    """The verdicts over the nodes `names`; `cut_short` is said of one whose story has no end."""
+    told = {name: _Told() for name in names}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        _note(told, json.loads(line))
+    return [node.verdict(name, cut_short) for name, node in told.items()]
+
+
+def _note(told: dict[str, _Told], entry: dict[str, Any]) -> None:
+    node = told[entry.pop("node")]
+    if "plan" in entry:
+        node.plan = entry["plan"]
+    elif "lost" in entry:
+        node.lost = (entry["lost"], entry["message"])
+    else:
+        node.results.append(CheckResult(**entry))

@@ -1,0 +1,36 @@
+"""Modules of ours for testinfra: `host.gpu`, `host.nvidia_driver` and `host.apt`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from testinfra.host import Host
+
+from gpuprov.verify.modules.apt import Apt
+from gpuprov.verify.modules.gpu import Gpu
+from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
+
+if TYPE_CHECKING:
+
+    class Node(Host):  # type: ignore[misc]
+        """testinfra's Host as it is once `register` was called, for type checkers."""
+
+        gpu: Gpu
+        nvidia_driver: NvidiaDriver
+        apt: Apt
+
+
+MODULES: dict[str, type[Apt | Gpu | NvidiaDriver]] = {"gpu": Gpu, "nvidia_driver": NvidiaDriver, "apt": Apt}
+
+
+def register() -> None:
+    """Make our modules attributes of every testinfra host.
+
+    testinfra's own table of modules names files inside its own package, so ours are properties of
+    `Host`: made on first use and kept, as testinfra keeps its own.
+    """
+    for name, module in MODULES.items():
+        attribute = cached_property(module.get_module)
+        attribute.__set_name__(Host, name)
+        setattr(Host, name, attribute)

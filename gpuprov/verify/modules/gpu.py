@@ -1,0 +1,125 @@
+"""`host.gpu`: the GPUs of a node, as its PCI bus and as its driver know them."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from functools import cached_property
+from typing import NamedTuple
+
+from gpuprov.verify.modules.base import Observed
+
+NVIDIA = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")  # PCI code assignments: VGA controller, 3D controller
+PCI_DEVICES = (
+    "grep -sH . /sys/bus/pci/devices/*/class /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device"
+)
+FORMAT = "--format=csv,noheader,nounits"
+STATE = f"nvidia-smi --query-gpu=index,pci.bus_id,name,driver_version,persistence_mode {FORMAT}"
+CLOCKS = (
+    "nvidia-smi --query-gpu=clocks.applications.graphics,clocks.applications.memory,"
+    f"clocks.current.graphics,clocks.current.memory {FORMAT}"
+)
+
+
+class PciGpu(NamedTuple):
+    """A GPU on the bus: address as `0000:00:06.0`, id as `10de:2335`."""
+
+    address: str
+    id: str
+
+
+class DriverGpu(NamedTuple):
+    """A GPU as `nvidia-smi` reports it."""
+
+    number: int
+    address: str
+    name: str
+    driver_version: str
+    persistence: bool
+
+
+class Gpu(Observed):
+    """Test the GPUs of a node.
+
+    >>> host.gpu.count
+    4
+    >>> host.gpu.on_bus[0].id
+    '10de:2335'
+    """
+
+    @cached_property
+    def on_bus(self) -> list[PciGpu]:
+        """The GPUs on the PCI bus, by address: what is plugged in, whatever the driver thinks."""
+        return parse_pci(self.run(PCI_DEVICES).stdout)
+
+    @cached_property
+    def in_driver(self) -> list[DriverGpu]:
+        """The GPUs that the driver has, by its index; none where `nvidia-smi` fails."""
+        answer = self.run(STATE)
+        return parse_state(answer.stdout) if answer.succeeded else []
+
+    @property
+    def count(self) -> int:
+        """How many GPUs the driver has."""
+        return len(self.in_driver)
+
+    @property
+    def persistence(self) -> list[bool]:
+        """Persistence mode of each GPU."""
+        return [gpu.persistence for gpu in self.in_driver]
+
+    @cached_property
+    def clocks(self) -> list[dict[str, int | None]]:
+        """The clocks each GPU is set to, in MHz: application clocks, or the current ones where those
+        are not supported (locked clocks can only be read back as the clocks the GPU then shows)."""
+        answer = self.run(CLOCKS)
+        return parse_clocks(answer.stdout) if answer.succeeded else []
+
+    def __repr__(self) -> str:
+        return "<gpu>"
+
+
+def parse_pci(text: str) -> list[PciGpu]:
+    """`/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to the GPUs among them."""
+    devices: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for line in text.splitlines():
+        path, _, value = line.rpartition(":")
+        address, _, name = path.removeprefix("/sys/bus/pci/devices/").rpartition("/")
+        devices[address][name] = value.strip()
+    return [
+        PciGpu(address, f"{device['vendor'][2:]}:{device['device'][2:]}")
+        for address, device in sorted(devices.items())
+        if device.get("vendor") == NVIDIA and device.get("class", "").startswith(DISPLAY_CLASSES)
+    ]
+
+
+def parse_state(text: str) -> list[DriverGpu]:
+    """Lines of the `STATE` query to GPUs."""
+    return [
+        DriverGpu(int(index), address.lower()[-12:], name, version, persistence == "Enabled")
+        for index, address, name, version, persistence in _rows(text)
+    ]
+
+
+def parse_clocks(text: str) -> list[dict[str, int | None]]:
+    """Lines of the `CLOCKS` query to what each GPU is set to; None where even that is not told."""
+    clocks = []
+    for row in _rows(text):
+        graphics, memory, current_graphics, current_memory = map(_mhz, row)
+        told = graphics is not None and memory is not None
+        clocks.append(
+            {"graphics": graphics, "memory": memory}
+            if told
+            else {"graphics": current_graphics, "memory": current_memory}
+        )
+    return clocks
+
+
+def _rows(text: str) -> list[list[str]]:
+    return list(csv.reader(text.splitlines(), skipinitialspace=True))
+
+
+def _mhz(cell: str) -> int | None:
+    """`1980` as a number; `[N/A]`, `[Not Supported]` and other words as None."""
+    return int(cell) if cell.isdecimal() else None

@@ -1,0 +1,136 @@
+"""`host.nvidia_driver`: the driver on a node's disk, in its kernel and behind its library."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from gpuprov.verify.modules.base import Observed
+
+BLACKLISTS = "grep -lsE '^blacklist (nouveau|nova_core)' /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf"
+FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
+VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
+
+
+class KernelModule(NamedTuple):
+    """A kernel module `nvidia`: its version, and whether it is the open or the proprietary one."""
+
+    version: str
+    flavour: Literal["open", "proprietary"]
+
+
+class NvidiaDriver(Observed):
+    """Test the NVIDIA driver of a node.
+
+    >>> host.nvidia_driver.loaded.version
+    '535.309.01'
+    >>> host.nvidia_driver.on_disk("6.1.0-56-amd64").flavour
+    'proprietary'
+    """
+
+    @cached_property
+    def loaded(self) -> KernelModule | None:
+        """The module in the kernel now; None when none is loaded."""
+        return parse_proc(self.run("cat /proc/driver/nvidia/version").stdout)
+
+    @cached_property
+    def kernels(self) -> list[str]:
+        """Releases of the kernel that runs and of the newest in /boot, which boots next."""
+        running = self.ask("uname -r").strip()
+        images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
+        return list(dict.fromkeys([running, *(image.removeprefix("vmlinuz-") for image in images[-1:])]))
+
+    def on_disk(self, kernel: str) -> KernelModule | None:
+        """The module that `modprobe nvidia` loads under `kernel`; None where there is none.
+
+        modprobe is asked first: distributions rename the file (Debian: nvidia-current.ko) and lead
+        to it by an install line.
+        """
+        loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
+        name = parse_depends(loads.stdout) if loads.succeeded else None
+        return parse_modinfo(self.run("modinfo -k %s %s", kernel, name).stdout) if name else None
+
+    @cached_property
+    def library_version(self) -> str | None:
+        """Version of the libnvidia-ml that a program gets, from the file it leads to."""
+        found = re.search(r"libnvidia-ml\.so\.1 .*=> (\S+)", self.run("ldconfig -p").stdout)
+        if not found:
+            return None
+        _, _, version = str(self._host.file(found[1]).linked_to).partition("libnvidia-ml.so.")
+        return version or None
+
+    @cached_property
+    def reported_version(self) -> str | None:
+        """The version that `nvidia-smi` reports; None when it cannot talk to the driver."""
+        versions = sorted({gpu.driver_version for gpu in self._host.gpu.in_driver})
+        return ", ".join(versions) or None
+
+    @cached_property
+    def blacklisted(self) -> set[str]:
+        """Modules that are not loaded for a device of their own, from modprobe's effective configuration."""
+        return set(re.findall(r"^blacklist (\S+)", self.ask("modprobe --showconfig"), re.MULTILINE))
+
+    def foreign_in_initramfs(self, kernel: str) -> list[str]:
+        """Modules that the kernel's initramfs would give the GPU to; none where it has the blacklist too."""
+        listing = self.run(
+            "lsinitramfs /boot/initrd.img-%s || lsinitrd /boot/initramfs-%s.img", kernel, kernel
+        )
+        blacklists = self.run(BLACKLISTS)
+        return foreign_modules(listing.stdout, blacklists.stdout.split())
+
+    def package_version(self, package: str) -> str | None:
+        """Upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""
+        found = self._host.package(package)
+        return upstream(found.version) if found.is_installed else None
+
+    def dkms_state(self, kernel: str) -> dict[str, str]:
+        """DKMS state by module version for one kernel: {'535.309.01': 'installed'}."""
+        return parse_dkms(self.run("dkms status -k %s", kernel).stdout)
+
+    def __repr__(self) -> str:
+        return "<nvidia_driver>"
+
+
+def parse_proc(text: str) -> KernelModule | None:
+    """The first line of /proc/driver/nvidia/version."""
+    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
+    version = VERSION.search(line)
+    if not version:
+        return None
+    return KernelModule(version[1], "open" if "Open Kernel Module" in line else "proprietary")
+
+
+def parse_depends(text: str) -> str | None:
+    """`modprobe --show-depends`: the module's file, or its name after an install line."""
+    for line in reversed(text.splitlines()):
+        if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
+            return found[1] or found[2]
+    return None
+
+
+def parse_modinfo(text: str) -> KernelModule | None:
+    """`modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`."""
+    fields = dict(re.findall(r"^(\w+): +(.*)$", text, re.MULTILINE))
+    if "version" not in fields:
+        return None
+    return KernelModule(fields["version"], "open" if "MIT" in fields.get("license", "") else "proprietary")
+
+
+def parse_dkms(text: str) -> dict[str, str]:
+    """`nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)` lines, by version."""
+    return dict(re.findall(r"^nvidia[^/]*/([^,]+),.*?: (\w+)", text, re.MULTILINE))
+
+
+def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
+    """Foreign modules in an initramfs's listing, unless one of the files that blacklist them is in it too."""
+    inside = set(listing.splitlines())
+    if any(path.lstrip("/") in inside for path in blacklists):
+        return []
+    return sorted({name.replace("-", "_") for name in FOREIGN_FILE.findall(listing)})
+
+
+def upstream(version: str) -> str:
+    """A package's version without epoch and revision."""
+    _, _, after_epoch = version.rpartition(":")
+    return after_epoch.rpartition("-")[0] or after_epoch

@@ -1,0 +1,202 @@
+"""The pytest plugin: `--lock`, one run of each test a node, and an account of what was seen.
+
+    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify --lock fleet.lock.yml
+
+A test names its check with `@pytest.mark.check(id, *look)`; `look` are commands whose output a person
+wants to see when it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.errors import Exit, GpuprovError, Unreachable
+from gpuprov.lock import read_lock
+from gpuprov.verify.account import Account
+from gpuprov.verify.connection import Limits
+from gpuprov.verify.modules import register
+from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
+from gpuprov.verify.selection import narrowed
+from gpuprov.verify.verdict import CheckResult
+from gpuprov.verify.wanted import to_mend
+
+LAST_LINES = 15
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Our options."""
+    ours = parser.getgroup("gpuprov")
+    ours.addoption("--lock", type=Path, default=Path("fleet.lock.yml"), help="the lock to verify against")
+    ours.addoption("--limit", default="", help="only these nodes, such as gpu[01-08]")
+    ours.addoption("--local", action="store_true", help="this machine in place of the lock's nodes, no SSH")
+    ours.addoption("--account", type=Path, help="write what was seen to this file, a JSON object a line")
+    ours.addoption(
+        "--command-timeout", type=float, default=Limits.command_s, help="seconds a command may take"
+    )
+    ours.addoption("--node-timeout", type=float, default=Limits.node_s, help="seconds a node may take")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add our modules to testinfra's hosts."""
+    config.addinivalue_line("markers", "check(id, *look): the expectation checked, and commands to look at")
+    register()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Connect to the nodes, before any test is made for them."""
+    option = session.config.option
+    try:
+        lock = narrowed(read_lock(option.lock), option.limit)
+    except GpuprovError as error:
+        raise pytest.UsageError(str(error)) from None
+    limits = Limits(option.command_timeout, option.node_timeout)
+    nodes = nodes_under_test(lock, local=option.local, limits=limits)
+    session.config.pluginmanager.register(Verification(nodes, Account(option.account)))
+
+
+class Verification:
+    """One session's nodes and the hooks that test them."""
+
+    def __init__(self, nodes: list[NodeUnderTest], account: Account) -> None:
+        self.nodes, self.account = nodes, account
+        self.compared: tuple[Any, Any] | None = None
+        self.begun: list[NodeUnderTest] = []
+        connect_all(nodes)
+        for node in nodes:
+            if node.lost:
+                account.lost(node.name, node.lost)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One run of a test for each node that is there and of which the check is wanted."""
+        mark = metafunc.definition.get_closest_marker("check")
+        if mark is None or "node" not in metafunc.fixturenames:
+            return
+        nodes = [node for node in self.nodes if not node.lost and mark.args[0] in node.wanted]
+        names = [node.name for node in nodes]
+        metafunc.parametrize("node", nodes, indirect=True, ids=names, scope="session")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Drop the placeholders that pytest makes of tests without a node, and say what is going to run."""
+        items[:] = [item for item in items if _node(item)]
+        for node in self.nodes:
+            if not node.lost:
+                self.account.plan(node.name, [_mark(item).args[0] for item in items if _node(item) is node])
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Ask a group's nodes side by side once its first is done; leave alone a node that was lost."""
+        node = _node(item)
+        if node and node not in self.begun:
+            self._begin(node)
+        if node and node.lost:
+            pytest.skip(f"{node.name}: {node.lost}")
+
+    def _begin(self, node: NodeUnderTest) -> None:
+        alike = [done for done in self.begun if done.group is node.group]
+        self.begun.append(node)
+        if len(alike) != 1:
+            return  # the group's first node, or its answers are there already
+        others = [other for other in self.nodes if other.group is node.group and other not in alike]
+        reachable = [other for other in others if not other.lost]
+        ask_all_ahead(alike[0], reachable)
+        for other in reachable:
+            if other.lost:
+                self.account.lost(other.name, other.lost)
+
+    def pytest_assertrepr_compare(self, left: Any, right: Any) -> None:
+        """Keep what was seen and what was expected, as values."""
+        self.compared = (left, right)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Account for a test that ran; a failed one looks at what its check names."""
+        report = yield
+        compared, self.compared = self.compared, None
+        node = _node(item)
+        ran = report.failed or (report.when == "call" and report.passed)
+        if node is None or node.lost or not ran:
+            return report
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, Unreachable):
+            node.lost = error
+            self.account.lost(node.name, error)
+            return report
+        result = _result(item, node, report, error, compared)
+        if result.detail:
+            report.sections.append((f"{result.check} on {node.name}", result.detail))
+        self.account.result(node.name, result)
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Close the shells; nodes out of reach decide the exit code where nothing failed."""
+        for node in self.nodes:
+            node.backend.shell.close()
+        self.account.close()
+        fine = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if fine and any(node.lost for node in self.nodes):
+            session.exitstatus = Exit.UNREACHABLE
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """One line for a node that could not be judged."""
+        for node in self.nodes:
+            if node.lost:
+                terminalreporter.write_line(f"{node.name}: {node.lost}")
+
+
+def _node(item: pytest.Item) -> NodeUnderTest | None:
+    callspec = getattr(item, "callspec", None)
+    node = callspec.params.get("node") if callspec else None
+    return node if isinstance(node, NodeUnderTest) else None
+
+
+def _mark(item: pytest.Item) -> pytest.Mark:
+    mark = item.get_closest_marker("check")
+    assert mark is not None
+    return mark
+
+
+def _result(
+    item: pytest.Item,
+    node: NodeUnderTest,
+    report: pytest.TestReport,
+    error: BaseException | None,
+    compared: tuple[Any, Any] | None,
+) -> CheckResult:
+    """What the test found; without a comparison the error itself is what was seen."""
+    check, *look = _mark(item).args
+    expectation = node.wanted[check]
+    seconds = round(report.duration, 3)
+    if error is None:
+        value = _plain(expectation.expected)
+        return CheckResult(check, "passed", value, value, "", seconds)
+    actual, expected = compared or (str(error), expectation.expected)
+    detail = "\n".join([*_seen_now(node, look), to_mend(expectation, node.name)])
+    return CheckResult(check, "failed", _plain(expected), _plain(actual), detail, seconds)
+
+
+def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
+    """The last lines of what each command answers."""
+    seen = []
+    for command in commands:
+        try:
+            lines = node.host.run(f"{command} 2>&1").stdout.strip().splitlines()
+        except GpuprovError as error:
+            lines = [str(error)]
+        seen += [f"$ {command}", *lines[-LAST_LINES:]]
+    return seen
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

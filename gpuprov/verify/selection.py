@@ -1,0 +1,32 @@
+"""A lock narrowed to the nodes that are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import expand_hosts
+from gpuprov.lock import Lock
+
+
+def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
+    """The lock with only the hosts of `limit`, names or a node set; nothing stated means all.
+
+    Raises:
+        InvalidInput: not a node set, or a name that the lock does not have.
+    """
+    try:
+        names = set(expand_hosts(limit) if isinstance(limit, str) and limit else limit)
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {limit!r}", expected=str(error)) from None
+    if not names:
+        return lock
+    if unknown := names - set(lock.hosts()):
+        raise InvalidInput(f"the lock has no node {', '.join(sorted(unknown))}")
+    groups = {
+        name: group.model_copy(
+            update={"hosts": {host: group.hosts[host] for host in group.hosts if host in names}}
+        )
+        for name, group in lock.groups.items()
+    }
+    return lock.model_copy(update={"groups": {name: group for name, group in groups.items() if group.hosts}})

@@ -1,0 +1,195 @@
+"""One shell per node: testinfra's commands over a single exec channel, each asked once.
+
+testinfra's own ssh backend starts a process and a channel for every command; here the node runs one
+`sh` that reads commands from its standard input, and an answer ends where a random mark stands on
+both of its outputs. What was answered is remembered: verification observes and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from testinfra.backend.base import BaseBackend, CommandResult
+
+from gpuprov.errors import NodeFailed, Unreachable
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
+PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH'
+
+
+class NoAnswer(NodeFailed):
+    """A command did not come back in its time, or said more than anybody reads."""
+
+
+@dataclass
+class _Pipe:
+    """One output of the shell, read up to the mark that ends an answer."""
+
+    fd: int
+    data: bytearray = field(default_factory=bytearray)
+
+    def read(self) -> bool:
+        """Take what is there; False at the end of the stream."""
+        chunk = os.read(self.fd, 65536)
+        self.data += chunk
+        return bool(chunk)
+
+    def take(self, mark: bytes) -> tuple[bytes, bytes] | None:
+        """The bytes before the mark and the rest of the mark's line, once both are there."""
+        start = self.data.find(b"\n" + mark)
+        end = self.data.find(b"\n", start + 1)
+        if start < 0 or end < 0:
+            return None
+        answer, line = bytes(self.data[:start]), bytes(self.data[start + 1 + len(mark) : end])
+        del self.data[: end + 1]
+        return answer, line
+
+
+class Shell:
+    """A running `sh`, on a node or here.
+
+    Args:
+        argv: the command that starts it, such as `ssh … sh`.
+        timeout_s: how long any single command may take.
+    """
+
+    def __init__(self, argv: list[str], timeout_s: float) -> None:
+        self.argv, self.timeout_s = argv, timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        """Start it and wait for its first word.
+
+        Raises:
+            Unreachable: ssh did not get in.
+            NodeFailed: it got in, and no shell answered (no sudo rights, a login shell that exits).
+        """
+        self._process = subprocess.Popen(
+            self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
+        self.ask(PRELUDE, quoted=False)
+
+    def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
+        """Run one command; returns its exit status, standard output and standard error.
+
+        Raises:
+            Unreachable: the connection broke.
+            NoAnswer: the command took longer than `timeout_s`; the shell is closed.
+        """
+        if self._process is None:
+            self.open()
+        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
+        mark = secrets.token_hex(16)
+        line = f"/bin/sh -c {shlex.quote(command)} </dev/null" if quoted else command
+        try:
+            self._process.stdin.write(
+                f"{line}\nprintf '\\n{mark} %d\\n' $? ; printf '\\n{mark}\\n' >&2\n".encode()
+            )
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._lost() from None
+        return self._answer(command, mark.encode())
+
+    def _answer(self, command: str, mark: bytes) -> tuple[int, bytes, bytes]:
+        deadline = time.monotonic() + self.timeout_s
+        out = err = None
+        with selectors.DefaultSelector() as selector:
+            for pipe in (self._out, self._err):
+                selector.register(pipe.fd, selectors.EVENT_READ, pipe)
+            while out is None or err is None:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready or len(self._out.data) + len(self._err.data) > MAX_ANSWER_BYTES:
+                    self.close()
+                    raise NoAnswer(
+                        f"no end to the answer of `{command}`" if ready else f"no answer to `{command}`",
+                        expected=f"at most {MAX_ANSWER_BYTES >> 20} MiB within {self.timeout_s:g} s",
+                    )
+                if not all(key.data.read() for key, _ in ready):
+                    raise self._lost()
+                out = out or self._out.take(mark)
+                err = err or self._err.take(mark)
+        return int(out[1]), out[0], err[0]
+
+    def _lost(self) -> NodeFailed | Unreachable:
+        """What to say of a shell that ended; ssh's own last line is the best reason there is."""
+        assert self._process is not None
+        process, said = self._process, bytes(self._err.data)
+        self._process = None
+        out, err = process.communicate()
+        lines = (said + err + out).decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"{self.argv[0]} ended with status {process.returncode}"
+        kind = Unreachable if process.returncode == SSH_FAILED else NodeFailed
+        return kind(reason)
+
+    def close(self) -> None:
+        """End it; a later `ask` starts another."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+
+
+class ShellBackend(BaseBackend):  # type: ignore[misc]
+    """testinfra's commands through a `Shell`, each asked once.
+
+    Args:
+        name: the node's name.
+        budget_s: how long all commands of the node may take together.
+    """
+
+    NAME = "shell"
+
+    def __init__(self, name: str, shell: Shell, budget_s: float) -> None:
+        super().__init__(name)
+        self.shell, self.budget_s = shell, budget_s
+        self._answers: dict[str, CommandResult | NodeFailed] = {}
+
+    def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
+        """The command's result; from memory when it was asked before."""
+        answer = self.remember(self.quote(command, *args))
+        if isinstance(answer, NodeFailed):
+            raise answer
+        return answer
+
+    def remember(self, command: str) -> CommandResult | NodeFailed:
+        """The result, or the failure to get one, asked for once.
+
+        Raises:
+            Unreachable: the connection broke.
+        """
+        if command not in self._answers:
+            self._answers[command] = self._ask(command)
+        return self._answers[command]
+
+    @property
+    def asked(self) -> list[str]:
+        """Every command asked so far, in order."""
+        return list(self._answers)
+
+    def _ask(self, command: str) -> CommandResult | NodeFailed:
+        if self.budget_s <= 0:
+            return NoAnswer(f"no time left for `{command}`")
+        started = time.monotonic()
+        try:
+            return self.result(self.shell.ask(command), command)
+        except NodeFailed as failure:
+            return failure
+        finally:
+            self.budget_s -= time.monotonic() - started
+
+    def result(self, answer: tuple[int, bytes, bytes], command: str) -> CommandResult:
+        """testinfra's record of an answer; bytes that are no UTF-8 are shown as such."""
+        code, out, err = answer
+        return CommandResult(
+            self, code, command.encode(), out.decode(errors="replace"), err.decode(errors="replace")
+        )

@@ -1,0 +1,67 @@
+"""What verification found: one verdict over nodes, each with its checks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from gpuprov.errors import Exit, worst
+
+NodeStatus = Literal["passed", "failed", "unreachable", "error"]
+EXIT_OF = {
+    "passed": Exit.OK,
+    "failed": Exit.FAILED,
+    "error": Exit.FAILED,
+    "unreachable": Exit.UNREACHABLE,
+}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check on one node. `actual` is what was seen; `detail` what a person needs next."""
+
+    check: str
+    status: Literal["passed", "failed"]
+    expected: Any
+    actual: Any
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """One node. `message` says why it is unreachable or could not be judged."""
+
+    name: str
+    status: NodeStatus
+    checks: list[CheckResult] = field(default_factory=list)
+    message: str = ""
+
+    @property
+    def failed_checks(self) -> list[CheckResult]:
+        """The checks that failed, in the order they ran."""
+        return [check for check in self.checks if check.status == "failed"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All nodes, and when they were looked at (ISO 8601, UTC)."""
+
+    checked_at: str
+    nodes: list[NodeVerdict]
+
+    @property
+    def exit_code(self) -> Exit:
+        """0 when every node passed; failed beats unreachable."""
+        return worst(*(EXIT_OF[node.status] for node in self.nodes))
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document, schema gpuprov.verify/1."""
+        counts: Counter[str] = Counter(node.status for node in self.nodes)
+        return {
+            "schema": "gpuprov.verify/1",
+            "checked_at": self.checked_at,
+            "nodes": [asdict(node) for node in self.nodes],
+            "summary": {"nodes": len(self.nodes)} | {status: counts[status] for status in EXIT_OF},
+        }
