@@ -81,7 +81,7 @@ class Session:
             NodeFailed: no answer in time, or more of it than allowed.
             Unreachable: the connection broke.
         """
-        name, limits = self.target.name, self._limits
+        limits = self._limits
         deadline = time.monotonic() + limits.command_s
         try:
             channel = self._connection.transport.open_session(timeout=limits.connect_s)
@@ -98,11 +98,9 @@ class Session:
             finally:
                 channel.close()
         except TimeoutError:
-            raise NodeFailed(
-                f"{name}: no answer within {limits.command_s:g} s of running a command"
-            ) from None
+            raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Unreachable(f"{name}: the connection broke: {_reason(error)}") from None
+            raise Unreachable(f"the connection broke: {_reason(error)}") from None
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
         chunks: list[bytes] = []
@@ -115,9 +113,7 @@ class Session:
             chunks.append(chunk)
             room -= len(chunk)
             if room < 0:
-                raise NodeFailed(
-                    f"{self.target.name}: answered more than {self._limits.answer_bytes >> 20} MB"
-                )
+                raise NodeFailed(f"answered more than {self._limits.answer_bytes >> 20} MB")
 
 
 def fan_out(
@@ -125,7 +121,7 @@ def fan_out(
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, `forks` at a time; answers come as they are ready.
 
-    A node's failure is its answer: it is yielded, not raised.
+    A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name.
     """
     limits = limits or Limits()
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
@@ -211,23 +207,23 @@ def _unreachable(node: Target, error: Exception) -> Unreachable:
     who = f"{node.connection.user}@{node.address}"
     if isinstance(error, paramiko.BadHostKeyException):
         return Unreachable(
-            f"{node.name}: the host key of {node.address} has changed",
+            f"the host key of {node.address} has changed",
             do="make sure that it is the right machine, then remove the old key with "
             f"`ssh-keygen -R {node.address} -f {node.connection.known_hosts or KNOWN_HOSTS}`",
         )
     if isinstance(error, paramiko.AuthenticationException):
         key = node.connection.identity_file
         return Unreachable(
-            f"{node.name}: {who} refused " + (f"the key {key}" if key else "every key offered"),
+            f"{who} refused " + (f"the key {key}" if key else "every key offered"),
             do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
         )
     if "not found in known_hosts" in str(error):
         return Unreachable(
-            f"{node.name}: the host key of {node.address} is not known",
+            f"the host key of {node.address} is not known",
             do=f"add it to {node.connection.known_hosts or KNOWN_HOSTS} once you have compared it",
         )
     return Unreachable(
-        f"{node.name}: no SSH on {node.address} port {node.connection.port}: {_reason(error)}",
+        f"no SSH on {node.address} port {node.connection.port}: {_reason(error)}",
         do="is it up, and is this its address?",
     )
 

@@ -1,0 +1,149 @@
+"""`gpuprov apply`: make it so, then verify."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.converge import Consent, Convergence
+    from gpuprov.drift import NodeDrift
+    from gpuprov.lock import Lock
+    from gpuprov.playbook import Options
+    from gpuprov.verify.verdict import Verdict
+
+
+@click.command()
+@options.nodes_argument
+@options.lock_option
+@options.limit_option
+@options.forks_option
+@options.output_option
+@click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
+@click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
+@click.option("--no-verify", is_flag=True, help="do not verify afterwards")
+@click.option("--allow-downgrade", is_flag=True, help="take packages back that are newer than the lock's")
+@click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
+@click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
+@click.option("-D", "--diff", is_flag=True, help="show what changes in files")
+@click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
+@options.yes_option
+@options.verbose_option
+def command(
+    nodes: tuple[str, ...],
+    lock_path: Path,
+    limit: str | None,
+    forks: int,
+    output: str,
+    reboot: bool,
+    full: bool,
+    no_verify: bool,
+    allow_downgrade: bool,
+    force: bool,
+    check: bool,
+    diff: bool,
+    ask_become_pass: bool,
+    yes: bool,
+    verbose: int,
+) -> Exit:
+    """Bring nodes to the lock: only the roles that drift calls for, only where it does; then verify.
+
+    Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
+    """
+    from gpuprov.converge import Consent
+    from gpuprov.lock import read_lock
+    from gpuprov.playbook import Options
+
+    lock = read_lock(lock_path)
+    names = options.select(lock, nodes, limit)
+    password = click.prompt("sudo password", hide_input=True, err=True) if ask_become_pass else None
+    how = Options(forks=forks, check=check, diff=diff, verbosity=verbose, become_password=password)
+    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force)
+    return _apply(lock, names, how, consent, full=full, verify=not no_verify, yes=yes, output=output)
+
+
+def _apply(
+    lock: Lock,
+    names: list[str],
+    how: Options,
+    consent: Consent,
+    *,
+    full: bool,
+    verify: bool,
+    yes: bool,
+    output: str,
+) -> Exit:
+    from gpuprov.converge import Convergence, converge
+    from gpuprov.drift import exit_code
+    from gpuprov.plan import full_plan, plan_node
+    from gpuprov.report.progress import Progress
+    from gpuprov.report.recap import apply_document
+    from gpuprov.report.words import drift_lines, plan_lines
+    from gpuprov.runs import new_run
+    from gpuprov.survey import survey
+
+    found = survey(lock, names, forks=how.forks, password=how.become_password)
+    unanswered = [node for node in found if node.reason is not None]
+    answered = [node for node in found if node.reason is None]
+    plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
+    busy = [plan for plan in plans if not plan.empty]
+    for line in [*plan_lines(plans, options.fold), *drift_lines(unanswered, options.fold)]:
+        options.note(line)
+    if not busy:
+        if output == "json":
+            options.print_json(apply_document(None, unanswered, Convergence(), None))
+        return exit_code(found)
+    _ask(f"change {len(busy)} nodes", yes=yes or how.check)
+    run = new_run("apply")
+    progress = Progress(options.note)
+    result = converge(
+        lock, plans, run, options=how, consent=consent, listen=progress.event, narrate=options.note
+    )
+    verdict = _verify(lock, result.standing, how, run) if verify and not how.check else None
+    return _conclude(run, unanswered, result, verdict, output)
+
+
+def _ask(what: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, only --yes will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"would {what}, and there is no terminal to ask on", do="add --yes")
+    click.confirm(f"{what}?".capitalize(), abort=True, err=True)
+
+
+def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:
+    from gpuprov.verify import run as verify
+
+    if not names:
+        return None
+    options.note(f"verifying {options.fold(names)}")
+    return verify(lock, names, junit=run / "verify.xml", json=run / "verify.json", forks=how.forks)
+
+
+def _conclude(
+    run: Path, unanswered: list[NodeDrift], result: Convergence, verdict: Verdict | None, output: str
+) -> Exit:
+    from gpuprov.report.recap import apply_document, conclusion, recap_lines
+    from gpuprov.report.verification import recap
+
+    if verdict and verdict.exit_code:
+        options.note(recap(verdict, details=True))
+    if output == "json":
+        options.print_json(apply_document(run.name, unanswered, result, verdict))
+    else:
+        for line in recap_lines(result, verdict):
+            click.echo(line)
+    if result.reboot_needed:
+        nodes = options.fold(result.reboot_needed)
+        options.note(
+            f"{nodes} must reboot before the driver is the lock's: gpuprov apply --reboot -l {nodes}"
+        )
+    options.note(f"everything that was done is in {run}")
+    return conclusion(unanswered, result, verdict)

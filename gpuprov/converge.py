@@ -1,0 +1,154 @@
+"""Apply: the nodes and roles that the plan names, then reboots with consent, then what still differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuprov.drift import NodeDrift
+from gpuprov.lock import Lock, Reboots
+from gpuprov.plan import NodePlan, plan_node
+from gpuprov.playbook import Listener, NodeOutcome, Options, run_playbook
+from gpuprov.survey import survey
+
+SETTLE_S = 60.0
+"""After a boot, how long a node may take until what its units set can be read back."""
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the operator allows beyond changing packages and files."""
+
+    reboot: bool = False
+    downgrade: bool = False
+    force: bool = False
+
+
+@dataclass
+class Convergence:
+    """What became of each node. `drift` is what differs now, at the end."""
+
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
+    drift: dict[str, NodeDrift] = field(default_factory=dict)
+    rebooted: list[str] = field(default_factory=list)
+    reboot_needed: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[str]:
+        """Nodes on which a role or a reboot went wrong."""
+        return [name for name, outcome in self.outcomes.items() if not outcome.ok]
+
+    @property
+    def standing(self) -> list[str]:
+        """Nodes that answered, did not fail, and wait for no reboot: those worth verifying."""
+        return [
+            name
+            for name, node in self.drift.items()
+            if node.reason is None and name not in self.failed and name not in self.reboot_needed
+        ]
+
+
+def converge(
+    lock: Lock,
+    plans: Iterable[NodePlan],
+    run: Path,
+    *,
+    options: Options,
+    consent: Consent,
+    listen: Listener,
+    narrate: Callable[[str], None],
+) -> Convergence:
+    """Bring nodes to the lock.
+
+    Args:
+        plans: one a node; empty ones are left alone.
+        run: the run's folder.
+        narrate: gets a line for a person at each turn.
+
+    Raises:
+        GpuprovError: Ansible itself could not run.
+    """
+    result = Convergence()
+    busy = {plan.name: plan for plan in plans if not plan.empty}
+    with_roles = {name: _host_variables(plan, consent) for name, plan in busy.items() if plan.roles}
+    if with_roles:
+        result.outcomes = run_playbook("site", lock, with_roles, run, options=options, listen=listen)
+    if options.check:
+        return result
+    result.drift = {node.name: node for node in survey(lock, _sound(busy, result), forks=options.forks)}
+    waiting = [name for name, node in result.drift.items() if plan_node(node).reboot]
+    agreed = [name for name in waiting if consent.reboot or lock.hosts()[name].reboot.allowed]
+    result.reboot_needed = [name for name in waiting if name not in agreed]
+    if agreed:
+        narrate(f"rebooting {len(agreed)} of {len(busy)} nodes")
+        _reboot(lock, agreed, run, options, listen, result)
+        result.drift |= {node.name: node for node in settled(lock, _sound(agreed, result), options.forks)}
+    return result
+
+
+def settled(lock: Lock, names: list[str], forks: int) -> list[NodeDrift]:
+    """Drift of nodes that have just booted, asked again until nothing differs or `SETTLE_S` has passed."""
+    deadline = time.monotonic() + SETTLE_S
+    final: dict[str, NodeDrift] = {}
+    asked = names
+    while asked:
+        final |= {node.name: node for node in survey(lock, asked, forks=forks)}
+        asked = [name for name in asked if final[name].status != "in_sync"]
+        if time.monotonic() > deadline:
+            break
+        if asked:
+            time.sleep(2)
+    return [final[name] for name in names]
+
+
+def _sound(names: Iterable[str], result: Convergence) -> list[str]:
+    return [name for name in names if name not in result.failed]
+
+
+def _host_variables(plan: NodePlan, consent: Consent) -> dict[str, Any]:
+    return {
+        "gpuprov_roles": list(plan.roles),
+        "nvidia_driver_allow_downgrade": consent.downgrade,
+        "preflight_force": consent.force,
+    }
+
+
+def _reboot(
+    lock: Lock,
+    names: list[str],
+    run: Path,
+    options: Options,
+    listen: Listener,
+    result: Convergence,
+) -> None:
+    """Reboot nodes, group by group, in the batches that each group allows."""
+    for group in lock.groups.values():
+        own = {name: {"gpuprov_reboot": True} for name in names if name in group.hosts}
+        if not own:
+            continue
+        outcomes = run_playbook(
+            "reboot",
+            lock,
+            own,
+            run,
+            options=options,
+            variables=_reboot_variables(group.reboot),
+            listen=listen,
+        )
+        for name, outcome in outcomes.items():
+            before = result.outcomes.setdefault(name, NodeOutcome())
+            before.failed += outcome.failed
+            before.unreachable = before.unreachable or outcome.unreachable
+        result.rebooted += [name for name in own if outcomes[name].ok]
+
+
+def _reboot_variables(reboots: Reboots) -> dict[str, Any]:
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "gpuprov_reboot_batch": reboots.batch,
+        "gpuprov_reboot_timeout": reboots.timeout_s,
+        "gpuprov_controller_boot_id": boot_id.read_text().strip() if boot_id.exists() else "",
+    }

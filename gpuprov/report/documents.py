@@ -1,0 +1,45 @@
+"""Drift and plans as JSON documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuprov.drift import NodeDrift
+from gpuprov.plan import NodePlan
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def drift_document(nodes: Iterable[NodeDrift]) -> dict[str, Any]:
+    """Schema gpuprov.drift/1."""
+    listed = [_without_none(asdict(node), "reason") for node in nodes]
+    summary = Counter(node["status"] for node in listed)
+    return {
+        "schema": "gpuprov.drift/1",
+        "checked_at": now(),
+        "nodes": listed,
+        "summary": {status: summary[status] for status in ("in_sync", "drifted", "unreachable", "error")},
+    }
+
+
+def plan_document(plans: Iterable[NodePlan], unanswered: Iterable[NodeDrift]) -> dict[str, Any]:
+    """Schema gpuprov.plan/1."""
+    return {
+        "schema": "gpuprov.plan/1",
+        "planned_at": now(),
+        "nodes": [asdict(plan) for plan in plans],
+        "unanswered": [
+            {"name": node.name, "status": node.status, "reason": node.reason} for node in unanswered
+        ],
+    }
+
+
+def _without_none(record: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: each for name, each in record.items() if name != key or each is not None}

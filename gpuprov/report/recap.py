@@ -1,0 +1,83 @@
+"""The end of an apply: one line a node, then what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuprov.drift import NodeDrift
+from gpuprov.errors import Exit, worst
+from gpuprov.report.documents import now
+
+if TYPE_CHECKING:
+    from gpuprov.converge import Convergence
+    from gpuprov.verify.verdict import Verdict
+
+
+def recap_lines(result: Convergence, verdict: Verdict | None) -> Iterator[str]:
+    """`gpu01  changed=9  rebooted  verified (24 checks)`, in columns."""
+    names = sorted({*result.outcomes, *result.drift})
+    width = max(map(len, names), default=0)
+    for name in names:
+        yield f"{name:<{width}}  " + "  ".join(_words(name, result, verdict))
+
+
+def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
+    outcome = result.outcomes.get(name)
+    yield f"changed={outcome.changed if outcome else 0}"
+    if outcome and not outcome.ok:
+        failure = outcome.failed[0] if outcome.failed else {"task": "unreachable", "msg": outcome.unreachable}
+        yield f"FAILED  {failure.get('role') or ''}: {failure.get('msg')}".replace("  : ", "  ")
+        return
+    if name in result.rebooted:
+        yield "rebooted"
+    if name in result.reboot_needed:
+        yield "reboot needed"
+    judged = next((node for node in verdict.nodes if node.name == name), None) if verdict else None
+    if judged is None:
+        return
+    wrong = [check.check for check in judged.failed_checks]
+    if judged.status == "passed":
+        yield f"verified ({len(judged.checks)} checks)"
+    else:
+        yield "NOT VERIFIED  " + (", ".join(wrong) or judged.message)
+
+
+def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None) -> Exit:
+    """The exit code of an apply: a reboot that waits for consent is drift that remains."""
+    codes = [Exit.UNREACHABLE if node.status == "unreachable" else Exit.FAILED for node in unanswered]
+    for outcome in result.outcomes.values():
+        if not outcome.ok:
+            codes.append(Exit.UNREACHABLE if outcome.unreachable and not outcome.failed else Exit.FAILED)
+    if result.reboot_needed:
+        codes.append(Exit.DRIFT)
+    if verdict:
+        codes.append(verdict.exit_code)
+    return worst(*codes)
+
+
+def apply_document(
+    run: str | None, unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None
+) -> dict[str, Any]:
+    """Schema gpuprov.apply/1."""
+    nodes: list[dict[str, Any]] = [
+        {"name": node.name, "status": node.status, "reason": node.reason} for node in unanswered
+    ]
+    for name, outcome in result.outcomes.items():
+        nodes.append(
+            {
+                "name": name,
+                "status": "ok" if outcome.ok else "failed",
+                "changed": outcome.changed,
+                "failed": outcome.failed,
+                "rebooted": name in result.rebooted,
+                "reboot_needed": name in result.reboot_needed,
+            }
+        )
+    return {
+        "schema": "gpuprov.apply/1",
+        "finished_at": now(),
+        "run": run,
+        "nodes": nodes,
+        "verification": verdict.document() if verdict else None,
+    }

@@ -1,0 +1,70 @@
+"""Facts of many nodes at once, and what in them differs from the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuprov.drift import NodeDrift, judge, without_facts
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, expectations
+from gpuprov.facts import Facts
+from gpuprov.lock import Lock, LockedGroup
+from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
+from gpuprov.transport import Limits, Session, fan_out, targets
+
+LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+
+
+def parameters(group: LockedGroup) -> Parameters:
+    """What the probe has to look at on nodes of a group."""
+    named = [name for _, component in group.components.each() for name in component.closure]
+    return Parameters(packages=named, units=(PERSISTENCE_UNIT, CLOCKS_UNIT))
+
+
+def gather(
+    lock: Lock, names: Iterable[str], *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    """Ask nodes for their facts; answers come as they are ready, failures among them.
+
+    Args:
+        password: sudo's, where it asks for one.
+    """
+    payloads = {
+        host: payload
+        for group in lock.groups.values()
+        for payload in [build(parameters(group), password=password)]
+        for host in group.hosts
+    }
+
+    def ask(session: Session) -> Facts:
+        return _probe(session, payloads[session.target.name])
+
+    for target, answer in fan_out(targets(lock, names), ask, forks=forks, limits=LIMITS):
+        yield target.name, answer
+
+
+def survey(
+    lock: Lock, names: Iterable[str], *, forks: int = 64, password: str | None = None
+) -> list[NodeDrift]:
+    """Each node's drift, in the lock's order; a node that does not answer is one of the answers."""
+    expected = {name: expectations(group) for name, group in lock.groups.items()}
+    of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
+    found: dict[str, NodeDrift] = {}
+    for name, answer in gather(lock, names, forks=forks, password=password):
+        if isinstance(answer, Facts):
+            found[name] = judge(name, answer, of_host[name])
+        else:
+            found[name] = without_facts(name, answer)
+    return [found[name] for name in of_host if name in found]
+
+
+def _probe(session: Session, payload: Payload) -> Facts:
+    output = session.run(payload.command, payload.stdin)
+    facts = Facts.from_answer(payload.answer(output.stdout, output.stderr))
+    if not facts.is_root:
+        user = session.target.connection.user
+        raise NodeFailed(
+            f"no root rights: {user} may not use sudo without a password",
+            do="allow it in sudoers, or give the password with -K",
+        )
+    return facts

@@ -1,0 +1,122 @@
+"""fleet.yml and profiles: what a tired person writes, and what they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import read_fleet
+from gpuprov.profile import load_profile, shipped_profiles
+
+GOOD = """\
+groups:
+  train:
+    profile: hgx-h200-4
+    hosts: gpu[01-03]
+    os: debian12
+    settings:
+      clocks: {graphics: 1500, memory: 3201}
+"""
+
+
+def fleet(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "fleet.yml"
+    path.write_text(text)
+    return path
+
+
+def complaint(tmp_path: Path, text: str) -> str:
+    with pytest.raises(InvalidInput) as raised:
+        read_fleet(fleet(tmp_path, text))
+    return str(raised.value).removeprefix(str(tmp_path) + "/")
+
+
+def test_node_sets_become_hosts(tmp_path: Path) -> None:
+    train = read_fleet(fleet(tmp_path, GOOD)).groups["train"]
+    assert train.hosts == {"gpu01": "gpu01", "gpu02": "gpu02", "gpu03": "gpu03"}
+
+
+def test_a_mapping_gives_addresses(tmp_path: Path) -> None:
+    text = GOOD.replace("gpu[01-03]", "{gpu01: 10.0.0.1}")
+    assert read_fleet(fleet(tmp_path, text)).groups["train"].hosts == {"gpu01": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "line", "words"),
+    [
+        ("profle:", "profile:", 3, ["unknown key 'profle' in groups.train", "did you mean 'profile'?"]),
+        ("graphic:", "graphics:", 7, ["unknown key 'graphic'", "did you mean 'graphics'?"]),
+        ("groups:\n  train:\n", "", 1, ["unknown key 'profile'"]),
+        ("fast", "1500", 7, ["clocks.graphics is \"fast\"", "a valid integer"]),
+        ("gpu[01-", "gpu[01-03]", 4, ["hosts is \"gpu[01-\"", "host names such as gpu[01-08]"]),
+        ("'gpu; reboot'", "gpu[01-03]", 4, ["host names of letters, digits"]),
+        ("[gpu01, 7]", "gpu[01-03]", 4, ["a mapping of name to address"]),
+        ("[]", "gpu[01-03]", 4, ["at least one host"]),
+        ("../../etc/passwd", "hgx-h200-4", 3, ["profile is \"../../etc/passwd\""]),
+        ("{a: b", "hgx-h200-4", 4, ["not YAML"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line(
+    tmp_path: Path, wrong: str, right: str, line: int, words: list[str]
+) -> None:
+    text = GOOD.replace(right, wrong) if right else "profile: x\n"
+    said = complaint(tmp_path, text)
+    assert said.startswith(f"fleet.yml:{line}: "), said
+    for word in words:
+        assert word in said
+
+
+def test_a_key_twice_is_named(tmp_path: Path) -> None:
+    assert "fleet.yml:8: key 'groups' stands twice" in complaint(tmp_path, GOOD + "groups: {}\n")
+
+
+def test_a_host_in_two_groups_is_named(tmp_path: Path) -> None:
+    second = "  other:\n    profile: base\n    hosts: gpu02\n    os: debian12\n"
+    assert "gpu02 is in group train already" in complaint(tmp_path, GOOD + second)
+
+
+def test_aliases_are_refused(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    assert "fleet.yml:2: not YAML: aliases" in complaint(tmp_path, bomb)
+
+
+def test_a_missing_file_says_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"does not exist; run `gpuprov init`"):
+        read_fleet(tmp_path / "fleet.yml")
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidInput, match="not UTF-8"):
+        read_fleet(path)
+
+
+def test_profiles_extend_one_another_and_the_nearest_wins(tmp_path: Path) -> None:
+    (tmp_path / "ours.yml").write_text("extends: hgx-h200-4\nsettings: {persistence: false}\n")
+    ours = load_profile("ours", [tmp_path])
+    assert ours.profile.hardware.gpu.model == "H200 SXM"
+    assert ours.profile.settings.persistence is False
+    assert ours.origins["persistence"] == "profile ours"
+    assert ours.origins["kernel"] == "profile base"
+
+
+def test_a_circle_of_profiles_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("extends: b\n")
+    (tmp_path / "b.yml").write_text("extends: a\n")
+    with pytest.raises(InvalidInput, match="extends itself"):
+        load_profile("a", [tmp_path])
+
+
+def test_an_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="hgx-h200-4"):
+        load_profile("hgx-h20-4", [])
+
+
+def test_every_shipped_profile_reads() -> None:
+    names = [name for name, _ in shipped_profiles()]
+    assert "base" in names
+    for name in names:
+        load_profile(name, [])
