@@ -79,9 +79,14 @@ def read_fleet(path: Path) -> Fleet:
     Raises:
         InvalidInput: with file and line of what is wrong, and what was expected.
     """
-    document = Marked(read_text(path, missing="run `gpuprov init` to write one"), str(path))
+    return parse_fleet(read_text(path, missing="run `gpuprov init` to write one"), str(path))
+
+
+def parse_fleet(text: str, name: str) -> Fleet:
+    """The same for a text; `name` stands for the file in complaints."""
+    document = Marked(text, name)
     if not isinstance(document.data, dict):
-        raise InvalidInput(f"{path}:1: not a mapping", expected="the key groups")
+        raise InvalidInput(f"{name}:1: not a mapping", expected="the key groups")
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     return fleet
