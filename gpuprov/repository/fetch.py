@@ -1,0 +1,195 @@
+"""Files of a repository by URL, `http(s):` and `file:`: bounded in time, cached.
+
+Proxies are those of the environment (`https_proxy`, `no_proxy`), as urllib reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import platformdirs
+
+from gpuprov.errors import InvalidInput, Refused, Unreachable
+
+SCHEMES = ("http", "https", "file")
+GONE = (404, 410)
+LATER = (408, 429, 500, 502, 503, 504)
+"""Answers after which the same request may well succeed."""
+
+
+def default_cache() -> Path:
+    """`$XDG_CACHE_HOME/gpuprov/repository`."""
+    return platformdirs.user_cache_path("gpuprov") / "repository"
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """Fetches files of repositories.
+
+    Attributes:
+        cache: folder of what was fetched before.
+        offline: never ask the network; what is not in the cache is an error that says so.
+        timeout: seconds for a connection and for each read.
+        attempts: tries for one file, with a growing pause between them.
+    """
+
+    cache: Path = field(default_factory=default_cache)
+    offline: bool = False
+    timeout: float = 20.0
+    attempts: int = 3
+    pause: float = 0.5
+
+    def get(self, url: str, *, size: int | None = None, sha256: str | None = None) -> bytes | None:
+        """The content of a file, or None when the server (or folder) has none of that name.
+
+        With `size` and `sha256` the content is checked, and taken from the cache when it is there; without,
+        the server is asked whether its copy is newer than the cached one (ETag, Last-Modified).
+
+        Raises:
+            InvalidInput: not a URL of a kind that is read here.
+            Unreachable: no route, no answer in time, or offline and not in the cache.
+            Refused: the content is not what the index promised, or access is denied.
+        """
+        scheme = urlsplit(url).scheme
+        if scheme not in SCHEMES:
+            raise InvalidInput(f"repository URL {url!r}", expected="http:, https: or file:")
+        if scheme == "file":
+            content = _read_file(url)
+        elif sha256:
+            content = self._by_content(url, sha256)
+        else:
+            content = self._revalidated(url)
+        if content is not None and sha256:
+            _check(url, content, size, sha256)
+        return content
+
+    def _by_content(self, url: str, sha256: str) -> bytes | None:
+        kept = self.cache / "content" / sha256
+        if kept.exists() and hashlib.sha256(content := kept.read_bytes()).hexdigest() == sha256:
+            return content
+        if self.offline:
+            self._not_cached(url)
+        answer, _ = self._ask(url, {})
+        if answer and hashlib.sha256(answer).hexdigest() == sha256:
+            _write(kept, answer)
+        return answer
+
+    def _revalidated(self, url: str) -> bytes | None:
+        kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
+        said = kept.with_suffix(".json")
+        known = kept.exists() and said.exists()
+        if self.offline:
+            return kept.read_bytes() if known else self._not_cached(url)
+        validators = json.loads(said.read_text()) if known else {}
+        asked = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
+        content, headers = self._ask(url, {asked[name]: value for name, value in validators.items()})
+        if content is None and headers.get(":status") == "304":
+            return kept.read_bytes()
+        if content is not None:
+            _write(kept, content)
+            _write(said, json.dumps({name: headers[name] for name in asked if name in headers}).encode())
+        return content
+
+    def _not_cached(self, url: str) -> NoReturn:
+        raise Unreachable(
+            f"offline, and {url} is not in the cache {self.cache}",
+            do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
+        )
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> tuple[bytes | None, dict[str, str]]:
+        """One GET, tried again after passing troubles; without content the headers say `:status`."""
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return self._once(url, headers)
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code not in LATER or attempt == self.attempts:
+                    raise self._denied(url, error) from error
+            except (OSError, http.client.HTTPException) as error:
+                if attempt == self.attempts:
+                    raise self._no_answer(url, error) from error
+            time.sleep(self.pause * attempt)
+        raise AssertionError("attempts is at least 1")
+
+    def _once(self, url: str, headers: Mapping[str, str]) -> tuple[bytes | None, dict[str, str]]:
+        request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as answer:  # noqa: S310
+                return answer.read(), dict(answer.headers.items())
+        except urllib.error.HTTPError as error:
+            if error.code not in (304, *GONE):
+                raise
+            error.close()
+            return None, {":status": str(error.code)}
+
+    def _denied(self, url: str, error: urllib.error.HTTPError) -> Unreachable | Refused:
+        if error.code in LATER:
+            return Unreachable(
+                f"{url} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
+            )
+        return Refused(
+            f"{url} answered {error.code} {error.reason}", do="check the URL, the proxy and the credentials"
+        )
+
+    def _no_answer(self, url: str, error: Exception) -> Unreachable:
+        reason = getattr(error, "reason", None) or error
+        text = str(reason) or type(reason).__name__
+        age = self._age(url)
+        return Unreachable(
+            f"{urlsplit(url).netloc} gives no complete answer for {url}: {text}",
+            do=f"check the network and the proxy, or name a mirror under repositories: in the fleet{age}",
+        )
+
+    def _age(self, url: str) -> str:
+        kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
+        if not kept.exists():
+            return ""
+        copied = formatdate(kept.stat().st_mtime, usegmt=True)
+        return f"; the cache has the copy of {copied}: work offline with it"
+
+
+def _read_file(url: str) -> bytes | None:
+    path = Path(urllib.request.url2pathname(urlsplit(url).path))
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
+    """Raises Refused unless the content is what the index promised."""
+    if size is not None and len(content) != size:
+        raise Refused(
+            f"{url} has {len(content)} bytes",
+            expected=f"{size}, as its index says",
+            do="the mirror is broken or changing: sync it again, or try again in some minutes",
+        )
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise Refused(
+            f"{url} has SHA256 {found[:16]}…",
+            expected=f"{sha256[:16]}…, as its index says",
+            do="the mirror is broken, changing, or was tampered with: do not install from it",
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: readers of the cache may run beside us."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)

@@ -1,0 +1,109 @@
+"""How the two packaging worlds order versions, and what part of a version is the upstream's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cmp_to_key
+from typing import Any
+
+from debian.debian_support import NativeVersion
+
+RPM_SEGMENT = re.compile(r"[0-9]+|[a-zA-Z]+|~|\^")
+
+
+@dataclass(frozen=True)
+class Order:
+    """The version order of one packaging world.
+
+    Attributes:
+        name: `deb` or `rpm`.
+        compare: below zero when the first is older, above zero when it is newer.
+        upstream: the upstream part of a full version: `580.95.05` of `1:580.95.05-0ubuntu1`.
+        bare_provides_any: a Provides without a version satisfies every versioned dependency.
+    """
+
+    name: str
+    compare: Callable[[str, str], int]
+    upstream: Callable[[str], str]
+    bare_provides_any: bool
+
+    def key(self, version: str) -> Any:
+        """A sort key: oldest first."""
+        return cmp_to_key(self.compare)(version)
+
+    def satisfies(self, version: str, operator: str, wanted: str) -> bool:
+        """Whether `version operator wanted` holds, by Debian's operators: `<<` `<=` `=` `>=` `>>`."""
+        sign = self.compare(version, wanted)
+        return {"<<": sign < 0, "<=": sign <= 0, "=": sign == 0, ">=": sign >= 0, ">>": sign > 0}[operator]
+
+
+def matches_upstream(upstream: str, wanted: str) -> bool:
+    """Whether an upstream version is the wanted one or continues it at a component's edge.
+
+    `535.309.01` is matched by `535` and `535.309`, not by `53` or `535.3`.
+    """
+    rest = upstream.removeprefix(wanted)
+    return upstream == wanted or (rest != upstream and not rest[0].isalnum())
+
+
+def _compare_deb(left: str, right: str) -> int:
+    return NativeVersion(left)._compare(NativeVersion(right))
+
+
+def _upstream_deb(version: str) -> str:
+    return NativeVersion(version).upstream_version or version
+
+
+def _split_rpm(version: str) -> tuple[int, str, str]:
+    """Epoch, version and release of `[epoch:]version[-release]`."""
+    epoch, colon, rest = version.rpartition(":")
+    number, _, release = rest.partition("-")
+    return int(epoch) if colon else 0, number, release
+
+
+def _compare_rpm(left: str, right: str) -> int:
+    """Order of two `[epoch:]version[-release]`; a missing release equals any, as in Requires."""
+    (left_epoch, left_version, left_release) = _split_rpm(left)
+    (right_epoch, right_version, right_release) = _split_rpm(right)
+    if left_epoch != right_epoch:
+        return -1 if left_epoch < right_epoch else 1
+    sign = rpmvercmp(left_version, right_version)
+    if sign or not left_release or not right_release:
+        return sign
+    return rpmvercmp(left_release, right_release)
+
+
+def rpmvercmp(left: str, right: str) -> int:
+    """Order of two version or release strings by rpm's rules.
+
+    Source: rpm-version(7) of rpm.org and `rpmio/rpmvercmp.c`: segments of digits or letters, other characters
+    only separate; digits beat letters; `~` sorts before everything, even the end; `^` after the end, before
+    anything else.
+    """
+    left_parts, right_parts = RPM_SEGMENT.findall(left), RPM_SEGMENT.findall(right)
+    for index in range(max(len(left_parts), len(right_parts))):
+        one = _rpm_rank(left_parts, index)
+        two = _rpm_rank(right_parts, index)
+        if one != two:
+            return -1 if one < two else 1
+    return 0
+
+
+def _rpm_rank(segments: list[str], index: int) -> tuple[int, int, str]:
+    """A segment's place in rpm's order: `~` < end < `^` < letters < digits."""
+    if index >= len(segments):
+        return (1, 0, "")
+    segment = segments[index]
+    if segment in "~^":
+        return (0, 0, "") if segment == "~" else (2, 0, "")
+    return (4, int(segment), "") if segment.isdigit() else (3, 0, segment)
+
+
+def _upstream_rpm(version: str) -> str:
+    return _split_rpm(version)[1]
+
+
+DEB = Order("deb", _compare_deb, _upstream_deb, bare_provides_any=False)
+RPM = Order("rpm", _compare_rpm, _upstream_rpm, bare_provides_any=True)
