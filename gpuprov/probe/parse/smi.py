@@ -167,10 +167,11 @@ _LISTED_CLOCK = re.compile(r"<(value|supported_graphics_clock)>\s*(\d+)")
 _FRAME = re.compile(r"<\?xml[^>]*>|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>", re.S)
 _NO_CLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 _FAILURES = re.compile(
-    r"NVIDIA-SMI (?:has failed|couldn't)|Failed to (?:initialize|properly shut ?down) NVML"
-    r"|No devices were found|Unable to determine the device handle|version mismatch|GPU is lost|Unknown Error|Function Not Found"
-    r"|Insufficient Permissions|GPU access blocked|nvidia-smi: (?:command )?not found"
-    r"|No such file or directory|Invalid combination of input|Segmentation fault|Bus error|Killed|timed out|did not answer",
+    r"NVIDIA-SMI (?:has failed|couldn't)|Failed to (?:initialize|properly shut ?down) NVML|version mismatch"
+    r"|No devices were found|Unable to determine the device handle|GPU is lost|GPU access blocked"
+    r"|Unknown Error|Function Not Found|Insufficient Permissions|Invalid combination of input|Killed"
+    r"|nvidia-smi: (?:command )?not found|No such file or directory|Segmentation fault|Bus error"
+    r"|timed out|did not answer|no answer in",
     re.I,
 )
 

@@ -1,0 +1,67 @@
+"""Facts of this machine or of one at the other end of a session."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Protocol
+
+from gpuprov.errors import NodeFailed
+from gpuprov.facts import Facts
+from gpuprov.probe.payload import Parameters, build
+
+
+class Output(Protocol):
+    """What a command answered."""
+
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class Session(Protocol):
+    """Anything that runs a command line in a login shell: `gpuprov.transport.Session`."""
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """Run one command line to its end."""
+        ...
+
+
+def collect(
+    session: Session, parameters: Parameters, *, become: bool = True, password: str | None = None
+) -> Facts:
+    """Facts of the node behind `session`, in one command.
+
+    Raises:
+        NodeFailed: no Python there, or no whole answer.
+    """
+    payload = build(parameters, become=become, password=password)
+    output = session.run(payload.command, payload.stdin)
+    return Facts.from_answer(payload.answer(output.stdout, output.stderr))
+
+
+def collect_local(parameters: Parameters, *, become: bool = True, seconds: float = 120.0) -> Facts:
+    """Facts of this machine, by the same payload in a process of its own.
+
+    Raises:
+        NodeFailed: as `collect`.
+    """
+    return collect(_LocalSession(seconds), parameters, become=become)
+
+
+class _LocalSession:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """Run it in the system's shell."""
+        try:
+            return subprocess.run(
+                ["/bin/sh", "-c", command],
+                input=stdin,
+                capture_output=True,
+                timeout=self._seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeFailed(f"the probe gave no answer in {self._seconds:g} s") from None

@@ -1,0 +1,187 @@
+"""The registry of collectors, and the ways in which they look at a node: files and commands, both bounded."""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Values = dict[str, Any]
+    Collector = Callable[[Values], Any]
+
+COLLECTORS = {}  # type: dict[str, tuple[Collector, float]]
+"""Name → (function of the parameters, seconds that it may take)."""
+
+READ_LIMIT = 4 * 1024 * 1024
+READ_AT_ONCE = 64 * 1024  # /proc/sys answers a larger read with "cannot allocate memory"
+OUTPUT_LIMIT = 4 * 1024 * 1024
+CHILDREN = set()  # type: set[subprocess.Popen[bytes]]
+ENVIRONMENT = dict(
+    os.environ,
+    LC_ALL="C",
+    LANGUAGE="C",
+    SYSTEMD_COLORS="0",
+    PATH=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+)
+
+
+class Failed(Exception):
+    """A collector cannot tell, for the reason given."""
+
+
+def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
+    """Register a function under its own name; it may take so many seconds before its answer is given up."""
+
+    def register(function: "Collector") -> "Collector":
+        COLLECTORS[function.__name__] = (function, seconds)
+        return function
+
+    return register
+
+
+def read(path: str, limit: int = READ_LIMIT) -> str:
+    """Text of a file, up to `limit` bytes."""
+    chunks = []
+    with open(path, "rb", buffering=0) as file:
+        while limit > 0:
+            chunk = file.read(min(limit, READ_AT_ONCE))
+            if not chunk:
+                break
+            chunks.append(chunk)
+            limit -= len(chunk)
+    return b"".join(chunks).decode("utf-8", "replace")
+
+
+def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
+    """Text of a file; `None` where there is none, or none that may be read."""
+    try:
+        return read(path, limit)
+    except OSError:
+        return None
+
+
+def names_in(folder: str) -> "list[str]":
+    """Sorted names in a folder; none where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def link_name(path: str) -> "str | None":
+    """Last part of where a link leads; `None` where there is no link."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def find_program(name: str) -> "str | None":
+    """Full path of a program, or `None`; the folders of root are searched for everybody."""
+    for folder in ENVIRONMENT["PATH"].split(":"):
+        path = os.path.join(folder, name)
+        if folder and os.access(path, os.X_OK) and os.path.isfile(path):
+            return path
+    return None
+
+
+def run(*argv: str, seconds: float = 10.0) -> str:
+    """Standard output of a command that succeeded; when the time is over it is killed with its children."""
+    code, out, err = run_anyway(*argv, seconds=seconds)
+    if code != 0:
+        said = (err.strip() or out.strip() or "no output").splitlines()[-1]
+        raise Failed(f"{argv[0]} exited with {code}: {said[:300]}")
+    return out
+
+
+def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
+    """Exit code, standard output and standard error of a command, whatever came of it."""
+    program = find_program(argv[0])
+    if program is None:
+        raise Failed(f"{argv[0]} is not installed")
+    child = subprocess.Popen(
+        (program, *argv[1:]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+    )
+    CHILDREN.add(child)
+    deadline = time.monotonic() + seconds
+    try:
+        out, err = _drain(child, deadline)
+        code = child.wait(max(0.1, deadline - time.monotonic()))
+        return code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+    except (Failed, subprocess.TimeoutExpired) as failed:
+        stop(child)
+        raise Failed(f"{argv[0]} {failed}") from None
+    finally:
+        CHILDREN.discard(child)
+
+
+def stop(child: "subprocess.Popen[bytes]") -> None:
+    """Kill a child with its whole process group; one that sleeps in the kernel is not waited for."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        return
+    for _ in range(20):
+        if child.poll() is not None:
+            return
+        time.sleep(0.01)
+
+
+def _drain(child: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytes, bytes]":
+    """Both outputs up to their end."""
+    outputs = ([], [])  # type: tuple[list[bytes], list[bytes]]
+    size = 0
+    pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe]
+    with pipes[0], pipes[1], selectors.DefaultSelector() as selector:
+        for pipe, chunks in zip(pipes, outputs):
+            selector.register(pipe, selectors.EVENT_READ, chunks)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Failed("did not answer in time")
+            for key, _ in selector.select(left):
+                chunk = os.read(key.fd, 65536)
+                size += len(chunk)
+                if size > OUTPUT_LIMIT:
+                    raise Failed(f"answered more than {OUTPUT_LIMIT} bytes")
+                if chunk:
+                    key.data.append(chunk)
+                else:
+                    selector.unregister(key.fileobj)
+    return b"".join(outputs[0]), b"".join(outputs[1])
+
+
+_HIDE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?-?key|credential)[\w.-]*"
+_ASSIGNED = re.compile(rf"""(?i)(\b{_HIDE}["']?\s*[=:]\s*["']?)[^\s"',;]+""")
+_OPTION = re.compile(rf"(?i)(--{_HIDE}\s+)[^\s;]+")
+_IN_URL = re.compile(r"(\w://)[^/@\s\"']+@")
+HIDDEN = "(hidden)"
+
+
+def blot(text: str) -> str:
+    """The text with the values of passwords, tokens and keys hidden, also those inside URLs."""
+    text = _OPTION.sub(r"\1" + HIDDEN, _ASSIGNED.sub(r"\1" + HIDDEN, text))
+    return _IN_URL.sub(r"\1" + HIDDEN + "@", text)
+
+
+def blot_value(value: "Any", name: str = "") -> "Any":
+    """The same for a JSON value: what stands under a secret's name is hidden whole."""
+    if isinstance(value, dict):
+        return {key: blot_value(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [blot_value(inner, name) for inner in value]
+    if isinstance(value, str):
+        return HIDDEN if re.match("(?i)^" + _HIDE + "$", name) else blot(value)
+    return value

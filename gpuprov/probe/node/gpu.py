@@ -1,0 +1,139 @@
+"""Collectors of NVIDIA's driver: modules loaded and on disk, nvidia-smi, who uses the GPUs."""
+
+import os
+import re
+
+from gpuprov.probe.node.base import (
+    collector,
+    find_program,
+    link_name,
+    names_in,
+    read,
+    read_or_none,
+    run,
+    run_anyway,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+KERNELS_AT_MOST = 8
+MODPROBE_FOLDERS = tuple(
+    f"{root}/modprobe.d" for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+)
+
+
+@collector(seconds=30)
+def smi(parameters: "Values") -> "Any":
+    """`nvidia-smi -q -x` as it answered, also when it failed."""
+    code, out, err = run_anyway("nvidia-smi", "-q", "-x", seconds=29)
+    return {"rc": code, "stdout": out, "stderr": err}
+
+
+@collector(seconds=5)
+def modules(parameters: "Values") -> "Any":
+    """The loaded modules that matter, and what NVIDIA's says of itself."""
+    wanted = re.compile(parameters["module_pattern"])
+    return {
+        "loaded": "\n".join(
+            line for line in (read_or_none("/proc/modules") or "").splitlines() if wanted.match(line)
+        ),
+        "driver": read_or_none("/proc/driver/nvidia/version"),
+        "params": read_or_none("/proc/driver/nvidia/params"),
+    }
+
+
+@collector(seconds=20)
+def disk_modules(parameters: "Values") -> "Any":
+    """For each kernel the modinfo of the driver's modules, as far as modprobe would find them there."""
+    described = {}
+    kernels = [name for name in names_in("/lib/modules") if os.path.isfile(_dependencies(name))]
+    kernels.sort(key=lambda name: os.stat(_dependencies(name)).st_mtime, reverse=True)
+    for kernel in kernels[:KERNELS_AT_MOST]:
+        present = re.findall(r"(?m)^(?:\S*/)?([\w-]+)\.ko[.\w]*:", read(_dependencies(kernel)))
+        spelled = {name.replace("-", "_") for name in present}
+        names = [name for name in parameters["modules"] if name.replace("-", "_") in spelled]
+        text = run_anyway("modinfo", "-k", kernel, *names)[1] if names else ""
+        kept = re.findall(r"(?m)^(?:filename|version|license|vermagic|signer):.*$", text)
+        described[kernel] = "\n".join(kept)
+    return described
+
+
+def _dependencies(kernel: str) -> str:
+    return "/lib/modules/" + kernel + "/modules.dep"
+
+
+@collector(seconds=5)
+def dkms(parameters: "Values") -> "Any":
+    """Builds in DKMS's own tree, which `dkms status` reads too, a process for each line.
+
+    Installed builds have a link `kernel-RELEASE-ARCH` beside the versions.
+    """
+    rows = []
+    for name in names_in("/var/lib/dkms"):
+        tree = "/var/lib/dkms/" + name + "/"
+        installed = {os.path.realpath(tree + link) for link in names_in(tree) if link.startswith("kernel-")}
+        for version in names_in(tree):
+            if not os.path.lexists(tree + version + "/source"):
+                continue
+            builds = [
+                (kernel, arch)
+                for kernel in names_in(tree + version)
+                for arch in names_in(tree + version + "/" + kernel)
+                if os.path.isdir(os.path.join(tree, version, kernel, arch, "module"))
+            ]
+            for kernel, arch in builds:
+                place = os.path.realpath(os.path.join(tree, version, kernel, arch))
+                rows.append([name, version, kernel, arch, "installed" if place in installed else "built"])
+            if not builds:
+                rows.append([name, version, "", "", "added"])
+    return rows
+
+
+@collector(seconds=5)
+def modprobe(parameters: "Values") -> "Any":
+    """Lines of modprobe.d in effect, by place: a file in an earlier folder hides its namesakes."""
+    wanted = re.compile(r"^\s*(?:blacklist|install|options)\s+" + parameters["module_pattern"])
+    paths = {}  # type: dict[str, str]
+    for folder in MODPROBE_FOLDERS:
+        for name in names_in(folder):
+            if name.endswith(".conf"):
+                paths.setdefault(name, folder + "/" + name)
+    rows = []
+    for name in sorted(paths):
+        for number, line in enumerate((read_or_none(paths[name]) or "").splitlines(), 1):
+            if wanted.match(line):
+                rows.append([f"{paths[name]}:{number}", line.strip()])
+    return rows
+
+
+@collector(seconds=15)
+def gpu_use(parameters: "Values") -> "Any":
+    """Processes with an open /dev/nvidia*, and Docker's containers that were given GPUs."""
+    processes = {}
+    if os.path.exists("/dev/nvidiactl"):
+        for pid in filter(str.isdigit, names_in("/proc")):
+            if pid != str(os.getpid()) and _holds_a_gpu(pid):
+                processes[pid] = (read_or_none("/proc/" + pid + "/comm") or "").strip()
+    return {"processes": processes, "containers": _containers()}
+
+
+def _holds_a_gpu(pid: str) -> bool:
+    folder = "/proc/" + pid + "/fd/"
+    targets = (link_name(folder + number) or "" for number in names_in(folder))
+    return any(re.match(r"nvidia(?:\d+|ctl|-uvm)$", target) for target in targets)
+
+
+def _containers() -> "list[str]":
+    if not os.path.exists("/run/docker.sock") or not find_program("docker"):
+        return []
+    running = run("docker", "ps", "--quiet").split()
+    if not running:
+        return []
+    shown = "{{.Name}} {{.HostConfig.Runtime}} {{json .HostConfig.DeviceRequests}}"
+    rows = (line.split(" ", 2) for line in run("docker", "inspect", "--format", shown, *running).splitlines())
+    with_gpus = [row for row in rows if row[1] == "nvidia" or row[2] not in ("null", "[]")]
+    return sorted(row[0].lstrip("/") for row in with_gpus)

@@ -1,0 +1,136 @@
+"""Collectors of the hardware: PCI, network, RDMA, processors, memory, disks."""
+
+import glob
+import json
+import os
+import re
+
+from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+INTERFACES_AT_MOST = 512
+PCI_FIELDS = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
+# Vendors NVIDIA and Mellanox; classes network (02) and NVMe (0108), pci.ids.
+PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
+
+
+def _line(path: str) -> str:
+    """First line of a small file of sysfs; empty where there is none."""
+    return (read_or_none(path, 4096) or "").strip()
+
+
+@collector(seconds=10)
+def pci(parameters: "Values") -> "Any":
+    """Rows of the PCI devices of the vendors and classes that matter."""
+    rows = []
+    for address in names_in("/sys/bus/pci/devices"):
+        folder = "/sys/bus/pci/devices/" + address + "/"
+        if _line(folder + "vendor") in PCI_VENDORS or _line(folder + "class").startswith(PCI_CLASSES):
+            values = [_line(folder + field) for field in PCI_FIELDS]
+            rows.append([address] + values + [link_name(folder + "driver") or ""])
+    return rows
+
+
+@collector(seconds=10)
+def nics(parameters: "Values") -> "Any":
+    """Rows of network interfaces with their addresses; the ends of containers' cables are left out."""
+    addresses = {
+        row.get("ifname"): [
+            f"{address['local']}/{address['prefixlen']}" for address in row.get("addr_info", [])
+        ]
+        for row in json.loads(run("ip", "-json", "address", "show") or "[]")
+    }
+    names = [name for name in names_in("/sys/class/net") if name != "lo" and not name.startswith("veth")]
+    return [dict(_nic(name), addresses=addresses.get(name, [])) for name in names[:INTERFACES_AT_MOST]]
+
+
+def _nic(name: str) -> "Values":
+    folder = "/sys/class/net/" + name + "/"
+    kind = re.search(r"^DEVTYPE=(bond|vlan|bridge)$", read_or_none(folder + "uevent") or "", re.M)
+    device = os.path.exists(folder + "device")
+    # A virtio device hangs below its PCI device.
+    places = re.findall(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", os.path.realpath(folder + "device"))
+    return {
+        "name": name,
+        "kind": kind.group(1) if kind else "physical" if device else "virtual",
+        "state": _line(folder + "operstate"),
+        "speed": _line(folder + "speed"),
+        "mtu": _line(folder + "mtu"),
+        "type": _line(folder + "type"),
+        "driver": link_name(folder + "device/driver"),
+        "pci": places[-1] if places else None,
+        "numa": _line(folder + "device/numa_node"),
+        "master": link_name(folder + "master"),
+    }
+
+
+@collector(seconds=10)
+def hcas(parameters: "Values") -> "Any":
+    """Rows of the ports of RDMA devices."""
+    rows = []
+    for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
+        device = os.path.dirname(os.path.dirname(folder))
+        rows.append(
+            {
+                "name": os.path.basename(device),
+                "port": os.path.basename(folder),
+                "state": _line(folder + "/state"),
+                "rate": _line(folder + "/rate"),
+                "link_layer": _line(folder + "/link_layer"),
+                "interfaces": names_in(device + "/device/net"),
+                "firmware": _line(device + "/fw_ver"),
+                "pci": os.path.basename(os.path.realpath(device + "/device")),
+            }
+        )
+    return rows
+
+
+@collector(seconds=10)
+def cpu(parameters: "Values") -> "Any":
+    """Model, counts, governors by frequency policy, and the processors of each NUMA node."""
+    text = read("/proc/cpuinfo")
+    models = re.findall(r"^model name\s*:\s*(.+)$", text, re.M)
+    siblings = re.search(r"^siblings\s*:\s*(\d+)$", text, re.M)
+    cores = re.search(r"^cpu cores\s*:\s*(\d+)$", text, re.M)
+    governors = [
+        _line(path) for path in glob.glob("/sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
+    ]
+    nodes = (os.path.basename(path) for path in glob.glob("/sys/devices/system/node/node[0-9]*"))
+    return {
+        "model": models[0] if models else "",
+        "logical": len(re.findall(r"^processor\s*:", text, re.M)),
+        "sockets": len(set(re.findall(r"^physical id\s*:\s*(\d+)$", text, re.M))),
+        "threads_per_core": int(siblings.group(1)) // int(cores.group(1)) if siblings and cores else None,
+        "governors": {governor: governors.count(governor) for governor in set(governors)},
+        "numa": {node[4:]: _line("/sys/devices/system/node/" + node + "/cpulist") for node in nodes},
+    }
+
+
+@collector(seconds=5)
+def memory(parameters: "Values") -> "Any":
+    """The lines of /proc/meminfo that stay the same while programs run, and what is free."""
+    kept = re.findall(
+        r"(?m)^(?:MemTotal|MemAvailable|SwapTotal|HugePages_Total|Hugepagesize):.*$", read("/proc/meminfo")
+    )
+    return {"text": "\n".join(kept)}
+
+
+@collector(seconds=10)
+def disks(parameters: "Values") -> "Any":
+    """Block devices as lsblk sees them, without loop devices and memory disks."""
+    columns = "NAME,TYPE,SIZE,FSTYPE,MOUNTPOINT,MODEL,ROTA,TRAN"
+    answer = run("lsblk", "--json", "--bytes", "--exclude", "1,7", "--output", columns)
+    return json.loads(answer)["blockdevices"] if answer.strip() else []
+
+
+@collector(seconds=5)
+def mounts(parameters: "Values") -> "Any":
+    """Mounts of devices and of network file systems, and of the root."""
+    rows = (line.split(" ") for line in read("/proc/mounts").splitlines())
+    kept = [row for row in rows if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
+    return {"text": blot("\n".join(" ".join(row) for row in kept))}

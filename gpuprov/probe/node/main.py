@@ -1,0 +1,69 @@
+"""Runs the collectors side by side and writes one framed answer."""
+
+import base64
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+
+from gpuprov.probe.node.base import CHILDREN, COLLECTORS, Failed, stop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprov.probe.node.base import Values
+
+
+def main(parameters: "Values") -> None:
+    """Collect, answer, and leave at once: a thread that sleeps in the kernel is not waited for."""
+    nonce = parameters["nonce"]
+    answer = json.dumps(collect(parameters), ensure_ascii=True, sort_keys=True)
+    body = base64.b64encode(zlib.compress(answer.encode("ascii"), 6))
+    frame = f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
+    end = f"\n<<gpuprov {nonce} end>>\n"
+    sys.stdout.buffer.write(frame.encode("ascii") + body + end.encode("ascii"))
+    sys.stdout.buffer.flush()
+    os._exit(0)
+
+
+def collect(parameters: "Values") -> "Values":
+    """The document of facts: every collector's value, or {"error": reason}."""
+    begun = time.monotonic()
+    wanted = parameters.get("collectors") or sorted(COLLECTORS)
+    values = {}  # type: Values
+    threads = []
+    for name in wanted:
+        thread = threading.Thread(target=_collect_one, args=(name, parameters, values), name=name)
+        thread.daemon = True
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        allowed = _seconds(thread.name, parameters)
+        thread.join(max(0.0, begun + allowed - time.monotonic()))
+        values.setdefault(thread.name, {"error": f"no answer in {allowed:g} s"})
+    for child in list(CHILDREN):
+        stop(child)
+    return {
+        "schema": "gpuprov.facts/1",
+        "host": os.uname().nodename,
+        "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(time.monotonic() - begun, 3),
+        "collectors": dict(values),
+    }
+
+
+def _seconds(name: str, parameters: "Values") -> float:
+    return float(parameters.get("seconds", {}).get(name, COLLECTORS[name][1]))
+
+
+def _collect_one(name: str, parameters: "Values", values: "Values") -> None:
+    """Whatever goes wrong in one collector is its answer, and nobody else's."""
+    try:
+        value = COLLECTORS[name][0](parameters)
+    except Failed as failed:
+        value = {"error": str(failed)}
+    except Exception as error:  # noqa: BLE001
+        value = {"error": f"{type(error).__name__}: {error}"}
+    values.setdefault(name, value)

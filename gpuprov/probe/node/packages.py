@@ -1,0 +1,133 @@
+"""Collectors of packages: what is installed, held or half done, where from, under whose keys."""
+
+import base64
+import glob
+import hashlib
+import os
+import re
+
+from gpuprov.probe.node.base import Failed, blot, collector, find_program, names_in, read_or_none, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+DPKG_FORMAT = "${Package}\t${Architecture}\t${Version}\t${source:Package}\t${Status}\n"
+RPM_FORMAT = "%{NAME}\t%{ARCH}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{SOURCERPM}\n"
+SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-installed")
+
+
+@collector(seconds=20)
+def packages(parameters: "Values") -> "Any":
+    """Rows of the packages asked for by name or pattern, and of every held or broken one."""
+    wanted, names = re.compile(parameters["package_pattern"]), set(parameters["packages"])
+
+    def matters(row: "list[str]") -> bool:
+        return row[0] in names or bool(wanted.search(row[0]))
+
+    if find_program("dpkg-query") and os.path.exists("/var/lib/dpkg/status"):
+        rows = [line.split("\t") for line in run("dpkg-query", "-W", "-f", DPKG_FORMAT).splitlines()]
+        kept = [row for row in rows if matters(row) or row[-1] not in SETTLED]
+        journal = any(name.isdigit() for name in names_in("/var/lib/dpkg/updates"))
+        return {"manager": "dpkg", "text": _table(kept), "interrupted": journal}
+    if find_program("rpm"):
+        rows = [line.split("\t") for line in run("rpm", "-qa", "--qf", RPM_FORMAT).splitlines()]
+        return {"manager": "rpm", "text": _table(filter(matters, rows)), "locks": _version_locks()}
+    raise Failed("neither dpkg nor rpm is here")
+
+
+def _table(rows: "Iterable[list[str]]") -> str:
+    return "\n".join("\t".join(row) for row in sorted(rows))
+
+
+def _version_locks() -> str:
+    """The lock list of dnf's plugin, unless the plugin is switched off."""
+    switch = read_or_none("/etc/dnf/plugins/versionlock.conf") or ""
+    if re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
+        return ""
+    return read_or_none("/etc/dnf/plugins/versionlock.list") or ""
+
+
+@collector(seconds=10)
+def sources(parameters: "Values") -> "Any":
+    """Source files without comments and credentials, keys by fingerprint, pins, apt's upgrade settings."""
+    paths = ["/etc/apt/sources.list"] + glob.glob("/etc/apt/sources.list.d/*.list")
+    paths += glob.glob("/etc/apt/sources.list.d/*.sources") + glob.glob("/etc/yum.repos.d/*.repo")
+    texts = {path: _without_comments(read_or_none(path)) for path in sorted(paths) if os.path.isfile(path)}
+    pins = ["/etc/apt/preferences"] + sorted(glob.glob("/etc/apt/preferences.d/*"))
+    pins = [path for path in pins if os.path.isfile(path) and re.search(r"(/[^./]+|\.pref)$", path)]
+    config = run("apt-config", "dump") if find_program("apt-config") else ""
+    upgrades = re.findall(r"^(?:Unattended-Upgrade|APT::Periodic)::.*$", config, re.M)
+    return {
+        "files": texts,
+        "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
+        "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
+        "config": "\n".join(upgrades),
+    }
+
+
+def _without_comments(text: "str | None") -> str:
+    """Lines that say something; a key written into a .sources file becomes one word."""
+    lines = [line for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
+    text = re.sub(r"(?s)-----BEGIN PGP.*?END PGP[^\n]*", "BEGIN PGP", "\n".join(lines))
+    return blot(re.sub(r"\n{3,}", "\n\n", text).strip())
+
+
+def _keyrings(texts: "dict[str, str]") -> "list[str]":
+    """Files that apt trusts for everything, and those that a source names."""
+    found = set(glob.glob("/etc/apt/trusted.gpg") + glob.glob("/etc/apt/trusted.gpg.d/*"))
+    found.update(glob.glob("/etc/apt/keyrings/*"))
+    for text in texts.values():
+        found.update(re.findall(r"(?i)signed-by[=:]\s*(/[^\s\],]+)", text))
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def _fingerprints(path: str) -> "list[str]":
+    """Fingerprints of the primary keys in a keyring, armoured or not; none where it is not a key."""
+    with open(path, "rb") as file:
+        data = file.read(1024 * 1024)
+    if b"-----BEGIN PGP" in data:
+        body = re.search(
+            rb"-----BEGIN PGP[^\n]*\n(?:[^\n]+: [^\n]*\n)*\s*\n(.*?)(?:\n=|-----END)", data, re.S
+        )
+        data = base64.b64decode(body.group(1)) if body else b""
+    try:
+        return [_fingerprint(body) for tag, body in _openpgp_packets(data) if tag == 6]
+    except IndexError:
+        return []
+
+
+def _fingerprint(body: bytes) -> str:
+    """RFC 9580, section 5.5.4: SHA-1 for keys of version 4, SHA-256 for version 6."""
+    if body[0] == 6:
+        return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+    return (
+        hashlib.sha1(  # noqa: S324 - the standard names keys so
+            b"\x99" + len(body).to_bytes(2, "big") + body
+        )
+        .hexdigest()
+        .upper()
+    )
+
+
+def _openpgp_packets(data: bytes) -> "Iterator[tuple[int, bytes]]":
+    """(tag, body) of each packet, old and new headers (RFC 9580, section 4.2); IndexError when cut off."""
+    place = 0
+    while place < len(data):
+        header = data[place]
+        if header & 0x40:
+            tag, first = header & 0x3F, data[place + 1]
+            if first < 192:
+                size, place = first, place + 2
+            elif first < 224:
+                size, place = ((first - 192) << 8) + data[place + 2] + 192, place + 3
+            else:
+                size, place = int.from_bytes(data[place + 2 : place + 6], "big"), place + 6
+        else:
+            tag, width = (header >> 2) & 0x0F, 1 << (header & 3)
+            size, place = int.from_bytes(data[place + 1 : place + 1 + width], "big"), place + 1 + width
+        yield tag, data[place : place + size]
+        place += size

@@ -1,0 +1,217 @@
+"""Collectors of the operating system: release, kernels, files, environment, what a boot left behind."""
+
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import stat
+
+from gpuprov.probe.node.base import (
+    Failed,
+    blot,
+    blot_value,
+    collector,
+    link_name,
+    names_in,
+    read,
+    read_or_none,
+    run,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+HASH_LIMIT = 16 * 1024 * 1024
+
+
+@collector(seconds=5)
+def system(parameters: "Values") -> "Any":
+    """Release, kernel, boot and the interpreter that runs this."""
+    uname = os.uname()
+    return {
+        "os_release": read_or_none("/etc/os-release") or read("/usr/lib/os-release"),
+        "machine": uname.machine,
+        "kernel": uname.release,
+        "cmdline": blot(read("/proc/cmdline").strip()),
+        "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
+        "uptime": float(read("/proc/uptime").split()[0]),
+        "python": platform.python_version(),
+        "uid": os.getuid(),
+    }
+
+
+@collector(seconds=5)
+def kernels(parameters: "Values") -> "Any":
+    """Kernels on disk, and the boot loader's own files."""
+    releases = names_in("/lib/modules")
+    images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
+    environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
+    return {
+        "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
+        "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
+        "headers": [name for name in releases if os.path.isdir("/lib/modules/" + name + "/build/")],
+        "grub_default": read_or_none("/etc/default/grub"),
+        "grub_environment": next(filter(None, map(read_or_none, environments)), None),
+    }
+
+
+@collector(seconds=5)
+def sysctls(parameters: "Values") -> "Any":
+    """Values of the sysctls asked for, white space made single; null where it cannot be read."""
+    values = {}
+    for name in parameters["sysctls"]:
+        # A dot inside an interface's name is written as a slash, as sysctl(8) does.
+        text = read_or_none("/proc/sys/" + name.translate({ord("."): "/", ord("/"): "."}), 4096)
+        values[name] = None if text is None else " ".join(text.split())
+    return values
+
+
+@collector(seconds=10)
+def limits(parameters: "Values") -> "Any":
+    """Lines of pam_limits' files in the order in which it reads them, and systemd's defaults."""
+    rows = []
+    for path in ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf")):
+        lines = (read_or_none(path) or "").splitlines()
+        rows += [[path, line.strip()] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    wanted = ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE")
+    shown = run("systemctl", "show", *["--property=DefaultLimit" + name for name in wanted])
+    return {"pam": rows, "systemd": shown}
+
+
+@collector(seconds=5)
+def environment(parameters: "Values") -> "Any":
+    """Variables of the names asked for, from the files that set them for logins."""
+    wanted = re.compile(parameters["environment"])
+    assignment = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", re.M)
+    paths = ["/etc/environment", "/etc/profile"]
+    paths += sorted(glob.glob("/etc/environment.d/*.conf") + glob.glob("/etc/profile.d/*.sh"))
+    found = {}
+    for path in paths:
+        pairs = assignment.findall(read_or_none(path) or "")
+        values = {name: blot(value.strip().strip("\"'")) for name, value in pairs if wanted.match(name)}
+        if values:
+            found[path] = values
+    return found
+
+
+@collector(seconds=10)
+def files(parameters: "Values") -> "Any":
+    """Kind, mode, owner and hash of the files asked for; never their contents."""
+    return [_file(path) for path in parameters["files"]]
+
+
+def _file(path: str) -> "Values":
+    row = dict(path=path, kind="absent", mode="", owner="", group="", size=0, sha256=None, target=None)  # type: Values
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return row
+    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+    row["kind"] = next((kind for test, kind in kinds if test(status.st_mode)), "other")
+    row["mode"] = f"{stat.S_IMODE(status.st_mode):04o}"
+    row["owner"], row["group"] = _owner(status)
+    row["size"] = status.st_size
+    if row["kind"] == "link":
+        row["target"] = os.readlink(path)
+    if row["kind"] == "file" and status.st_size <= HASH_LIMIT and os.access(path, os.R_OK):
+        with open(path, "rb") as file:
+            row["sha256"] = hashlib.sha256(file.read()).hexdigest()
+    return row
+
+
+def _owner(status: os.stat_result) -> "list[str]":
+    """Names, or numbers where there is no name; from the files, as a directory service may hang."""
+    names = []
+    for path, number in (("/etc/passwd", status.st_uid), ("/etc/group", status.st_gid)):
+        rows = (line.split(":") for line in (read_or_none(path) or "").splitlines())
+        names.append(next((row[0] for row in rows if len(row) > 2 and row[2] == str(number)), str(number)))
+    return names
+
+
+@collector(seconds=10)
+def state(parameters: "Values") -> "Any":
+    """What the last installation or boot left behind."""
+    marks = [path for path in ("/run/reboot-required", "/var/run/reboot-required") if os.path.exists(path)]
+    leftovers = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/usr/local/bin/nvidia-uninstall")
+    return {
+        "reboot_required": bool(marks),
+        "reboot_packages": sorted(set((read_or_none(marks[0] + ".pkgs") or "").split())) if marks else [],
+        "secure_boot": _secure_boot(),
+        "cloud_init": _cloud_init(),
+        "foreign_drivers": [path for path in leftovers if os.path.exists(path)],
+        "free_mib": _free(("/", "/boot", "/usr", "/var")),
+        "device_nodes": sorted(glob.glob("/dev/nvidia*")),
+        "package_manager_busy": _lock_holder(),
+    }
+
+
+def _secure_boot() -> "bool | None":
+    """The firmware's own variable: four bytes of attributes, then 0 or 1 (UEFI specification 3.3)."""
+    if not os.path.isdir("/sys/firmware/efi"):
+        return None
+    for path in glob.glob("/sys/firmware/efi/efivars/SecureBoot-*"):
+        with open(path, "rb") as file:
+            return file.read(5)[4:] == b"\x01"
+    return None
+
+
+def _cloud_init() -> str:
+    """From the files that `cloud-init status` reads too, which takes 0.3 s of Python."""
+    if os.path.exists("/run/cloud-init/disabled"):
+        return "disabled"
+    result = read_or_none("/run/cloud-init/result.json")
+    if result is not None:
+        return "error" if json.loads(result)["v1"]["errors"] else "done"
+    return "running" if os.path.exists("/run/cloud-init/status.json") else ""
+
+
+def _free(folders: "Iterable[str]") -> "dict[str, int]":
+    free = {}
+    for folder in folders:
+        if os.path.isdir(folder):
+            space = os.statvfs(folder)
+            free[folder] = space.f_bfree * space.f_frsize // (1024 * 1024)
+    return free
+
+
+def _lock_holder() -> "str | None":
+    """Name of the process that holds a package manager's lock, from /proc/locks: no lock is touched."""
+    inodes = set()
+    for path in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock"):
+        if os.path.exists(path):
+            inodes.add(str(os.stat(path).st_ino))
+    for line in (read_or_none("/proc/locks") or "").splitlines():
+        words = line.split()
+        if len(words) > 5 and "->" not in words and words[5].rpartition(":")[2] in inodes:
+            return (read_or_none("/proc/" + words[4] + "/comm") or "process " + words[4]).strip()
+    return None
+
+
+@collector(seconds=5)
+def daemon_json(parameters: "Values") -> "Any":
+    """Docker's configuration, secrets hidden; null where there is none."""
+    text = read_or_none("/etc/docker/daemon.json")
+    if text is None or not text.strip():
+        return {"value": None}
+    try:
+        return {"value": blot_value(json.loads(text))}
+    except ValueError as error:
+        raise Failed(f"/etc/docker/daemon.json is not JSON: {error}") from None
+
+
+@collector(seconds=5)
+def nccl(parameters: "Values") -> "Any":
+    """NCCL's system-wide settings, and its libraries with the version that their file's name ends in."""
+    patterns = ("/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/local/lib/", "/usr/local/cuda*/lib64/")
+    libraries = {}
+    for pattern in patterns:
+        for path in sorted(glob.glob(pattern + "libnccl.so.2")):
+            libraries[path] = (link_name(path) or "").partition("libnccl.so.")[2]
+    conf = read_or_none("/etc/nccl.conf")
+    return {"conf": None if conf is None else blot(conf), "libraries": libraries}

@@ -1,0 +1,162 @@
+"""The probe as one command and its standard input, and the answer read back.
+
+The command is a few words of POSIX shell that find a Python and root's rights; the program itself,
+compressed, follows on standard input: nothing is written to the node, and no limit on the length of a command
+applies. The answer stands between two marks with a nonce, a length and a checksum: banners of a login shell
+before and after it do not matter, and half an answer is seen to be half.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import secrets
+import shlex
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from gpuprov.errors import NodeFailed
+
+MODULES = ("base", "system", "packages", "gpu", "hardware", "services", "main")
+ANSWER_LIMIT = 8 * 1024 * 1024
+"""Bytes of an answer, before and after it is unpacked."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to look at: names come from the lock's expectations, patterns add what no lock can name."""
+
+    packages: Sequence[str] = ()
+    package_pattern: str = (
+        r"nvidia|cuda|cudnn|nccl|nvlink|nvlsm|nvsdm|libxnvctrl|datacenter-gpu-manager|^dkms$|^gpg-pubkey$"
+        r"|^linux-(?:image|headers|modules)|^kernel(?:-core|-devel|-headers)?$"
+        r"|docker|^containerd|^runc$|rdma-core|^doca|ofed"
+    )
+    modules: Sequence[str] = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
+    module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
+    units: Sequence[str] = ()
+    files: Sequence[str] = ()
+    sysctls: Sequence[str] = ()
+    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|UCX)_|LD_LIBRARY_PATH$"
+    """Pattern of the variables whose values may leave the node."""
+    collectors: Sequence[str] = ()
+    """Only these; all when empty."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Time-outs that differ from a collector's own."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What to send over one channel, and how to know the answer."""
+
+    command: str
+    stdin: bytes
+    nonce: str
+
+    def complete(self, stdout: bytes) -> bool:
+        """Whether the answer has come to its end; what follows need not be waited for."""
+        return f"<<gpuprov {self.nonce} end>>".encode() in stdout[-4096:]
+
+    def answer(self, stdout: bytes, stderr: bytes = b"") -> dict[str, Any]:
+        """The document in what came back; see `parse_answer`."""
+        return parse_answer(stdout, self.nonce, stderr)
+
+
+# Any login shell hands this to sh in single quotes, so it holds none. Lines on standard input shorter than
+# the program are skipped: one is sudo's password, which sudo leaves there when it needs none. -I and -S keep
+# the user's own modules and settings out, -B keeps byte code off the disk.
+_BOOTSTRAP = """\
+for p in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/python3; do
+ p=$(command -v "$p") && break; done
+if [ -z "$p" ]; then echo "<<gpuprov NONCE no-python>>"; exit 127; fi
+s=; if [ "$(id -u)" != 0 ]; then SUDO; fi
+exec $s "$p" -IBS -c "import sys,zlib,base64;\
+exec(zlib.decompress(base64.b64decode(next(l for l in sys.stdin.buffer if len(l)>999))))"
+"""
+_SUDO_IF_ALLOWED = 'if sudo -n true 2>/dev/null; then s="sudo -n --"; fi'
+_SUDO_ASKED = 's="sudo -S -p , --"'
+_NO_SUDO = ":"
+
+
+def build(parameters: Parameters, *, become: bool = True, password: str | None = None) -> Payload:
+    """The probe for one node.
+
+    Args:
+        become: use sudo where the login is not root; without leave for it the probe runs as it is.
+        password: sudo's, if it asks for one; sent on standard input only.
+    """
+    nonce = secrets.token_hex(8)
+    sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
+    script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo)
+    # One line of sh: csh cannot carry a newline inside quotes.
+    command = "exec /bin/sh -c '" + script.strip().replace("; do\n", "; do").replace("\n", "; ") + "'"
+    chosen = json.dumps({**asdict(parameters), "nonce": nonce})
+    program = zlib.compress(f"{_program()}\nmain(json.loads({chosen!r}))\n".encode(), 9)
+    secret = b"" if password is None else password.encode() + b"\n"
+    return Payload(command, secret + base64.b64encode(program) + b"\n", nonce)
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    """All modules in one text that makes them importable under their names without a file."""
+    folder = files("gpuprov.probe.node")
+    sources = [(f"gpuprov.probe.node.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return (
+        "import json, sys, types\n"
+        f"for name, source in {sources!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+        "main = module.main"
+    )
+
+
+def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:
+    """The probe's document from everything that a node printed.
+
+    Raises:
+        NodeFailed: no Python, no answer, half an answer, one of another run, a damaged or an oversized one.
+    """
+    if len(stdout) > ANSWER_LIMIT:
+        raise NodeFailed(f"the node printed {len(stdout)} bytes", expected=f"at most {ANSWER_LIMIT}")
+    if f"<<gpuprov {nonce} no-python>>".encode() in stdout:
+        raise NodeFailed("no Python 3 on the node", do="install python3 there; 3.6 or later is enough")
+    begin = re.search(rb"<<gpuprov ([0-9a-f]+) (\d{1,9}) ([0-9a-f]{64})>>\r?\n", stdout)
+    if begin is None:
+        raise NodeFailed(f"no answer from the probe{_last_words(stdout, stderr)}")
+    if begin[1].decode() != nonce:
+        raise NodeFailed("an answer to another question", expected=f"nonce {nonce}")
+    size = int(begin[2])
+    body = stdout[begin.end() : begin.end() + size]
+    if len(body) < size:
+        raise NodeFailed(f"the answer broke off after {len(body)} of {size} bytes{_last_words(b'', stderr)}")
+    if hashlib.sha256(body).hexdigest().encode() != begin[3]:
+        raise NodeFailed(
+            "the answer is damaged: its checksum differs", do="is something printing on that login?"
+        )
+    return _unpack(body)
+
+
+def _unpack(body: bytes) -> dict[str, Any]:
+    """JSON from an answer whose checksum was right; its size is still a stranger's word."""
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(base64.b64decode(body), ANSWER_LIMIT)
+    if unpacker.unconsumed_tail:
+        raise NodeFailed(f"the answer unpacks to more than {ANSWER_LIMIT} bytes")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _last_words(stdout: bytes, stderr: bytes) -> str:
+    """`: ` and the last line that a node said, standard error first; empty when it said nothing."""
+    for said in (stderr, stdout[-4096:]):
+        lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+        if lines:
+            printable = "".join(letter for letter in lines[-1] if letter.isprintable())
+            return f": {shlex.quote(printable[:200])}" if not printable.isascii() else f": {printable[:200]}"
+    return ""
