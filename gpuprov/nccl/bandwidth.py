@@ -1,0 +1,90 @@
+"""Bus bandwidth: the lines that report it, the formula, and the estimate for a model.
+
+Bus bandwidth makes all-reduces of any number of ranks comparable with the speed of a link: each rank has
+to send and receive 2(n-1)/n bytes for each byte of the buffer (a reduce-scatter and an all-gather), so
+busbw = size / time * 2(n-1)/n. Source: nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+_TYPES = r"(?:u?int(?:8|32|64)|half|float|double|bfloat16|f8e[45]m[23]|fp8\w*)"
+_FIGURES = r"([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
+_NCCL_TESTS_ROW = re.compile(
+    rf"(?<![\d.])(\d+)\s+\d+\s+{_TYPES}\s+\w+\s+(?:-?\d+\s+)?{_FIGURES}(?:\s+{_FIGURES})?\s*$"
+)
+_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
+_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)")
+_PLAIN_ROW = re.compile(r"allreduce_mb (\d+(?:\.\d+)?) ms (\d+(?:\.\d+)?) busbw_GBs (\d+(?:\.\d+)?)")
+_MIB = 1024 * 1024
+
+
+def bus_bandwidth(size: float, seconds: float, ranks: int) -> float:
+    """Bus bandwidth of an all-reduce in bytes a second.
+
+    Args:
+        size: bytes of the buffer on each rank.
+        seconds: time of one all-reduce, above 0.
+        ranks: how many take part, at least 1.
+    """
+    return size / seconds * 2 * (ranks - 1) / ranks
+
+
+def gradient_seconds(parameters: float, bandwidth: float) -> float:
+    """A rough all-reduce time of a model's gradients: parameters * 4 bytes / bandwidth (bytes a second)."""
+    return parameters * 4 / bandwidth
+
+
+@dataclass
+class Results:
+    """Bandwidths reported in a log; GB/s is 10⁹ bytes a second, as nccl-tests counts."""
+
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
+    average: float | None = None
+    wrong: int = 0
+
+    def feed(self, line: str) -> None:
+        """Take up a line of nccl-tests or of `gpuprov nccl check`; any other line is passed over."""
+        if row := _NCCL_TESTS_ROW.search(line):
+            self._table_row(row)
+        elif row := _PLAIN_ROW.search(line):
+            size, milliseconds, busbw = float(row[1]), float(row[2]), float(row[3])
+            self.rows[int(size * _MIB)] = {"time_us": milliseconds * 1000, "busbw": busbw}
+        elif found := _AVERAGE.search(line):
+            self.average = _number(found[1])
+        elif found := _OUT_OF_BOUNDS.search(line):
+            self.wrong = max(self.wrong, int(found[1]))
+
+    def _table_row(self, row: re.Match[str]) -> None:
+        time_us, algbw, busbw = (_number(row[index]) for index in (2, 3, 4))
+        if time_us is None or algbw is None or busbw is None:
+            return
+        figures = {"time_us": time_us, "algbw": algbw, "busbw": busbw}
+        in_place = _number(row[8]) if row[8] else None
+        if in_place is not None:
+            figures["in_place_busbw"] = in_place
+        self.rows[int(row[1])] = figures
+        self.wrong += sum(int(row[index]) for index in (5, 9) if row[index] and row[index].isdigit())
+
+    @property
+    def peak(self) -> float | None:
+        """The best bus bandwidth of any size, in GB/s."""
+        best = [max(row["busbw"], row.get("in_place_busbw", 0)) for row in self.rows.values()]
+        return max(best, default=self.average)
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """Plain data for JSON; None when the log reports no bandwidth."""
+        if self.peak is None:
+            return None
+        rows = [{"bytes": size, **self.rows[size]} for size in sorted(self.rows)]
+        return {"unit": "GB/s", "peak": self.peak, "average": self.average, "wrong": self.wrong, "rows": rows}
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None

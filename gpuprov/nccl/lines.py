@@ -1,0 +1,199 @@
+"""The shapes of NCCL's log lines from 2.4 on, as pure functions of one line.
+
+A line is `HOST:PID:TID [GPU] NCCL INFO text`, and `HOST:PID:TID [GPU] file.cc:12 NCCL WARN text` for
+warnings (with a time in front and the function's name behind the file in newer versions). Launchers put
+their own prefix before it (`[1,0]<stdout>:`, `worker-0: `), and ranks that write to one stream can cut
+into each other's lines. The shapes were taken from NCCL's published sources and from public logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+_MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
+_SPEAKER = re.compile(
+    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] (?:\S+:\d+(?: \([^)]*\))? )?$"
+)
+_LONGEST_PREFIX = 400
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message: who said it (host and pid are None where the prefix was cut off), how loud, and what."""
+
+    host: str | None
+    pid: int | None
+    level: str
+    text: str
+
+
+def messages(line: str) -> Iterator[Said]:
+    """The messages of a line: none, one, or several where ranks wrote into each other's lines."""
+    if "\x1b" in line:
+        line = _TERMINAL_CODES.sub("", line)
+    pieces = _MARK.split(line)
+    last = len(pieces) - 1
+    for at in range(1, last, 2):
+        host, pid, _ = _speaker(pieces[at - 1][-_LONGEST_PREFIX:])
+        text = pieces[at + 1]
+        if at + 1 < last:
+            text = text[: len(text) - _speaker(text[-_LONGEST_PREFIX:])[2]]
+        yield Said(host, pid, pieces[at], text.strip())
+
+
+@lru_cache(maxsize=4096)
+def _speaker(text: str) -> tuple[str | None, int | None, int]:
+    """Who speaks after `text`: host, pid, and the length of their prefix at its end."""
+    found = _SPEAKER.search(text)
+    return (found["host"], int(found["pid"]), len(text) - found.start()) if found else (None, None, 0)
+
+
+# --- paths between ranks ------------------------------------------------------------------------------
+
+_PATH = re.compile(
+    r"(?:Channel|Ring|Coll\w*) \d+(?:/\d+)? : (?P<source>\d+)(?:\[\w+\])?(?: -> (?P<target>\d+)(?:\[\w+\])?)?"
+    r"(?: \[(?P<way>send|receive)\])? via (?P<via>.+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A connection of one channel: ranks, transport (`P2P/CUMEM`, `SHM`, `NET/IB`), and whether over GDRDMA.
+
+    `receiving` is true on the second of the two lines that a NET connection has. `target` is None for
+    CollNet, which leads into the network.
+    """
+
+    source: int
+    target: int | None
+    receiving: bool
+    transport: str
+    gdrdma: bool
+
+
+def path(text: str) -> Path | None:
+    """The connection a message tells of, if it does."""
+    found = _PATH.match(text)
+    if found is None:
+        return None
+    transport, gdrdma = _transport(found["via"])
+    target = found["target"]
+    return Path(
+        int(found["source"]), int(target) if target else None, found["way"] == "receive", transport, gdrdma
+    )
+
+
+@lru_cache(maxsize=1024)
+def _transport(via: str) -> tuple[str, bool]:
+    """`NET/IB/0(1)/GDRDMA(PCI) comm 0x1 nRanks 2` → (`NET/IB`, True); devices and proxies are left out."""
+    parts = via.split(" comm 0x")[0].strip().split("/")
+    kind = parts[0].upper()
+    gdrdma = any(part.startswith("GDRDMA") for part in parts[1:])
+    if kind == "SHM" or parts[0] == "direct shared memory":
+        return "SHM", False
+    if kind in ("P2P", "NET", "COLLNET") and len(parts) > 1:
+        return f"{kind}/{parts[1]}", gdrdma
+    return (kind if kind in ("P2P", "NET", "COLLNET", "NVLS") else "other"), gdrdma
+
+
+# --- communicators ------------------------------------------------------------------------------------
+
+_MEMBER = re.compile(r"comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)")
+_COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
+_LAYOUT = re.compile(r"nNodes (\d+) localRanks (\d+)")
+_MULTI_NODE_NVLINK = re.compile(r"MNNVL 1\b")
+_STAGES = {
+    "Init START": "started",
+    "Init COMPLETE": "complete",
+    "Destroy COMPLETE": "gone",
+    "Abort COMPLETE": "gone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of a communicator, as a process names it; `stage` is started, complete, gone or empty."""
+
+    pointer: str
+    rank: int
+    nranks: int
+    comm_id: str | None
+    layout: tuple[int, int] | None
+    stage: str
+    multi_node_nvlink: bool
+
+
+def member(text: str) -> Member | None:
+    """The communicator's member a message tells of, if it does."""
+    found = _MEMBER.search(text)
+    if found is None:
+        return None
+    comm_id, layout = _COMM_ID.search(text), _LAYOUT.search(text)
+    return Member(
+        found["pointer"],
+        int(found["rank"]),
+        int(found["nranks"]),
+        comm_id[1] if comm_id else None,
+        (int(layout[1]), int(layout[2])) if layout else None,
+        next((stage for words, stage in _STAGES.items() if words in text), ""),
+        _MULTI_NODE_NVLINK.search(text) is not None,
+    )
+
+
+# --- versions, environment, network ---------------------------------------------------------------------
+
+_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)[^\s+]*(?:\+(?:cuda|hip)(\d[\d.]*))?")
+_SET = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
+_ADDRESS = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.@-]*):([0-9A-Fa-f][0-9A-Fa-f.:]*(?:%[\w.-]+)?)<\d+>")
+_HCA = re.compile(r"\[\d+\]\s?([A-Za-z][\w.+-]*)(?::uverbs\d+)?:(\d+)/(\w+)")
+
+
+@dataclass(frozen=True, order=True)
+class Interface:
+    """A network interface NCCL chose: name, its address, and the use (`bootstrap`, `data` or `oob`)."""
+
+    name: str
+    address: str
+    use: str
+
+
+@dataclass(frozen=True, order=True)
+class Hca:
+    """A port of an RDMA device NCCL chose, and its link: `IB` or `RoCE`."""
+
+    device: str
+    port: int
+    link: str
+
+    def __str__(self) -> str:
+        return f"{self.device}:{self.port}"
+
+
+def version(text: str) -> tuple[str, str | None] | None:
+    """NCCL's version, and the CUDA version it was built for, where a line states them."""
+    found = _VERSION.search(text)
+    return (found[1], found[2]) if found else None
+
+
+def environment(text: str) -> tuple[str, str] | None:
+    """The variable that a message says was set, and its value."""
+    found = _SET.search(text)
+    return (found[1], found[2].strip().removesuffix(".")) if found else None
+
+
+def interfaces(text: str) -> list[Interface]:
+    """The interfaces in a `Bootstrap`, `NET/Socket : Using` or `NET/IB : Using …; OOB` message."""
+    use = "bootstrap" if text.startswith("Bootstrap") else "data"
+    data, _, oob = text.partition("OOB ")
+    return [Interface(name, address, use) for name, address in _ADDRESS.findall(data)] + [
+        Interface(name, address, "oob") for name, address in _ADDRESS.findall(f" {oob}")
+    ]
+
+
+def hcas(text: str) -> list[Hca]:
+    """The RDMA ports in a `NET/IB : Using [0]mlx5_0:1/RoCE …` or `NET/IB: [0] mlx5_0:uverbs0:1/IB` line."""
+    return [Hca(device, int(port), link) for device, port, link in _HCA.findall(text)]

@@ -1,0 +1,315 @@
+"""Reads a log of NCCL_DEBUG=INFO in one pass, whatever is missing from it or mixed into it.
+
+Memory grows with the number of ranks and of pairs that talk, not with the length of the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from gpuprov.nccl import lines
+from gpuprov.nccl.bandwidth import Results
+from gpuprov.nccl.complaints import Complaints
+
+SCHEMA = "gpuprov.nccl/1"
+
+_LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
+_NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bPid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+")
+_PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
+_NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d* nvls channels")
+_NO_P2P = re.compile(
+    r"Could not enable P2P|P2P is disabled between|peer access .* not supported", re.IGNORECASE
+)
+_DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d+)")
+
+Process = tuple[str | None, int | None]
+
+
+@dataclass
+class Communicator:
+    """One communicator, gathered from the lines of its ranks."""
+
+    comm_id: str | None
+    nranks: int
+    hosts: dict[int, str | None] = field(default_factory=dict)
+    complete: set[int] = field(default_factory=set)
+    layout: tuple[int, int] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: `nodes` and `local_ranks` are NCCL's own count, `waiting` ranks never got ready."""
+        nodes, local_ranks = self.layout or (None, None)
+        return {
+            "id": self.comm_id,
+            "nranks": self.nranks,
+            "ranks_seen": len(self.hosts),
+            "ranks_complete": len(self.complete),
+            "waiting": sorted(set(self.hosts) - self.complete),
+            "nodes": nodes,
+            "local_ranks": local_ranks,
+            "hosts": sorted({host for host in self.hosts.values() if host}),
+        }
+
+
+class NcclLog:
+    """What a log says; `feed` it line by line, then ask."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.versions: Counter[tuple[str, str | None]] = Counter()
+        self.driver_cuda: str | None = None
+        self.communicators: dict[str | tuple[int, int], Communicator] = {}
+        self.environment: dict[str, Counter[str]] = defaultdict(Counter)
+        self.interfaces: set[lines.Interface] = set()
+        self.hcas: set[lines.Hca] = set()
+        self.networks: Counter[str] = Counter()
+        self.provider: str | None = None
+        self.gdrdma = self.gdrdma_refused = self.nvls = self.p2p_refused = self.multi_node_nvlink = False
+        self.complaints = Complaints()
+        self.results = Results()
+        self.paths: Counter[tuple[Process, int, int | None, bool, str]] = Counter()
+        self._pointers: dict[tuple[Process, str], Communicator] = {}
+        self._listed_ranks: dict[int, str] = {}
+        self._memberships: dict[Process, list[tuple[Communicator, int]]] = defaultdict(list)
+
+    def feed(self, line: str) -> None:
+        """Take up one line."""
+        if "CCL " in line:
+            spoke = False
+            for said in lines.messages(line):
+                spoke = True
+                self._hear(said)
+            if spoke:
+                return
+        self._other(line[:_LONGEST_REMARK])
+
+    def _hear(self, said: lines.Said) -> None:
+        self.messages += 1
+        text = said.text
+        if said.level == "WARN":
+            self.complaints.warned(text)
+        elif " via " in text:
+            self._path(said)
+        elif "comm 0x" in text:
+            self._member(said)
+        elif " set " in text and (variable := lines.environment(text)):
+            self.environment[variable[0]][variable[1]] += 1
+        elif text.startswith(("Bootstrap", "NET/")):
+            self._network_line(text)
+        else:
+            self._remark(text)
+
+    def _other(self, line: str) -> None:
+        """A line without NCCL's prefix: a result, a launcher, the framework."""
+        if "CCL version" in line:
+            self._version(line)
+        if "ccl" in line or "NCCL" in line:
+            self.complaints.feed(line)
+        if "#" in line and (rank := _NCCL_TESTS_RANK.search(line)):
+            self._listed_ranks[int(rank[1])] = rank[3]
+        else:
+            self.results.feed(line)
+
+    def _path(self, said: lines.Said) -> None:
+        path = lines.path(said.text)
+        if path is None:
+            return
+        self.gdrdma |= path.gdrdma
+        self.paths[(said.host, said.pid), path.source, path.target, path.receiving, path.transport] += 1
+
+    def _member(self, said: lines.Said) -> None:
+        if _NVLS_USED.match(said.text):
+            self.nvls = True
+        member = lines.member(said.text)
+        if member is None:
+            return
+        self.multi_node_nvlink |= member.multi_node_nvlink
+        process = (said.host, said.pid)
+        communicator = self._communicator(process, member)
+        if member.rank not in communicator.hosts:
+            communicator.hosts[member.rank] = said.host
+            self._memberships[process].append((communicator, member.rank))
+        communicator.layout = member.layout or communicator.layout
+        if member.stage in ("complete", "gone"):
+            communicator.complete.add(member.rank)
+        if member.stage == "gone":
+            self._pointers.pop((process, member.pointer), None)
+
+    def _communicator(self, process: Process, member: lines.Member) -> Communicator:
+        """Where a member belongs: by its id; without one (before 2.15) by the order in which ranks joined."""
+        place = (process, member.pointer)
+        known = self._pointers.get(place)
+        if known is None or (member.comm_id and known.comm_id not in (None, member.comm_id)):
+            key = member.comm_id or self._next_without(member)
+            known = self.communicators.setdefault(key, Communicator(member.comm_id, member.nranks))
+        elif member.comm_id and known.comm_id is None:
+            known = self._identified(known, member.comm_id)
+        self._pointers[place] = known
+        return known
+
+    def _next_without(self, member: lines.Member) -> tuple[int, int]:
+        """The first communicator of this size that the rank has not joined yet."""
+        order = 0
+        while (known := self.communicators.get((member.nranks, order))) and member.rank in known.hosts:
+            order += 1
+        return (member.nranks, order)
+
+    def _identified(self, known: Communicator, comm_id: str) -> Communicator:
+        """A communicator whose first lines lacked its id, under that id; ranks found apart come together."""
+        self.communicators = {key: comm for key, comm in self.communicators.items() if comm is not known}
+        other = self.communicators.setdefault(comm_id, known)
+        known.comm_id = comm_id
+        if other is not known:
+            other.hosts.update(known.hosts)
+            other.complete |= known.complete
+            known.hosts, known.complete = other.hosts, other.complete
+        return other
+
+    def _network_line(self, text: str) -> None:
+        self.interfaces.update(lines.interfaces(text))
+        self.hcas.update(lines.hcas(text))
+        if "GPU Direct RDMA Disabled" in text:
+            self.gdrdma_refused = True
+        if provider := _PROVIDER.search(text):
+            self.provider = provider[1]
+
+    def _remark(self, text: str) -> None:
+        if text.startswith("Using network "):
+            self.networks[text.removeprefix("Using network ").strip()] += 1
+        elif "CCL version" in text:
+            self._version(text)
+        elif _NVLS_USED.search(text):
+            self.nvls = True
+        elif _NO_P2P.search(text):
+            self.p2p_refused = True
+        elif found := _DRIVER_CUDA.search(text):
+            number = int(found[1])
+            self.driver_cuda = f"{number // 1000}.{number % 1000 // 10}"
+
+    def _version(self, text: str) -> None:
+        if stated := lines.version(text):
+            self.versions[stated] += 1
+
+    # --- asked afterwards ---------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> tuple[str, str | None] | None:
+        """NCCL's version and the CUDA it was built for, as most ranks state it."""
+        stated = [(entry, count) for entry, count in self.versions.items() if entry[1]] or list(
+            self.versions.items()
+        )
+        return max(stated, key=lambda entry: entry[1])[0] if stated else None
+
+    @property
+    def largest(self) -> Communicator | None:
+        """The communicator of most ranks: the job itself, not a group within it."""
+        return max(self.communicators.values(), key=lambda comm: comm.nranks, default=None)
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks the job has; None where no line tells."""
+        return self.largest.nranks if self.largest else len(self._listed_ranks) or None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that speak in the log."""
+        named = {host for comm in self.communicators.values() for host in comm.hosts.values() if host}
+        named |= {process[0] for process, *_ in self.paths if process[0]}
+        return sorted(named | set(self._listed_ranks.values()))
+
+    @property
+    def nodes(self) -> int | None:
+        """How many machines take part.
+
+        NCCL's own count holds unless it contradicts the host names: without P2P and shared memory it
+        takes every rank for a node of its own; and containers of one machine have names of their own.
+        """
+        comm, hosts = self.largest, len(self.hosts)
+        if comm is None or comm.layout is None:
+            return hosts or None
+        claimed, local_ranks = comm.layout
+        crowd = max(Counter(host for host in comm.hosts.values() if host).values(), default=0)
+        if crowd > local_ranks:
+            return hosts
+        return claimed
+
+    @property
+    def transports(self) -> dict[str, dict[str, int]]:
+        """Connections by transport, within nodes (`intra`) and between them (`inter`).
+
+        A NET connection has a line on each side; it counts once even where one side's lines are missing.
+        """
+        sides: dict[str, dict[str, list[int]]] = {"intra": {}, "inter": {}}
+        for (process, source, target, receiving, transport), count in self.paths.items():
+            within = self._within(process, source, target, receiving, transport)
+            sides["intra" if within else "inter"].setdefault(transport, [0, 0])[receiving] += count
+        return {
+            side: {transport: max(counts) for transport, counts in sorted(found.items())}
+            for side, found in sides.items()
+        }
+
+    def _within(
+        self, process: Process, source: int, target: int | None, receiving: bool, transport: str
+    ) -> bool:
+        """Whether a connection stays on one machine."""
+        if transport == "SHM" or (transport.startswith("P2P") and not self.multi_node_nvlink):
+            return True
+        if target is None:
+            return False
+        own, peer = (target, source) if receiving else (source, target)
+        for comm, rank in reversed(self._memberships[process]):
+            other = comm.hosts.get(peer)
+            if rank == own and other is not None and process[0] is not None:
+                return other == process[0] or (comm.layout is not None and comm.layout[0] == 1)
+        return transport.startswith("P2P") or (self.nodes or 1) == 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The reading without its verdict: schema gpuprov.nccl/1."""
+        version = self.version
+        return {
+            "schema": SCHEMA,
+            "version": version[0] if version else None,
+            "cuda": version[1] if version else None,
+            "cuda_driver": self.driver_cuda,
+            "ranks": self.ranks,
+            "nodes": self.nodes,
+            "hosts": self.hosts,
+            "communicators": [comm.as_dict() for comm in self.communicators.values()],
+            "transports": self.transports,
+            "network": self.network,
+            "gdrdma": self.gdrdma,
+            "nvls": self.nvls,
+            "interfaces": sorted({interface.name for interface in self.interfaces}),
+            "interface_uses": [vars(interface) for interface in sorted(self.interfaces)],
+            "hcas": [str(hca) for hca in sorted(self.hcas)],
+            "hca_links": {str(hca): hca.link for hca in sorted(self.hcas)},
+            "environment": {
+                name: values.most_common(1)[0][0] for name, values in self.environment.items() if values
+            },
+            "warnings": self.complaints.warnings,
+            "errors": self.complaints.errors,
+            "bus_bandwidth": self.results.as_dict(),
+        }
+
+    @property
+    def network(self) -> str | None:
+        """The network NCCL says it uses (`IB`, `Socket`, `AWS Libfabric`); None where no line tells."""
+        return self.networks.most_common(1)[0][0] if self.networks else None
+
+
+def read_log(streams: Iterable[TextIO]) -> NcclLog:
+    """Read one log, or one job's log in several files, each line once."""
+    log = NcclLog()
+    for stream in streams:
+        for line in _lines(stream):
+            log.feed(line)
+    return log
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a stream; one without end comes in pieces, so that it cannot fill the memory."""
+    while line := stream.readline(_LONGEST_LINE):
+        yield line
