@@ -11,8 +11,10 @@ import os
 import secrets
 import selectors
 import shlex
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from testinfra.backend.base import BaseBackend, CommandResult
 from gpuprov.errors import NodeFailed, Unreachable
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+LAST_WORDS_S = 5
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH'
 
@@ -35,6 +38,7 @@ class _Pipe:
 
     fd: int
     data: bytearray = field(default_factory=bytearray)
+    searched: int = 0
 
     def read(self) -> bool:
         """Take what is there; False at the end of the stream."""
@@ -44,12 +48,14 @@ class _Pipe:
 
     def take(self, mark: bytes) -> tuple[bytes, bytes] | None:
         """The bytes before the mark and the rest of the mark's line, once both are there."""
-        start = self.data.find(b"\n" + mark)
+        start = self.data.find(b"\n" + mark, self.searched)
         end = self.data.find(b"\n", start + 1)
         if start < 0 or end < 0:
+            self.searched = max(0, len(self.data) - len(mark) - 16) if start < 0 else start
             return None
         answer, line = bytes(self.data[:start]), bytes(self.data[start + 1 + len(mark) : end])
         del self.data[: end + 1]
+        self.searched = 0
         return answer, line
 
 
@@ -73,7 +79,11 @@ class Shell:
             NodeFailed: it got in, and no shell answered (no sudo rights, a login shell that exits).
         """
         self._process = subprocess.Popen(
-            self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            self.argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,  # so that `close` ends what it started, too
         )
         self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
         self.ask(PRELUDE, quoted=False)
@@ -122,21 +132,30 @@ class Shell:
     def _lost(self) -> NodeFailed | Unreachable:
         """What to say of a shell that ended; ssh's own last line is the best reason there is."""
         assert self._process is not None
-        process, said = self._process, bytes(self._err.data)
-        self._process = None
-        out, err = process.communicate()
-        lines = (said + err + out).decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"{self.argv[0]} ended with status {process.returncode}"
-        kind = Unreachable if process.returncode == SSH_FAILED else NodeFailed
-        return kind(reason)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS_S)
+        status = self._process.poll()
+        os.set_blocking(self._err.fd, False)
+        with suppress(BlockingIOError):
+            while self._err.read():
+                pass
+        lines = bytes(self._err.data or self._out.data).decode(errors="replace").strip().splitlines()
+        self.close()
+        reason = lines[-1] if lines else f"{self.argv[0]} ended with status {status}"
+        return Unreachable(reason) if status == SSH_FAILED else NodeFailed(reason)
 
     def close(self) -> None:
         """End it; a later `ask` starts another."""
         if self._process is None:
             return
-        self._process.kill()
-        self._process.communicate()
-        self._process = None
+        process, self._process = self._process, None
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        process.wait()
 
 
 class ShellBackend(BaseBackend):  # type: ignore[misc]

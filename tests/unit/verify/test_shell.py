@@ -1,0 +1,106 @@
+"""The shell that a node is asked through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.verify.shell import NoAnswer, Shell, ShellBackend
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    shell = Shell(["/bin/sh"], timeout_s=10)
+    yield shell
+    shell.close()
+
+
+def test_status_and_both_outputs_come_back_apart(shell: Shell) -> None:
+    assert shell.ask("echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no newline", "two\n\nlines\n\n", "'quotes' \"both\" $HOME `x`", "%s %d"]
+)
+def test_text_comes_back_as_it_was(shell: Shell, text: str) -> None:
+    quoted = text.replace("'", "'\\''")
+    assert shell.ask(f"printf %s '{quoted}'") == (0, text.encode(), b"")
+
+
+def test_large_and_binary_answers(shell: Shell) -> None:
+    status, out, _ = shell.ask("head -c 3000000 /dev/zero; printf '\\377\\n\\n'")
+    assert (status, len(out), out[-3:]) == (0, 3_000_003, b"\xff\n\n")
+
+
+def test_command_cannot_eat_the_next_one(shell: Shell) -> None:
+    assert shell.ask("cat") == (0, b"", b"")
+    assert shell.ask("echo next")[1] == b"next\n"
+
+
+def test_greeting_before_the_first_command_is_no_answer() -> None:
+    shell = Shell(["/bin/sh", "-c", "echo Welcome; echo to you >&2; exec sh"], timeout_s=10)
+    shell.open()
+    assert shell.ask("echo mine") == (0, b"mine\n", b"")
+    shell.close()
+
+
+def test_hanging_command_costs_its_time_and_no_more() -> None:
+    shell = Shell(["/bin/sh"], timeout_s=0.3)
+    started = time.monotonic()
+    with pytest.raises(NoAnswer, match="no answer to `sleep 30`"):
+        shell.ask("sleep 30")
+    assert time.monotonic() - started < 2
+    assert shell.ask("echo again")[1] == b"again\n"
+    shell.close()
+
+
+def test_endless_answer_is_cut() -> None:
+    shell = Shell(["/bin/sh"], timeout_s=30)
+    with pytest.raises(NoAnswer, match="no end to the answer of `yes`"):
+        shell.ask("yes")
+
+
+def test_words_of_ssh_are_the_reason() -> None:
+    refused = Shell(["/bin/sh", "-c", "echo 'ssh: no route to host' >&2; exit 255"], timeout_s=10)
+    with pytest.raises(Unreachable, match=r"^ssh: no route to host$"):
+        refused.open()
+
+
+@pytest.mark.parametrize(
+    ("login", "reason"),
+    [
+        ("echo 'sudo: a password is required' >&2; exit 1", "sudo: a password"),
+        ("exit 1", "ended with status 1"),
+    ],
+)
+def test_no_shell_behind_the_login_is_the_node_failing(login: str, reason: str) -> None:
+    with pytest.raises(NodeFailed, match=reason):
+        Shell(["/bin/sh", "-c", login], timeout_s=10).open()
+
+
+def test_backend_asks_once(tmp_path: object) -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10)
+    first = backend.run("date +%%N; echo %s", "a b")
+    assert first.stdout.endswith("a b\n")
+    assert backend.run("date +%%N; echo %s", "a b").stdout == first.stdout
+    assert backend.asked == ["date +%N; echo 'a b'"]
+    backend.shell.close()
+
+
+def test_failure_is_remembered_too() -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=0.2), budget_s=10)
+    for _ in range(2):
+        with pytest.raises(NoAnswer):
+            backend.run("sleep 30")
+    assert backend.budget_s > 9.5
+
+
+def test_node_has_a_budget() -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=0.2), budget_s=0.1)
+    with pytest.raises(NoAnswer, match="no answer"):
+        backend.run("sleep 30")
+    with pytest.raises(NoAnswer, match="no time left for `echo`"):
+        backend.run("echo")
