@@ -38,7 +38,8 @@ class Parameters:
         r"|^linux-(?:image|headers|modules)|^kernel(?:-core|-devel|-headers)?$"
         r"|docker|^containerd|^runc$|rdma-core|^doca|ofed"
     )
-    modules: Sequence[str] = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
+    modules: Sequence[str] = ("nvidia", "nvidia_current", "nvidia_current_open", "nvidia_peermem", "gdrdrv")
+    """Those to ask modinfo about; Debian's own packages name NVIDIA's module nvidia-current."""
     module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
     units: Sequence[str] = ()
     files: Sequence[str] = ()

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
         )
         # A library of a second architecture goes by name:arch, so that the first keeps its name.
         found[f"{name}:{arch}" if name in found else name] = package
-    return Packages("dpkg", MappingProxyType(found), interrupted)
+    return Packages("dpkg", found, interrupted)
 
 
 @lru_cache(maxsize=512)
@@ -80,7 +79,7 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
         found[f"{name}-{version}" if name in found else name] = Package(
             name, version, arch, source, "installed", held
         )
-    return Packages("rpm", MappingProxyType(found), interrupted=False)
+    return Packages("rpm", found, interrupted=False)
 
 
 def parse_versionlock(text: str) -> tuple[str, ...]:

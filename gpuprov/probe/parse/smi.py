@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuprov.probe.parse.values import integer, mebibytes, number, switch, text_or_none, trouble
@@ -165,7 +164,6 @@ _SUPPORTED = re.compile(r"<supported_clocks>(.*?)</supported_clocks>", re.S)
 _MEMORY_BLOCK = re.compile(r"<supported_mem_clock>(.*?)</supported_mem_clock>", re.S)
 _LISTED_CLOCK = re.compile(r"<(value|supported_graphics_clock)>\s*(\d+)")
 _FRAME = re.compile(r"<\?xml[^>]*>|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>", re.S)
-_NO_CLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 _FAILURES = re.compile(
     r"NVIDIA-SMI (?:has failed|couldn't)|Failed to (?:initialize|properly shut ?down) NVML|version mismatch"
     r"|No devices were found|Unable to determine the device handle|GPU is lost|GPU access blocked"
@@ -310,7 +308,7 @@ def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
                 if name == "value"
             }
         )
-    return MappingProxyType(clocks) if clocks else _NO_CLOCKS
+    return clocks
 
 
 def _power(gpu: Element) -> Power:

@@ -1,0 +1,113 @@
+"""`gpuprov facts`: what a node says of itself, or what a saved `nvidia-smi -q -x` says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.options import output_option, print_json
+from gpuprov.errors import Exit, GpuprovError, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.facts import Facts
+
+
+@click.command()
+@click.argument("host", required=False)
+@click.option("--local", is_flag=True, help="Look at this machine.")
+@click.option("--smi-xml", "capture", metavar="FILE", help="Read a saved `nvidia-smi -q -x`; `-` is stdin.")
+@click.option(
+    "--lock",
+    "lock_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fleet.lock.yml"),
+    show_default=True,
+    help="A host named there is reached as it says.",
+)
+@click.option("-i", "--identity", metavar="FILE", help="Private key for a host that the lock does not name.")
+@click.option("--known-hosts", metavar="FILE", help="Its host keys.")
+@output_option
+def command(
+    host: str | None,
+    local: bool,
+    capture: str | None,
+    lock_path: Path,
+    identity: str | None,
+    known_hosts: str | None,
+    output: str,
+) -> int:
+    """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi."""
+    if sum((host is not None, local, capture is not None)) != 1:
+        raise InvalidInput("facts of what?", do="name one host, or give --local, or --smi-xml FILE")
+    if capture is not None:
+        return _show_capture(capture, output)
+    facts = _local() if local else _remote(str(host), lock_path, identity, known_hosts)
+    if output == "json":
+        print_json(facts.to_answer())
+    else:
+        from gpuprov.report.facts import describe
+
+        click.echo("\n".join(describe(facts)))
+    return Exit.OK
+
+
+def _show_capture(name: str, output: str) -> int:
+    from gpuprov.probe.parse.smi import parse_smi
+    from gpuprov.report.facts import describe_smi, smi_document
+
+    smi = parse_smi(_bytes(name))
+    if output == "json":
+        print_json(smi_document(smi))
+    else:
+        click.echo("\n".join(describe_smi(smi)))
+    return Exit.OK
+
+
+def _bytes(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{name}: {error.strerror}", do="name a file that can be read, or `-`") from None
+
+
+def _local() -> Facts:
+    from gpuprov.probe.collect import collect_local
+    from gpuprov.probe.payload import Parameters
+
+    return collect_local(Parameters())
+
+
+def _remote(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Facts:
+    from gpuprov.probe.collect import collect
+    from gpuprov.probe.payload import Parameters
+    from gpuprov.transport import fan_out
+
+    target = _target(host, lock_path, identity, known_hosts)
+    [(_, outcome)] = fan_out([target], lambda session: collect(session, Parameters()))
+    if isinstance(outcome, GpuprovError):
+        raise outcome
+    return outcome
+
+
+def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Any:
+    """The way to a host: the lock's, or what the command line says."""
+    from gpuprov.lock import Connection, read_lock
+    from gpuprov.transport import Target, targets
+
+    named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
+    if named:
+        return named[0]
+    user, at, address = host.rpartition("@")
+    address, colon, port = address.partition(":")
+    if colon and not port.isdigit():
+        raise InvalidInput(f"the port of {host!r} is not a number", expected="[USER@]HOST[:PORT]")
+    connection = Connection(
+        user=user if at else "root",
+        port=int(port) if colon else 22,
+        identity_file=identity,
+        known_hosts=known_hosts,
+    )
+    return Target(host, address, connection)
