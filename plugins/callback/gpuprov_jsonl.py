@@ -1,0 +1,166 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes what happens in a play as JSON lines, for a program to follow while it happens.
+
+    {"event": "start", "play": "…", "role": "nvidia_driver", "task": "Install the driver …"}
+    {"event": "task", "host": "gpu01", "role": "nvidia_driver", "task": "…", "status": "changed",
+     "seconds": 0.41, "msg": "…", "diff": "…"}
+    {"event": "stats", "hosts": {"gpu01": {"ok": 12, "changed": 1, "failed": 0, "skipped": 3, …}}}
+
+`status` is ok, changed, failed, rescued (failed where a rescue takes over), skipped or unreachable.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from typing import Any, TextIO
+
+from ansible.plugins.callback import CallbackBase
+
+DOCUMENTATION = """
+name: gpuprov_jsonl
+type: notification
+short_description: JSON lines of every task's result
+description:
+  - Writes one JSON object a line, for each task that starts, each result and the final counts.
+  - Results of tasks with C(no_log) carry no message and no difference.
+requirements:
+  - enabled in configuration, or used as the only callback
+options:
+  path:
+    description: The file that lines are appended to; nothing is written when it is not set.
+    type: path
+    env:
+      - name: GPUPROV_EVENTS
+"""
+
+SAID = ("msg", "stderr", "stdout", "reason")
+
+
+class CallbackModule(CallbackBase):
+    """One line for each thing that happens; flushed at once."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "notification"
+    CALLBACK_NAME = "gpuprov_jsonl"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self, display: Any = None) -> None:
+        super().__init__(display=display)
+        self._file: TextIO | None = None
+        self._play = ""
+        self._started: dict[tuple[str, str], float] = {}
+
+    def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
+        super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
+        path = self.get_option("path")
+        if path:
+            self._file = open(path, "a", encoding="utf-8")  # noqa: PTH123, SIM115 - open as long as the run
+        else:
+            self.disabled = True
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        self._play = play.get_name()
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        self._write({"event": "start", "play": self._play, **_names(task)})
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        self.v2_playbook_on_task_start(task, is_conditional=False)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        self._started[host.get_name(), task._uuid] = time.monotonic()
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        self._result(result, "changed" if result.is_changed() else "ok")
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        self._result(result, "rescued" if ignore_errors or _has_rescue(result._task) else "failed")
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        self._result(result, "skipped")
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        self._result(result, "unreachable")
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        hosts = {}
+        for host in sorted(stats.processed):
+            counts = stats.summarize(host)
+            hosts[host] = {
+                "failed": counts["failures"],
+                **{key: counts[key] for key in ("ok", "changed", "skipped", "rescued", "unreachable")},
+            }
+        self._write({"event": "stats", "hosts": hosts})
+
+    def _result(self, result: Any, status: str) -> None:
+        host, task, data = result._host.get_name(), result._task, result._result
+        began = self._started.pop((host, task._uuid), None)
+        event = {
+            "event": "task",
+            "host": host,
+            **_names(task),
+            "status": status,
+            "seconds": round(time.monotonic() - began, 3) if began is not None else None,
+        }
+        if not (task.no_log or data.get("_ansible_no_log")):
+            event["msg"] = _message(data)
+            difference = _difference(data)
+            if difference:
+                event["diff"] = difference
+        self._write(event)
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._file:
+            self._file.write(json.dumps(event, default=str) + "\n")
+            self._file.flush()
+
+
+def _names(task: Any) -> dict[str, str]:
+    role = task._role.get_name() if task._role else ""
+    return {"role": role.rpartition(".")[2], "task": str(task.name or task.action)}
+
+
+def _has_rescue(task: Any) -> bool:
+    """Whether the task stands in the `block` of a block that has a `rescue`."""
+    child, parent = task, task._parent
+    while parent is not None:
+        if getattr(parent, "rescue", None) and child in parent.block:
+            return True
+        child, parent = parent, parent._parent
+    return False
+
+
+def _message(data: dict[str, Any]) -> str:
+    """What a result says for itself; of a loop, what its failed items say."""
+    failed = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
+    said = [str(source[key]).strip() for source in failed or [data] for key in SAID if source.get(key)]
+    return said[0] if said else ""
+
+
+def _difference(data: dict[str, Any]) -> str:
+    """The unified differences of a result and of the items of its loop."""
+    pieces = []
+    for part in [data, *(item for item in data.get("results", []) if isinstance(item, dict))]:
+        diffs = part.get("diff") or []
+        for diff in diffs if isinstance(diffs, list) else [diffs]:
+            if "prepared" in diff:
+                pieces.append(str(diff["prepared"]))
+            else:
+                pieces.append(_unified(diff))
+    return "".join(pieces)
+
+
+def _unified(diff: dict[str, Any]) -> str:
+    before, after = (_text(diff.get(side)) for side in ("before", "after"))
+    names = (str(diff.get(side) or "") for side in ("before_header", "after_header"))
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+    return "".join(line + "\n" for line in lines)
+
+
+def _text(side: Any) -> str:
+    if not side or isinstance(side, str):
+        return side or ""
+    return json.dumps(side, indent=1, sort_keys=True, default=str)

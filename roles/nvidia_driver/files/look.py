@@ -1,0 +1,155 @@
+"""What the role nvidia_driver reads of a node before and after it acts: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. Arguments: the names a module `nvidia` may have on disk.
+
+    {"kernel": {"running": "6.1.0-56-amd64", "next": "6.1.0-56-amd64" or null},
+     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "dkms": true, "initramfs": true}},
+     "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
+     "sources": ["nvidia-current/535.309.01"],
+     "failed_builds": [{"source": "nvidia-current-550.163.01", "kernel": "6.12.117+deb13-amd64",
+                        "error": "…"}],
+     "archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ARCHIVES = ("Debian", "Ubuntu", "")  # "" where apt has no Release file yet: a node before its first update
+OUR_SOURCES = "/etc/apt/sources.list.d/gpuprov-driver.sources"
+
+
+C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def output(*argv: str) -> str:
+    """What a program says; nothing where the node does not have it or it has nothing to say."""
+    if not shutil.which(argv[0]):
+        return ""
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=C_LOCALE).stdout
+
+
+def packages() -> dict:
+    """Everything that is unpacked or better, by the name that apt takes; apart: what is half done or held."""
+    form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
+    native = ":" + output("dpkg", "--print-architecture").strip()
+    found: dict = {"packages": {}, "broken": [], "held": []}
+    for line in output("dpkg-query", "-W", "-f", form).splitlines():
+        (wanted, state, *_), name, version = line.split("\t")
+        name = name.removesuffix(native)
+        if wanted == "h":
+            found["held"].append(name)
+        if state not in "nc":
+            found["packages"][name] = version
+        if state in "HUF":
+            found["broken"].append(name)
+    return found
+
+
+def next_kernel() -> str | None:
+    """The kernel that the boot loader takes by itself: the newest one installed."""
+    if not shutil.which("linux-version"):
+        return None
+    names = output("linux-version", "list").split()
+    newest = subprocess.run(
+        ["linux-version", "sort"], input="\n".join(names), capture_output=True, text=True, check=True
+    )
+    return newest.stdout.split()[-1] if names else None
+
+
+def module_version(kernel: str, names: list[str]) -> str | None:
+    """The version of the module on disk, whatever name the distribution gives it."""
+    for name in names:
+        version = output("modinfo", "-k", kernel, "-F", "version", name).strip()
+        if version:
+            return version
+    return None
+
+
+def dkms_installed() -> set[str]:
+    """Kernels for which DKMS has installed a module of the driver."""
+    # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed — before DKMS 3 a comma for the slash
+    line = re.compile(r"nvidia[\w-]*(?:/|, )[\d.]+, ([^,]+), \S+: installed")
+    return {found.group(1) for found in map(line.match, output("dkms", "status").splitlines()) if found}
+
+
+def sources() -> list[str]:
+    """The driver's sources on the node as DKMS names them: `name/version`."""
+    folders = sorted(path.parent.name for path in Path("/usr/src").glob("nvidia*/dkms.conf"))
+    return ["/".join(folder.rsplit("-", 1)) for folder in folders]
+
+
+def failed_builds() -> list[dict]:
+    """DKMS builds whose log has an error of the compiler, with the first of them."""
+    found = []
+    for log in Path("/var/lib/dkms").glob("nvidia*/**/make.log"):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        head = re.match(r"DKMS \S+ for (\S+) for kernel (\S+)", text)
+        error = re.search(r"(?m)^.*\berror: .*$", text)
+        if head and error:
+            found.append({"source": head.group(1), "kernel": head.group(2), "error": error.group(0).strip()})
+    return found
+
+
+def signed_by(entry: str) -> str | None:
+    """The Signed-By of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822).
+
+    apt refuses the same repository with two different values, so ours has to repeat what is there.
+    """
+    path, _, number = entry.rpartition(":")
+    text = Path(path).read_text(encoding="utf-8")
+    if path.endswith(".sources"):
+        stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]
+        found = re.search(r"(?mi)^Signed-By:\s*(.+(?:\n[ \t].*)*)", stanzas[int(number) - 1])
+    else:
+        found = re.search(r"\[[^]]*signed-by=([^] ]+)", text.splitlines()[int(number) - 1])
+    return found.group(1).strip() if found else None
+
+
+def archive() -> list[dict]:
+    """The distribution's own archive as this node is configured for it, apart from what we added."""
+    form = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
+    options = ["--no-release-info"] if not any(Path("/var/lib/apt/lists").glob("*Release")) else []
+    lines = output("apt-get", "indextargets", *options, "--format", form, "Created-By: Packages").splitlines()
+    found = []
+    for line in lines:
+        uri, suite, component, entry, origin = line.split("\t")
+        source = {"uri": uri, "suite": suite, "component": component}
+        known = [{key: other[key] for key in source} for other in found]
+        ours = entry.startswith(OUR_SOURCES)
+        if origin.replace("$(ORIGIN)", "") in ARCHIVES and not ours and source not in known:
+            found.append({**source, "signed_by": signed_by(entry)})
+    return found
+
+
+def kernel(release: str, names: list[str], installed: set[str]) -> dict:
+    """One kernel on disk: its module's version, whether DKMS installed that, whether it has an initramfs."""
+    images = (Path(f"/boot/initrd.img-{release}"), Path(f"/boot/initramfs-{release}.img"))
+    return {
+        "module": module_version(release, names),
+        "dkms": release in installed,
+        "initramfs": any(image.exists() for image in images),
+    }
+
+
+def main() -> None:
+    installed = dkms_installed()
+    releases = sorted(path.name for path in Path("/lib/modules").glob("*"))
+    look = {
+        "kernel": {"running": os.uname().release, "next": next_kernel()},
+        "kernels": {release: kernel(release, sys.argv[1:], installed) for release in releases},
+        "sources": sources(),
+        "failed_builds": failed_builds(),
+        "archive": archive(),
+        **packages(),
+    }
+    json.dump(look, sys.stdout)
+
+
+main()

@@ -1,0 +1,175 @@
+"""What the role preflight judges of a node: one JSON document. Waits for others to finish; changes nothing.
+
+Standard library only; runs on the node from stdin. Argument: a JSON object
+`{"wait": seconds, "folders": [path], "bystanders": [program], "driver_packages": regex,
+"sources": [url or null]}`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+EFI = Path("/sys/firmware/efi/efivars")
+SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
+MACHINE_OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
+SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
+PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock")
+RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+DISTRIBUTIONS = ("Debian", "Ubuntu")
+C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def run(*argv: str, timeout: float = 60) -> tuple[int, str]:
+    """Exit status and output of a program; 127 where there is none such, 124 where it took too long."""
+    if not shutil.which(argv[0]):
+        return 127, ""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, timeout=timeout, env=C_LOCALE
+        )
+    except subprocess.TimeoutExpired:
+        return 124, ""
+    return done.returncode, done.stdout
+
+
+def operating_system() -> str:
+    """ID and VERSION_ID of os-release: debian12, ubuntu24.04, rhel9.4."""
+    lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    release = {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines)}
+    return release.get("ID", "unknown") + release.get("VERSION_ID", "")
+
+
+def lock_holder(path: str) -> str | None:
+    """Who holds a lock of apt or dpkg, `name (pid)`; None when it is free."""
+    try:
+        with open(path, "r+") as file:  # noqa: PTH123 - only a file object can be locked
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        inode = Path(path).stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if fields[1] != "->" and fields[5].endswith(f":{inode}"):
+                return f"{program(fields[4])} ({fields[4]})"
+        return "a program that has ended meanwhile"
+    return None
+
+
+def program(pid: str) -> str:
+    """The name of a process; its number where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return pid
+
+
+def wait_for_packages(seconds: float) -> str | None:
+    """Wait until no other package manager runs; returns who still does."""
+    end = time.monotonic() + seconds
+    while True:
+        holder = next(filter(None, map(lock_holder, PACKAGE_LOCKS)), None)
+        if holder is None or time.monotonic() >= end:
+            return holder
+        time.sleep(1)
+
+
+def free_mb(folders: list[str]) -> dict:
+    """Free megabytes where each folder lies, or will lie."""
+    free = {}
+    for folder in folders:
+        there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+        free[folder] = shutil.disk_usage(there).free // 2**20
+    return free
+
+
+def runfile_traces() -> list[str]:
+    """Files that only NVIDIA's runfile installer leaves: those that no package owns."""
+    return [path for path in RUNFILE_TRACES if Path(path).exists() and run("dpkg-query", "-S", path)[0] != 0]
+
+
+def foreign_packages(pattern: str, sources: list) -> dict:
+    """Driver packages that came from other repositories than those given (None: the distribution's own).
+
+    A version that no repository offers any more tells nothing of its origin and is not counted.
+    """
+    _, names = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
+    installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
+    if not installed:
+        return {}
+    release = re.compile(r"(?m)^ +-?\d+ (\S+ \S+) .*\n +release .*?\bo=([^,\n]*)")
+    origins = dict(release.findall(run("apt-cache", "policy")[1]))
+
+    def wanted(offer: str, url: str) -> bool:
+        return any(url.startswith(src) if src else origins.get(offer) in DISTRIBUTIONS for src in sources)
+
+    foreign = {}
+    for part in re.split(r"(?m)^(?=\S)", run("apt-cache", "policy", *installed)[1])[1:]:
+        name = part.split(":\n")[0]
+        current = re.search(r"(?m)^ \*\*\* \S+.*\n((?: {8,}.*\n?)*)", part)
+        offers = re.findall(r"-?\d+ ((\S+) \S+) \S+ Packages", current.group(1)) if current else []
+        if offers and not any(wanted(*offer) for offer in offers):
+            foreign[name] = offers[0][1]
+    return foreign
+
+
+def users_of_gpus(bystanders: list[str]) -> list[str]:
+    """Programs that hold a GPU open, `name (pid)`, apart from the driver's own services."""
+    users = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = str(link.readlink())
+        except OSError:  # ended, or closed, while we looked
+            continue
+        if re.match(r"/dev/nvidia(\d|-uvm)", target):
+            users.add(link.parts[2])
+    found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", timeout=30)
+    if found == 0:
+        users |= set(re.findall(r"(?m)^\d+$", listed))
+    named = {pid: program(pid) for pid in users}
+    return sorted(f"{name} ({pid})" for pid, name in named.items() if name not in bystanders)
+
+
+def secure_boot() -> dict:
+    """Whether the firmware checks signatures, and whether it knows the key that DKMS signs with."""
+    if not SECURE_BOOT.exists() or SECURE_BOOT.read_bytes()[-1] != 1:
+        return {"on": False, "key_enrolled": False}
+    enrolled = MACHINE_OWNER_KEYS.read_bytes() if MACHINE_OWNER_KEYS.exists() else b""
+    keys = [Path(key).read_bytes() for key in SIGNING_KEYS if Path(key).exists()]
+    return {"on": True, "key_enrolled": any(key in enrolled for key in keys)}
+
+
+def unfinished() -> bool:
+    """Whether dpkg or apt has something to finish before it can install anything."""
+    journal = any(path.name.isdigit() for path in Path("/var/lib/dpkg/updates").iterdir())
+    return journal or bool(run("dpkg", "--audit")[1].strip()) or run("apt-get", "check", "-qq")[0] == 100
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    status, said = run("cloud-init", "status", "--wait", timeout=asked["wait"])
+    look = {
+        "os": operating_system(),
+        "arch": os.uname().machine,
+        "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
+        "package_lock": wait_for_packages(asked["wait"]),
+        "free_mb": free_mb(asked["folders"]),
+        "secure_boot": secure_boot(),
+        "gpu_users": users_of_gpus(asked["bystanders"]),
+    }
+    if shutil.which("dpkg"):
+        look["runfile"] = runfile_traces()
+        look["foreign"] = foreign_packages(asked["driver_packages"], asked["sources"])
+        look["unfinished"] = look["package_lock"] is None and unfinished()
+    json.dump(look, sys.stdout)
+
+
+main()
