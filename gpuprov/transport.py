@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 import paramiko
 from fabric import Config, Connection
+from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.lock import Connection as ConnectionSpec
@@ -88,8 +90,9 @@ class Session:
             try:
                 channel.settimeout(limits.command_s)
                 channel.exec_command(command)
-                channel.sendall(stdin)
-                channel.shutdown_write()
+                with suppress(OSError):  # a command that reads nothing may be gone already
+                    channel.sendall(stdin)
+                    channel.shutdown_write()
                 stdout = self._read(channel, deadline)
                 stderr = channel.recv_stderr(65536)
                 if not channel.status_event.wait(max(deadline - time.monotonic(), 0.1)):
@@ -178,10 +181,23 @@ def _credentials(spec: ConnectionSpec, limits: Limits) -> dict[str, object]:
     timeouts: dict[str, object] = {"banner_timeout": limits.connect_s, "auth_timeout": limits.connect_s}
     if spec.identity_file is None:
         return timeouts
-    identity = Path(spec.identity_file).expanduser()
-    if not identity.is_file():
-        raise InvalidInput(f"the key {identity} does not exist", do="correct ssh.identity_file in fleet.yml")
-    return {"key_filename": str(identity), "look_for_keys": False, "allow_agent": False, **timeouts}
+    key = _private_key(os.path.expanduser(spec.identity_file))  # noqa: PTH111
+    return {"pkey": key, "look_for_keys": False, "allow_agent": False, **timeouts}
+
+
+@lru_cache(maxsize=8)
+def _private_key(path: str) -> paramiko.PKey:
+    if not Path(path).is_file():
+        raise InvalidInput(f"the key {path} does not exist", do="correct ssh.identity_file in fleet.yml")
+    try:
+        return paramiko.PKey.from_path(path)
+    except (TypeError, paramiko.PasswordRequiredException):
+        raise InvalidInput(
+            f"the key {path} asks for a passphrase",
+            do="ssh-add it and leave ssh.identity_file out of fleet.yml",
+        ) from None
+    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+        raise InvalidInput(f"the key {path} cannot be read: {_reason(error)}") from None
 
 
 def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:

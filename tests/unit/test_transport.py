@@ -1,0 +1,177 @@
+"""SSH fan-out against bad peers on loopback: each is one line, none delays the others."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.lock import Connection
+from gpuprov.transport import Limits, Output, Session, Target, fan_out
+
+QUICK = Limits(connect_s=1.0, command_s=1.0, answer_bytes=100_000)
+
+
+class Door(paramiko.ServerInterface):
+    """An SSH server's policy: one key may come in, and every command gets `answer`."""
+
+    def __init__(self, allowed: paramiko.PKey, answer: bytes | None) -> None:
+        self.allowed, self.answer = allowed, answer
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL if key == self.allowed else paramiko.AUTH_FAILED
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
+        return True
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        if self.answer is None:
+            return
+        time.sleep(0.05)  # after the reply to the request itself
+        with suppress(OSError):  # a client that has heard enough hangs up
+            channel.sendall(self.answer)
+            channel.send_exit_status(0)
+            channel.close()
+
+
+class Peers:
+    """Loopback servers and the keys to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host_key = paramiko.ECDSAKey.generate()
+        self.user_key = paramiko.ECDSAKey.generate()
+        self.user_key.write_private_key_file(str(folder / "id"))
+        self.known_hosts = folder / "known_hosts"
+        self.known_hosts.touch()
+        self.sockets: list[socket.socket] = []
+        self.transports: list[paramiko.Transport] = []
+
+    def listen(self) -> socket.socket:
+        server = socket.create_server(("127.0.0.1", 0))
+        self.sockets.append(server)
+        return server
+
+    def ssh(self, answer: bytes | None = b"hello\n", *, known: paramiko.PKey | None = None) -> int:
+        """A port where an SSH server gives one answer, or none at all."""
+        server = self.listen()
+        port = int(server.getsockname()[1])
+        key = known or self.host_key
+        with self.known_hosts.open("a") as lines:
+            lines.write(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+
+        def serve() -> None:
+            with suppress(OSError, EOFError, paramiko.SSHException):
+                client, _ = server.accept()
+                transport = paramiko.Transport(client)
+                self.transports.append(transport)
+                transport.add_server_key(self.host_key)
+                transport.start_server(server=Door(self.user_key, answer))
+
+        threading.Thread(target=serve, daemon=True).start()
+        return port
+
+    def target(self, name: str, port: int, identity: str | None = None) -> Target:
+        spec = Connection(
+            port=port,
+            identity_file=identity or str(self.folder / "id"),
+            known_hosts=str(self.known_hosts),
+        )
+        return Target(name, "127.0.0.1", spec)
+
+    def close(self) -> None:
+        for transport in self.transports:
+            transport.close()
+        for each in self.sockets:
+            each.close()
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    found = Peers(tmp_path)
+    yield found
+    found.close()
+
+
+def visit(*nodes: Target) -> dict[str, Output | GpuprovError]:
+    def ask(session: Session) -> Output:
+        return session.run("true")
+
+    return {node.name: answer for node, answer in fan_out(list(nodes), ask, limits=QUICK)}
+
+
+def test_an_answer_comes_back(peers: Peers) -> None:
+    answer = visit(peers.target("a", peers.ssh(b"hello\n")))["a"]
+    assert isinstance(answer, Output)
+    assert (answer.stdout, answer.code) == (b"hello\n", 0)
+
+
+def test_a_closed_port_is_unreachable(peers: Peers) -> None:
+    server = peers.listen()
+    port = server.getsockname()[1]
+    server.close()
+    answer = visit(peers.target("a", port))["a"]
+    assert isinstance(answer, Unreachable)
+    assert f"no SSH on 127.0.0.1 port {port}: connection refused" in str(answer)
+
+
+def test_a_changed_host_key_is_said(peers: Peers) -> None:
+    port = peers.ssh(known=paramiko.ECDSAKey.generate())
+    answer = visit(peers.target("a", port))["a"]
+    assert isinstance(answer, Unreachable)
+    assert "host key of 127.0.0.1 has changed" in str(answer)
+    assert "ssh-keygen -R" in str(answer)
+
+
+def test_an_unknown_host_key_is_refused(peers: Peers) -> None:
+    port = peers.ssh()
+    peers.known_hosts.write_text("")
+    assert "host key of 127.0.0.1 is not known" in str(visit(peers.target("a", port))["a"])
+
+
+def test_a_wrong_key_is_named(peers: Peers, tmp_path: Path) -> None:
+    paramiko.ECDSAKey.generate().write_private_key_file(str(tmp_path / "other"))
+    answer = visit(peers.target("a", peers.ssh(), str(tmp_path / "other")))["a"]
+    assert isinstance(answer, Unreachable)
+    assert f"root@127.0.0.1 refused the key {tmp_path}/other" in str(answer)
+
+
+def test_a_missing_key_file_is_a_mistake_of_ours(peers: Peers) -> None:
+    answer = visit(peers.target("a", peers.ssh(), "/nonexistent/key"))["a"]
+    assert isinstance(answer, InvalidInput)
+    assert "/nonexistent/key does not exist" in str(answer)
+
+
+def test_silence_after_the_handshake_ends_at_the_time_out(peers: Peers) -> None:
+    answer = visit(peers.target("a", peers.ssh(answer=None)))["a"]
+    assert isinstance(answer, NodeFailed)
+    assert "no answer within 1 s" in str(answer)
+
+
+def test_a_flood_is_cut_off(peers: Peers) -> None:
+    answer = visit(peers.target("a", peers.ssh(b"x" * 500_000)))["a"]
+    assert isinstance(answer, NodeFailed)
+    assert "answered more than" in str(answer)
+
+
+def test_silent_peers_do_not_delay_the_others(peers: Peers) -> None:
+    silent = [peers.target(f"silent{n}", peers.listen().getsockname()[1]) for n in range(5)]
+    started = time.monotonic()
+    answers = visit(*silent, peers.target("good", peers.ssh()))
+    assert time.monotonic() - started < 3 * QUICK.connect_s
+    assert isinstance(answers["good"], Output)
+    assert all(isinstance(answers[node.name], Unreachable) for node in silent)
