@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -165,14 +166,14 @@ class Index:
         Args:
             name: the package.
             upstream: an upstream version or a prefix of one that ends at a component: `535`, `580.95.05`.
-            like: a shell pattern over the full version: `*+cuda13.0`.
+            like: a shell pattern over the version without its epoch: `2.28.3-*+cuda13.0`.
 
         Raises:
             Refused: no such package, or none in this version; the message lists what there is.
         """
         offered = self.versions(name)
         for package in offered:
-            if fnmatch.fnmatchcase(package.version, like) and (
+            if fnmatch.fnmatchcase(re.sub(r"^\d+:", "", package.version), like) and (
                 upstream is None or matches_upstream(self.order.upstream(package.version), upstream)
             ):
                 return package

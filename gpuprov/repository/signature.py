@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 import subprocess
 import tempfile
@@ -16,6 +17,9 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused
 ARMOR = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
 WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 """Hash numbers of RFC 4880, section 9.4, that no signature may rest on."""
+
+PUBLIC_KEY = 6
+"""Tag of a primary key's packet (RFC 4880, section 4.3)."""
 
 Keyring = Path | bytes
 """A keyring file, or the keys themselves; binary or armored."""
@@ -150,3 +154,41 @@ def _unarmor(block: str) -> bytes:
     _, _, body = block.partition("\n\n")
     data = "".join(line for line in body.split() if not line.startswith("="))
     return base64.b64decode(data, validate=True)
+
+
+def fingerprints(keyring: Keyring) -> list[str]:
+    """Fingerprints of the primary keys in a keyring, 40 hexadecimal digits each, in capitals.
+
+    The SHA-1 of a version 4 public-key packet (RFC 4880, sections 4.2 and 12.2): it names a key, as everybody
+    writes it, and is no signature.
+    """
+    content, found = _binary(keyring), []
+    while content:
+        tag, body, content = _packet(content)
+        if tag == PUBLIC_KEY and body[:1] == b"\x04":
+            named = b"\x99" + len(body).to_bytes(2, "big") + body
+            found.append(hashlib.sha1(named, usedforsecurity=False).hexdigest().upper())
+    return found
+
+
+def _packet(content: bytes) -> tuple[int, bytes, bytes]:
+    """Tag and body of the first OpenPGP packet, and what follows it; raises InvalidInput when it is none."""
+    head = content[0]
+    if not head & 0x80:
+        raise InvalidInput("not an OpenPGP key", expected="a keyring, binary or armored")
+    if head & 0x40:
+        tag, (start, length) = head & 0x3F, _new_length(content)
+    else:
+        tag, start = head >> 2 & 0x0F, 1 + (1 << (head & 3))
+        length = int.from_bytes(content[1:start], "big")
+    return tag, content[start : start + length], content[start + length :]
+
+
+def _new_length(content: bytes) -> tuple[int, int]:
+    """Where the body of a new-format packet starts, and its length (RFC 4880, section 4.2.2)."""
+    first = content[1] if len(content) > 1 else 0
+    if first < 192:
+        return 2, first
+    if first < 224:
+        return 3, ((first - 192) << 8) + content[2] + 192
+    return 6, int.from_bytes(content[2:6], "big")
