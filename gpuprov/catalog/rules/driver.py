@@ -1,0 +1,140 @@
+"""Driver, CUDA and GPU: what runs on what. For Linux.
+
+Sources: CUDA Toolkit Release Notes (driver tables), CUDA Compatibility guide (minor-version and forward
+compatibility), NVIDIA Data Center Drivers: CUDA Toolkit, Driver, and Architecture Matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.records import Branch, Gpu, Toolkit
+from gpuprov.catalog.version import Version
+
+Way = Literal["native", "minor", "forward", "forward?", "unknown", "no"]
+"""How a toolkit runs on a driver: with everything, by minor-version compatibility, by a forward-compatibility
+package (with ? where the vendor does not say whether the GPU is one of those selected), not known, not at all."""
+
+HOPPER = Version("9.0")
+
+
+def native(driver: Version, toolkit: Toolkit) -> bool:
+    """Everything in the toolkit works: the driver is at least the one that the release notes pair with it.
+
+    Where the notes give a branch only (13.4 and later, some patches) the branch decides. A newer driver runs any
+    older toolkit. Source: CUDA Toolkit Release Notes, "CUDA Toolkit and Corresponding Driver Versions".
+    """
+    paired = toolkit.driver_corresponding_linux_x86_64
+    return driver >= paired if paired else driver.major >= toolkit.driver_branch
+
+
+def min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
+    """The driver floor of a CUDA major under minor-version compatibility; None when it is not in the catalog.
+
+    Source: CUDA Compatibility guide, "Minor Version Compatibility".
+    """
+    row = catalog.minor_compat.get(cuda_major)
+    return row.min_driver_linux if row else None
+
+
+def minor_compat(catalog: Catalog, driver: Version, cuda_major: int) -> bool:
+    """Works within limits: no PTX newer than the driver (error 222), no feature that needs a newer one (error 801).
+
+    A major without a floor in the catalog is never compatible by this rule. Source: as `min_driver`.
+    """
+    floor = min_driver(catalog, cuda_major)
+    return floor is not None and driver >= floor
+
+
+def forward_compat_gpu(gpu: Gpu) -> bool | None:
+    """Whether the vendor supports compat packages on that GPU; None for workstation boards: "selected NGC-Ready
+    RTX boards", and the catalog does not know which.
+
+    Source: CUDA Compatibility guide, "Forward Compatibility".
+    """
+    return {"data-center": True, "workstation": None, "geforce": False}[gpu.segment]
+
+
+def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
+    """Whether `cuda-compat-X-Y` goes on a host with that driver branch.
+
+    New-feature branches are out although the printed matrix has columns for them: the text of the same page
+    excludes such hosts. A branch missing from the matrix is out of support. Source: as `forward_compat_gpu`.
+    """
+    row = catalog.forward_compat.get(cuda.minor)
+    known = catalog.branches.get(branch)
+    return row is not None and branch in row.base_branches and (known is None or known.type != "NFB")
+
+
+def way(catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[Gpu]) -> Way:
+    """How CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on the driver of a host with `gpus`.
+
+    Whether the GPUs themselves are supported is `gpu_driver_ok` and `gpu_cuda_ok`.
+    """
+    if toolkit and native(driver, toolkit):
+        return "native"
+    if not toolkit and (own := catalog.branches.get(driver.major)) and cuda.minor <= own.native_cuda:
+        return "native"
+    if minor_compat(catalog, driver, cuda.major):
+        return "minor"
+    if forward_compat_base(catalog, driver.major, cuda):
+        gpu_says = {forward_compat_gpu(gpu) for gpu in gpus}
+        if False not in gpu_says:
+            return "forward?" if None in gpu_says else "forward"
+    if min_driver(catalog, cuda.major) is None and not _major_is_newer(catalog, driver.major, cuda.major):
+        return "unknown"
+    return "no"
+
+
+def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
+    known = catalog.branches.get(branch)
+    return known is not None and cuda_major > known.max_cuda_major_without_forward_compat
+
+
+def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
+    """Whether the driver supports the GPU; None: no list names it that early, and nothing rules it out.
+
+    `min_driver_branch` comes from device lists with gaps: below it a GPU older than Hopper is unproven, unless the
+    branch is older than the CUDA release that brought the architecture. Sources: Architecture Matrix, README device
+    tables of the open kernel modules, nvidia-detect.
+    """
+    if gpu.max_driver_branch is not None and driver.major > gpu.max_driver_branch:
+        return False
+    if gpu.min_driver is not None and driver < gpu.min_driver:
+        return False
+    if driver.major >= gpu.min_driver_branch:
+        return True
+    return False if gpu.compute_capability >= HOPPER else None
+
+
+def predates_architecture(branch: Branch, gpu: Gpu) -> bool:
+    """Whether the branch's own CUDA is older than the first one that knows the GPU's compute capability.
+
+    Source: Architecture Matrix (first CUDA by compute capability, native CUDA by branch).
+    """
+    return gpu.first_cuda is not None and branch.native_cuda < gpu.first_cuda.minor
+
+
+def gpu_cuda_ok(gpu: Gpu, cuda: Version) -> bool:
+    """Whether a toolkit can build for and run on the GPU: between the first and the last CUDA of its architecture.
+
+    Source: Architecture Matrix.
+    """
+    newest = gpu.last_cuda is None or cuda.minor <= gpu.last_cuda
+    return newest and (gpu.first_cuda is None or cuda.minor >= gpu.first_cuda)
+
+
+def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[Gpu, ...]) -> bool:
+    """What a plan may accept: every GPU fits driver and toolkit, and there is a way for the toolkit to run."""
+    fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)
+    return fits and way(catalog, driver, toolkit.version, toolkit, gpus) != "no"
+
+
+def end_of_life(branch: Branch, as_of: str) -> bool:
+    """Whether the branch's last month of support is over on the day `as_of` (ISO). False when none is known.
+
+    Source: NVIDIA Data Center Drivers, "Supported Drivers and CUDA Toolkit Versions".
+    """
+    return branch.eol is not None and branch.eol < as_of[:7]

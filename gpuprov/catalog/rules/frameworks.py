@@ -1,0 +1,99 @@
+"""PyTorch and TensorFlow: the CUDA that a wheel brings. The host's toolkit does not matter to it.
+
+Sources: wheel metadata; PyTorch RELEASE.md; TensorFlow's table of tested builds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.version import Version, version
+from gpuprov.errors import InvalidInput
+
+_NAMES = {"torch": "torch", "pytorch": "torch", "tensorflow": "tensorflow", "tf": "tensorflow", "jax": "jax"}
+_SPEC = re.compile(
+    r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?\s*(?:[=~]=|[ -]|=|:|@)?\s*v?(?P<version>\d[\d.]*?)\.?(?:\*)?(?:\+(?P<build>cu\d{2,4}|cpu))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Builds that hold code for fewer GPUs than their toolkit can."""
+
+    version: Version
+    cuda: Version
+    capability: Version
+
+
+TORCH_WITHOUT_OLD_GPUS = Trimmed(Version("2.8"), Version("12.8"), Version("7.5"))
+"""From PyTorch 2.8 on, builds for CUDA 12.8 and later leave out Pascal and Volta: those take cu126 (RELEASE.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework release as a request names it, and what the catalog says of it."""
+
+    name: Literal["torch", "tensorflow", "jax"]
+    version: Version
+    build: str | None
+    """`cu126`, `cpu`; None: the default wheel."""
+    cuda: Version | None
+    """CUDA X.Y inside the wheel; None: not known, or a CPU build."""
+    source: tuple[str, ...] = ()
+    builds: tuple[Version, ...] = ()
+    """CUDA of every build of that minor on the framework's own index, as far as its table goes."""
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}" + (f"+{self.build}" if self.build else "")
+
+
+def find_framework(catalog: Catalog, text: str) -> Framework:
+    """The framework that `torch==2.6.0`, `torch==2.6.0+cu126` or `tensorflow==2.15` names.
+
+    Raises:
+        InvalidInput: not of that form, or a framework the catalog does not have.
+    """
+    match = _SPEC.fullmatch(text.strip().lower())
+    if not match or match["name"] not in _NAMES:
+        raise InvalidInput(f"framework {text!r} is not understood", expected="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15")
+    release = version(match["version"])
+    if _NAMES[match["name"]] == "torch":
+        return _torch(catalog, release, match["build"])
+    if _NAMES[match["name"]] == "tensorflow":
+        return _tensorflow(catalog, release)
+    return Framework("jax", release, match["build"], None, known=False)
+
+
+def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
+    rows = [row for row in catalog.tables["frameworks.pytorch_wheels"] if row.version.minor == release.minor]
+    wheel = next((row for row in rows if row.version == release), rows[-1] if rows else None)
+    table = next((row for row in catalog.tables["frameworks.pytorch_builds"] if row.version == release.minor), None)
+    builds = (*table.cuda_stable, *table.cuda_experimental) if table else ()
+    source = tuple(dict.fromkeys((*(wheel.source if wheel else ()), *(table.source if table else ()))))
+    cuda = wheel.cuda if wheel else None
+    if build and build != "cpu":
+        cuda = version(f"{build[2:4]}.{build[4:] or 0}")
+    elif build == "cpu":
+        cuda = None
+    known = wheel is not None if build is None else table is not None or wheel is not None
+    return Framework("torch", release, build, cuda, source, builds, known)
+
+
+def _tensorflow(catalog: Catalog, release: Version) -> Framework:
+    rows = [row for row in catalog.tables["frameworks.tensorflow_tested"] if row.version.minor == release.minor]
+    row = rows[-1] if rows else None
+    return Framework("tensorflow", release, None, row.cuda if row else None, row.source if row else (), known=row is not None)
+
+
+def build_exists(framework: Framework) -> bool | None:
+    """Whether the named CUDA build of a PyTorch release was published; None: that release is in no table.
+
+    Source: PyTorch RELEASE.md.
+    """
+    if framework.build is None or framework.build == "cpu":
+        return True
+    return framework.cuda in framework.builds if framework.builds else None

@@ -1,0 +1,43 @@
+"""Known failures: records in the catalog, met by somebody and told with their source."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from gpuprov.catalog.records import Flavour, Gpu, KernelSeries, KnownIssue
+from gpuprov.catalog.version import Version, version
+
+Build = Literal["builds", "fails", "unknown"]
+
+
+def kernel_version(uname: str) -> Version | None:
+    """The upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None when there is none in front."""
+    match = re.match(r"\d+(?:\.\d+)+", uname)
+    return version(match[0]) if match else None
+
+
+def concerns(issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether an issue is about this driver, flavour, system and these GPUs. An empty field concerns all."""
+    of_driver = driver in issue.drivers or driver.major in issue.branches
+    of_flavour = issue.module is None or flavour is None or issue.module == flavour
+    of_system = not issue.os or system in issue.os
+    of_gpus = not issue.architectures or any(gpu.architecture in issue.architectures for gpu in gpus)
+    return of_driver and of_flavour and of_system and of_gpus
+
+
+def build_outcome(issue: KnownIssue, kernel: Version) -> Build:
+    """What the record says of building against a kernel; a series it does not name, and the gap between the last
+    release that builds and the first that fails, are unknown."""
+    for series in issue.kernels:
+        if kernel.within(series.series):
+            return _in_series(series, kernel)
+    return "unknown"
+
+
+def _in_series(series: KernelSeries, kernel: Version) -> Build:
+    if series.fails_from is not None and kernel >= series.fails_from:
+        return "fails"
+    if series.builds_to is not None and kernel <= series.builds_to:
+        return "builds"
+    return "unknown"

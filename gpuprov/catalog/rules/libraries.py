@@ -1,0 +1,85 @@
+"""cuDNN and NCCL: which builds exist, and for which GPUs.
+
+Sources: cuDNN Support Matrix; wheel listings of nvidia-cudnn-cuNN and nvidia-nccl-cuNN; NVIDIA/nccl makefiles.
+"""
+
+from __future__ import annotations
+
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.records import BuildRange, Gpu
+from gpuprov.catalog.version import Version
+
+
+def _covers(row: BuildRange, release: Version) -> bool:
+    """Whether a release lies in a range; a bound of fewer digits takes in all it names (9.10.2 holds 9.10.2.21)."""
+    below = row.last is None or release <= row.last or release.within(row.last)
+    return release >= row.first and below
+
+
+def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: int) -> bool | None:
+    for row in rows:
+        if row.cuda_major == cuda_major:
+            return _covers(row, release)
+    return None
+
+
+def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> bool | None:
+    """Whether cuDNN is built for a CUDA major: 11 up to 9.10.2, 12 from 8.8.0, 13 from 9.12.0; None for other majors.
+
+    Source: cuDNN Support Matrix and the wheels' version listings.
+    """
+    return _build_exists(catalog.tables["cudnn.builds"], cudnn, cuda_major)
+
+
+def cudnn_min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
+    """The driver floor of cuDNN's builds for a CUDA major. Source: cuDNN Support Matrix."""
+    rows = catalog.tables["cudnn.builds"]
+    return next((row.min_driver for row in rows if row.cuda_major == cuda_major), None)
+
+
+def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: Gpu) -> bool:
+    """Whether cuDNN still holds code for the GPU: after 9.10.2 nothing below compute capability 7.5.
+
+    Source: cuDNN Support Matrix 9.10.2 (Maxwell to Volta deprecated) and 9.17.0.
+    """
+    for floor in catalog.tables["cudnn.capability_floors"]:
+        if cudnn > floor.after and not cudnn.within(floor.after) and gpu.compute_capability < floor.min_compute_capability:
+            return False
+    return True
+
+
+def cudnn_release_floor(catalog: Catalog, cudnn: Version) -> Version | None:
+    """The lowest compute capability in the support matrix of that very release; None when it was not read."""
+    for release in catalog.cudnn:
+        if release.version == cudnn or release.version.within(cudnn):
+            return release.min_compute_capability
+    return None
+
+
+def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool | None:
+    """Whether NCCL is built for a CUDA major: 11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7; None for other majors.
+
+    Source: version listings of the wheels; packages follow the same split.
+    """
+    return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
+
+
+def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: Gpu) -> bool:
+    """Whether builds of NCCL hold code for the GPU: CUDA 12 builds from 2.28 start at 6.0, CUDA 13 builds at 7.5.
+
+    Source: NVIDIA/nccl makefiles/common.mk.
+    """
+    for floor in catalog.tables["nccl.code_floors"]:
+        if floor.cuda_major == cuda_major and nccl >= floor.since:
+            return gpu.compute_capability >= floor.min_compute_capability
+    return True
+
+
+def nccl_needs_newer_driver(build: Version, native_cuda: Version) -> bool:
+    """Whether an NCCL build's CUDA minor is newer than the driver's: then it needs code for the GPU itself (its PTX
+    cannot be compiled), or a forward-compatibility package. Source: NCCL package notes."""
+    return build > native_cuda
+
+
+LAST_CUDNN_WITHOUT_BLACKWELL = Version("9.5")
+"""The newest cuDNN minor whose support matrix was read and ends at compute capability 9.0."""

@@ -1,0 +1,60 @@
+"""Versions compare as tuples of integers, never as text: 580.65.06 is (580, 65, 6)."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, total_ordering
+
+_DIGITS = re.compile(r"\d+(?:\.\d+)*")
+
+
+@total_ordering
+class Version:
+    """An upstream version: its text as published, and the integers it compares by."""
+
+    __slots__ = ("parts", "text")
+
+    def __init__(self, text: str) -> None:
+        if not _DIGITS.fullmatch(text):
+            raise ValueError(f"{text!r} is not a version: integers with dots between them")
+        self.text = text
+        self.parts = tuple(map(int, text.split(".")))
+
+    @property
+    def major(self) -> int:
+        """The first number: a driver's branch, a toolkit's major."""
+        return self.parts[0]
+
+    @property
+    def minor(self) -> Version:
+        """The first two numbers: `12.4` of `12.4.1`."""
+        return version(".".join(self.text.split(".")[:2]))
+
+    def within(self, prefix: Version) -> bool:
+        """Whether `prefix` names this version or a group that holds it: 12.4.1 is within 12.4 and 12."""
+        return self.parts[: len(prefix.parts)] == prefix.parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self.parts == other.parts
+
+    def __lt__(self, other: Version) -> bool:
+        return self.parts < other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Version({self.text!r})"
+
+
+@lru_cache(maxsize=4096)
+def version(text: str) -> Version:
+    """The version that `text` spells.
+
+    Raises:
+        ValueError: anything but integers with dots between them.
+    """
+    return Version(text)

@@ -1,0 +1,115 @@
+"""Which packages a stack means, by the catalog's naming rules."""
+
+from __future__ import annotations
+
+from gpuprov.catalog.records import PackageRule, System
+from gpuprov.catalog.rules import fabric, systems
+from gpuprov.resolve.answer import PackageSet
+from gpuprov.resolve.case import Case, Draft
+
+DCGM = "4"
+_OLD_GPUS_CUDA = 12
+
+
+def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
+    """Every component of the stack with its packages; a component that no rule names is left out."""
+    system = case.system
+    if system is None:
+        return {}
+    words = _words(case, draft)
+    found = {}
+    for component, repository, table in _components(case, draft, system):
+        rule = _rule(case, draft, system, table, repository)
+        if rule is not None:
+            found[component] = _package_set(case, component, repository, rule, words)
+    return found
+
+
+def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
+    """(component, repository, name of its rules) of what is in the stack."""
+    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+    home = archive.repository if archive else "nvidia"
+    parts = [("driver", home, "driver")]
+    if draft.fabricmanager:
+        parts.append(("fabricmanager", home, "fabricmanager"))
+        telemetry = ("nvsdm", "nvlsm") if fabric.needs_nvlsm(case.gpus) else ("nscq",)
+        parts += [(name, "nvidia", name) for name in telemetry]
+    if fabric.needs_imex(case.gpus):
+        parts.append(("imex", "nvidia", "imex"))
+    if draft.cuda:
+        own = systems.archive_cuda(system, draft.cuda)
+        from_archive = own is not None and systems.cuda_held(system, draft.cuda) != "yes"
+        parts.append(("cuda", own.repository if own and from_archive else "nvidia", "cuda"))
+    if draft.cudnn and draft.cuda:
+        parts.append(("cudnn", "nvidia", "cudnn8" if draft.cudnn.major == 8 else "cudnn"))
+    if draft.nccl and draft.nccl_build:
+        parts.append(("nccl", "nvidia", "nccl"))
+    parts += [("compat", "nvidia", "compat")] if draft.compat else []
+    parts += [("container_toolkit", "container-toolkit", "container_toolkit")] if draft.container_toolkit else []
+    return parts
+
+
+def _words(case: Case, draft: Draft) -> dict[str, str]:
+    cuda, cudnn = draft.cuda, draft.cudnn
+    archive = systems.archive_driver(case.system, draft.driver) if case.system else None
+    return {
+        "branch": str(draft.driver.major),
+        "driver": str(draft.driver),
+        "series": (archive.series if archive else "") or "",
+        "cuda": str(cuda or ""),
+        "cuda_major": str(cuda.major if cuda else ""),
+        "cuda_dashed": str(cuda.minor if cuda else "").replace(".", "-"),
+        "compat_dashed": str(draft.compat or "").replace(".", "-"),
+        "cudnn": str(cudnn or ""),
+        "cudnn3": ".".join(str(cudnn or "").split(".")[:3]),
+        "nccl": str(draft.nccl or ""),
+        "nccl_cuda": str(draft.nccl_build or ""),
+        "container_toolkit": str(draft.container_toolkit or ""),
+        "driver_cuda_major": str(draft.branch.native_cuda.major if draft.branch else ""),
+    }
+
+
+def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
+    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+    facts = {
+        "manager": system.manager,
+        "family": system.family,
+        "flavour": draft.flavour,
+        "streams": system.streams,
+        "arch": case.arch,
+        "series": archive is not None and archive.series is not None,
+    }
+    for rule in case.catalog.tables["packages.packages"]:
+        if rule.component == component and repository in rule.repository and _fits(rule, draft.driver.major, facts):
+            found: PackageRule = rule
+            return found
+    return None
+
+
+def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
+    return (
+        (rule.branch_from is None or branch >= rule.branch_from)
+        and (rule.branch_to is None or branch <= rule.branch_to)
+        and rule.flavour in (None, facts["flavour"])
+        and rule.streams in (None, facts["streams"])
+        and (not rule.manager or facts["manager"] in rule.manager)
+        and (not rule.family or facts["family"] in rule.family)
+        and (not rule.arch or facts["arch"] in rule.arch)
+        and rule.series == (facts["series"] and rule.component == "driver")
+    )
+
+
+def _package_set(case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]) -> PackageSet:
+    def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text.format(**words) for text in texts)
+
+    assert case.system is not None  # noqa: S101
+    return PackageSet(
+        names=filled(rule.names),
+        version=rule.version.format(**words) if rule.version else None,
+        repository=repository,
+        hold=case.catalog.hold_patterns(component, case.system.manager),
+        pin=filled(rule.pin),
+        stream=rule.stream.format(**words) if rule.stream else None,
+        unversioned=filled(rule.unversioned),
+    )

@@ -1,0 +1,95 @@
+"""`resolve`: one request, one answer."""
+
+from __future__ import annotations
+
+from gpuprov.catalog import Catalog, load
+from gpuprov.catalog.rules import fabric
+from gpuprov.resolve.answer import Answer, Finding, Stack, Verdict
+from gpuprov.resolve.case import Case, Draft, candidates, understand
+from gpuprov.resolve.checks import judge
+from gpuprov.resolve.choose import complete
+from gpuprov.resolve.nearest import nearest
+from gpuprov.resolve.packages import packages
+from gpuprov.resolve.request import ABSENT, Request
+
+
+def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
+    """The stack for a request, or a refusal that names every violated rule and what would work.
+
+    What the request leaves open is chosen. Deterministic: the same request and catalog give the same answer.
+
+    Raises:
+        InvalidInput: a name or version that is not understood or ambiguous, or a bad value.
+    """
+    answer, case = settle(request, catalog or load())
+    if answer.verdict != "refused":
+        return answer
+    return _with(answer, nearest=nearest(case, settle))
+
+
+def settle(request: Request, catalog: Catalog) -> tuple[Answer, Case]:
+    """The answer without alternatives, and the case it was made for."""
+    case = understand(catalog, request)
+    best: tuple[int, Draft, dict[str, list[Finding]]] | None = None
+    for candidate in candidates(case):
+        draft = complete(case, candidate)
+        said: dict[str, list[Finding]] = {"reason": [], "warning": [], "violation": []}
+        for level, finding in judge(case, draft):
+            said[level].append(finding)
+        if best is None or len(said["violation"]) < best[0]:
+            best = len(said["violation"]), draft, said
+        if not said["violation"]:
+            break
+    assert best is not None  # noqa: S101 - every policy ends with a tier of all branches
+    return _answer(case, best[1], best[2]), case
+
+
+def _answer(case: Case, draft: Draft, said: dict[str, list[Finding]]) -> Answer:
+    verdict: Verdict = "refused" if said["violation"] else "warn" if said["warning"] else "ok"
+    return Answer(
+        verdict=verdict,
+        stack=_stack(case, draft),
+        packages=packages(case, draft) if verdict != "refused" else {},
+        reasons=tuple(said["reason"]),
+        warnings=tuple(said["warning"]),
+        violations=tuple(said["violation"]),
+        gpus=tuple(f"{number}x {gpu.id}" if number else gpu.id for gpu, number in case.counts.items()),
+    )
+
+
+def _stack(case: Case, draft: Draft) -> Stack:
+    def text(name: str) -> str | None:
+        value = getattr(draft, name)
+        return str(value) if value is not None else ABSENT if name in case.absent else None
+
+    switched = draft.fabricmanager is not None
+    nvlink5 = switched and fabric.needs_nvlsm(case.gpus)
+    nccl = f"{draft.nccl}+cuda{draft.nccl_build}" if draft.nccl and draft.nccl_build else text("nccl")
+    return Stack(
+        os=case.system.id if case.system else None,
+        arch=case.arch,
+        driver=str(draft.driver),
+        branch=draft.driver.major,
+        module=draft.flavour,
+        cuda=text("cuda"),
+        cudnn=text("cudnn"),
+        nccl=nccl,
+        container_toolkit=text("container_toolkit"),
+        fabricmanager=text("fabricmanager") or ABSENT,
+        nscq=str(draft.driver) if switched and not nvlink5 else ABSENT,
+        nvsdm=str(draft.driver) if nvlink5 and case.arch == "x86_64" else ABSENT,
+        nvlsm="chosen by the repository" if nvlink5 else ABSENT,
+        imex=str(draft.driver) if fabric.needs_imex(case.gpus) else ABSENT,
+        dcgm=None,
+        compat=text("compat") or ABSENT,
+        docker=text("docker"),
+        kernel=case.request.kernel,
+        framework=str(case.framework) if case.framework else None,
+        repository=draft.repository,
+    )
+
+
+def _with(answer: Answer, **values: object) -> Answer:
+    from dataclasses import replace
+
+    return replace(answer, **values)  # type: ignore[arg-type]
