@@ -1,0 +1,136 @@
+"""`gpuprov lab`: throwaway real nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.options import note, output_option, print_json
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.lab import Lab, Node
+
+SCHEMA = "gpuprov.lab/1"
+
+name_option = click.option("--name", "lab_name", default="default", show_default=True, help="which lab")
+
+
+@click.group()
+def command() -> None:
+    """Throwaway real nodes on this machine (needs root; Debian only)."""
+
+
+@command.command()
+@click.option("--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="how many")
+@click.option("--os", "system", help="debian12 (the default) or debian13")
+@click.option("--gpu", metavar="MACHINE", help="machine the GPU simulator plays, such as h200x4")
+@click.option("--image", help="start from a saved image instead of a fresh system")
+@click.option(
+    "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write a fleet.yml for the lab's nodes"
+)
+@click.option("--profile", help="profile that the fleet.yml names [default: lab-MACHINE, or base]")
+@name_option
+@output_option
+def up(
+    count: int,
+    system: str | None,
+    gpu: str | None,
+    image: str | None,
+    fleet: Path | None,
+    profile: str | None,
+    lab_name: str,
+    output: str,
+) -> int:
+    """Add nodes; each answers SSH when this returns."""
+    lab = _lab(lab_name)
+    nodes = lab.up(count, system, gpu, image=image)
+    if fleet:
+        fleet.write_text(lab.fleet(profile or (f"lab-{gpu}" if gpu else "base")))
+        note(f"lab: wrote {fleet}")
+    _show({lab_name: nodes}, output)
+    return Exit.OK
+
+
+@command.command()
+@click.argument("nodes", nargs=-1)
+@click.option("--all", "every_lab", is_flag=True, help="all nodes of all labs")
+@name_option
+def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
+    """Remove NODES, or all nodes of the lab, and every trace of them."""
+    from gpuprov.lab import lab_names
+
+    if every_lab and nodes:
+        raise InvalidInput("both --all and node names", do="give one of them")
+    for name in lab_names() if every_lab else [lab_name]:
+        _lab(name).down(nodes or None)
+    return Exit.OK
+
+
+@command.command(name="list")
+@output_option
+def list_nodes(output: str) -> int:
+    """All nodes of all labs."""
+    from gpuprov.lab import lab_names
+
+    _show({name: _lab(name).nodes() for name in lab_names()}, output)
+    return Exit.OK
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("node")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
+@name_option
+def ssh(node: str, words: tuple[str, ...], lab_name: str) -> int:
+    """A shell on NODE, or one COMMAND there; exits as it does."""
+    arguments = _lab(lab_name).node(node).ssh_command()
+    if sys.stdin.isatty() and not words:
+        arguments.insert(1, "-t")
+    os.execvp(arguments[0], [*arguments, *words])  # noqa: S606
+
+
+@command.command()
+@click.argument("nodes", nargs=-1, required=True)
+@name_option
+def reboot(nodes: tuple[str, ...], lab_name: str) -> int:
+    """Restart NODES, one after another; each answers SSH again when this returns."""
+    lab = _lab(lab_name)
+    for node in [lab.node(name) for name in nodes]:
+        node.reboot()
+        note(f"lab: {node.name} restarted")
+    return Exit.OK
+
+
+def _lab(name: str) -> Lab:
+    from gpuprov.lab import Lab
+
+    return Lab(name)
+
+
+def _show(labs: dict[str, list[Node]], output: str) -> None:
+    if output == "json":
+        print_json({"schema": SCHEMA, "nodes": [_facts(lab, node) for lab in labs for node in labs[lab]]})
+        return
+    rows = [list(map(str, _facts(lab, node).values()))[:-1] for lab in labs for node in labs[lab]]
+    table = [["LAB", "NODE", "ADDRESS", "OS", "GPU", "KERNEL", "STATE"], *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _facts(lab: str, node: Node) -> dict[str, Any]:
+    return {
+        "lab": lab,
+        "name": node.name,
+        "address": node.address,
+        "os": node.os,
+        "gpu": node.gpu or "-",
+        "kernel": node.kernel,
+        "state": node.state,
+        "ssh": shlex.join(node.ssh_command()),
+    }

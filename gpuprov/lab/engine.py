@@ -1,0 +1,199 @@
+"""One node as this machine sees it: an overlay mount, control groups, and systemd-nspawn in a loop.
+
+Whether a node runs is asked of its control group, never of a pid file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuprov.errors import NodeFailed
+from gpuprov.lab.host import MACHINE_LOCK, execute, locked
+
+# systemd-nspawn exits with 133 when the system inside asks for a reboot (its manual page, "Exit status").
+# setpriv makes the node die with this loop, however the loop ends.
+SUPERVISOR = """\
+for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
+while :; do
+    setpriv --pdeathsig KILL "$@"
+    [ $? -eq 133 ] || exit
+done
+"""
+
+
+def boot_command(
+    root: Path, machine: str, hostname: str, namespace: Path, extra: Sequence[str] = ()
+) -> list[str]:
+    """Command line that boots the system in `root` in the foreground.
+
+    Args:
+        root: its merged root.
+        machine: name that is unique on this machine.
+        hostname: what it calls itself.
+        namespace: path of its network namespace.
+        extra: further arguments of systemd-nspawn (the GPU simulator's).
+    """
+    uplink = "replace-uplink" if Path("/run/systemd/resolve/resolv.conf").exists() else "replace-host"
+    return [
+        *("systemd-nspawn", "--quiet", "--boot", f"--directory={root}"),
+        *("--register=no", "--keep-unit", f"--machine={machine}", f"--hostname={hostname}"),
+        f"--network-namespace-path={namespace}",
+        # All that a real server's root may do and a container's may not: dockerd, eBPF, keyrings.
+        *("--capability=all", "--system-call-filter=add_key keyctl bpf"),
+        *(f"--resolv-conf={uplink}", "--timezone=off", "--link-journal=no", "--console=read-only"),
+        *extra,
+    ]
+
+
+def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
+    """Mount a node's root: its own layer above read-only ones, topmost first.
+
+    `volatile`: nothing here outlives a power cut, so nothing waits for the disk.
+    """
+    for folder in (root, upper, work):
+        folder.mkdir(parents=True, exist_ok=True)
+    lower = ":".join(map(str, layers))
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},volatile"
+    execute(["mount", "-t", "overlay", "gpuprov-lab", "-o", options, root])
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount everything at and below a folder, deepest first."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    below = [point for point in points if Path(point).is_relative_to(folder)]
+    for point in sorted(below, key=len, reverse=True):
+        execute(["umount", point])
+
+
+def start(command: Sequence[str], machine: str, console: Path) -> None:
+    """Start a node's supervisor, detached from us; its console goes to the file `console`."""
+    with locked(MACHINE_LOCK):
+        groups = _make_groups(machine)
+    with console.open("ab") as output:
+        supervisor = subprocess.Popen(
+            ["sh", "-c", SUPERVISOR, f"gpuprov-lab-{machine}", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "CONTROL_GROUPS": " ".join(map(str, groups))},
+        )
+    while not runs(machine) and supervisor.poll() is None:
+        time.sleep(0.005)
+
+
+def runs(machine: str) -> bool:
+    """Whether a node's supervisor lives; the node does not live without it."""
+    return bool(_members(_groups(machine)[-1]))
+
+
+def processes(machine: str) -> set[int]:
+    """Process ids of a node, its supervisor's among them."""
+    folders = (Path(folder) for group in _groups(machine) for folder, _, _ in os.walk(group))
+    return {pid for folder in folders for pid in _members(folder)}
+
+
+def _members(group: Path) -> set[int]:
+    try:
+        return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):  # the group is gone, or goes as we read
+            return set()
+        raise
+
+
+def shut_down(machine: str, timeout: float = 30) -> None:
+    """Ask a node's systemd to stop everything in order, then wait until it has.
+
+    Raises:
+        NodeFailed: it still runs after `timeout` seconds.
+    """
+    for pid in processes(machine):
+        if _name(pid) == "systemd-nspawn":
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while runs(machine):
+        if time.monotonic() > deadline:
+            raise NodeFailed(
+                f"node {machine} did not shut down within {timeout:.0f} s", do="see its console.log"
+            )
+        time.sleep(0.02)
+
+
+def kill(machine: str) -> None:
+    """End a node at once, whatever state it is in, and remove its control groups."""
+    deadline = time.monotonic() + 10
+    while not _gone(machine):
+        if time.monotonic() > deadline:
+            raise NodeFailed(f"processes of node {machine} survive SIGKILL: {sorted(processes(machine))}")
+        for pid in processes(machine):
+            _kill_process(pid)
+        time.sleep(0.01)
+
+
+def _gone(machine: str) -> bool:
+    """Whether nothing of a node runs any more; its control groups go with its last process."""
+    if processes(machine):
+        return False
+    with locked(MACHINE_LOCK):
+        try:
+            _remove_groups(machine)
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # a process that is still being reaped
+                raise
+            return False
+    return True
+
+
+def _kill_process(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it ended by itself meanwhile
+        return
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _hierarchies() -> list[Path]:
+    """Every hierarchy of control groups: one on a unified machine, many on a hybrid one."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
+
+
+def _groups(machine: str) -> list[Path]:
+    return [hierarchy / "gpuprov-lab" / machine for hierarchy in _hierarchies()]
+
+
+def _make_groups(machine: str) -> list[Path]:
+    groups = _groups(machine)
+    for group in groups:
+        group.parent.mkdir(exist_ok=True)
+        inherit = group.parent / "cgroup.clone_children"
+        if (group.parent / "cpuset.cpus").exists() and inherit.exists():
+            # A cpuset of cgroup v1 starts without any processor, and then takes no process.
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                (group.parent / name).write_text((group.parent.parent / name).read_text())
+            inherit.write_text("1")
+        group.mkdir(exist_ok=True)
+    return groups
+
+
+def _remove_groups(machine: str) -> None:
+    for group in _groups(machine):
+        if not group.exists():
+            continue
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+        if not any(entry.is_dir() for entry in group.parent.iterdir()):
+            group.parent.rmdir()

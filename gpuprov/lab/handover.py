@@ -1,0 +1,29 @@
+"""What a lab hands to the rest of gpuprov: an ordinary fleet.yml that names its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.lab.node import Node
+
+
+def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_hosts: Path) -> str:
+    """Text of a fleet.yml: one group for each kind of node, its kernel named.
+
+    A lab node runs this machine's kernel, so the kernel to build for is the one installed on it.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for node in nodes:
+        kind = {"profile": profile, "os": node.os, "settings": {"kernel": node.kernel}}
+        name = next(name for name in _names(node.os) if groups.get(name, kind).items() >= kind.items())
+        groups.setdefault(name, {**kind, "hosts": {}})["hosts"][node.name] = node.address
+    ssh = {"user": "root", "identity_file": str(identity_file), "known_hosts": str(known_hosts)}
+    return yaml.safe_dump({"groups": groups, "ssh": ssh}, sort_keys=False)
+
+
+def _names(os: str) -> list[str]:
+    return [os, *(f"{os}-{number}" for number in range(2, 1000))]

@@ -1,0 +1,130 @@
+"""What the lab needs of the machine it runs on: places, locks, tools, root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
+
+# program → Debian package that brings it
+TOOLS = {
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "nft": "nftables",
+    "setpriv": "util-linux",
+    "ssh": "openssh-client",
+    "systemd-nspawn": "systemd-container",
+}
+# Machine-wide, unlike the XDG folders: addresses, the nft table and forwarding belong to the machine.
+MACHINE_LOCK = Path("/run/gpuprov-lab.lock")
+
+
+def cache_home() -> Path:
+    """Folder of base images, saved layers and package archives; kept between labs."""
+    return platformdirs.user_cache_path("gpuprov") / "lab"
+
+
+def state_home() -> Path:
+    """Folder of the labs, one folder each."""
+    return platformdirs.user_state_path("gpuprov") / "lab"
+
+
+def say(line: str) -> None:
+    """Progress for people, on stderr."""
+    print(f"lab: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def execute(arguments: Sequence[str | Path], *, input: str = "", timeout: float = 600) -> str:  # noqa: A002
+    """Run a program of this machine; returns its stdout.
+
+    Raises:
+        NodeFailed: it exited with something but 0 (carries its last lines), or ran longer than
+            `timeout` seconds.
+    """
+    words = [str(word) for word in arguments]
+    try:
+        done = subprocess.run(words, input=input, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise NodeFailed(f"`{' '.join(words)}` did not end within {timeout:.0f} s") from None
+    if done.returncode:
+        last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        raise NodeFailed(f"`{' '.join(words)}` exited with {done.returncode}: {last_lines}")
+    return done.stdout
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file lock at `path`; the kernel lets go of it when the process dies, however it dies.
+
+    Its holder may remove the file; whoever waited then takes the lock of the file that is there now.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if path.exists() and path.samefile(f"/proc/self/fd/{handle.fileno()}"):
+                yield
+                return
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader, or a kill, never sees half of it."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.chmod(mode)
+    part.replace(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder without crossing into anything mounted below it."""
+    if path.exists():
+        execute(["rm", "-rf", "--one-file-system", path])
+
+
+def require_root() -> None:
+    """Refuse early what only root may do: namespaces, mounts, nftables.
+
+    Raises:
+        InvalidInput: we are somebody else.
+    """
+    if os.geteuid() != 0:
+        raise InvalidInput(
+            f"the lab was called by user id {os.geteuid()}", expected="root", do="run it with sudo"
+        )
+
+
+def require_tools() -> None:
+    """Install what is missing of the lab's tools from the machine's own package archive.
+
+    Raises:
+        GpuprovError: not a machine with apt, or apt failed.
+    """
+    missing = sorted({package for program, package in TOOLS.items() if not shutil.which(program)})
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise GpuprovError(
+            f"missing on this machine: {', '.join(missing)}", do="install them, then call again"
+        )
+    say(f"installing {', '.join(missing)}")
+    with locked(MACHINE_LOCK):
+        quiet = [
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "-q",
+            "-y",
+            "-o",
+            "DPkg::Lock::Timeout=300",
+        ]
+        execute([*quiet, "update"])
+        execute([*quiet, "install", "--no-install-recommends", *missing], timeout=1800)

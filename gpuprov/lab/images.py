@@ -1,0 +1,166 @@
+"""Images: base systems built once from the package archive, and layers saved from provisioned nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprov.errors import InvalidInput
+from gpuprov.lab.archive import Archive, harvest, lend, read_archive
+from gpuprov.lab.host import cache_home, execute, locked, remove_tree, say, write_whole
+
+CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
+
+FIRST_PACKAGES = ("systemd", "systemd-sysv", "dbus", "ca-certificates", "gpg", "gpgv")
+# What a rented Debian server has on its first day: a kernel, an initramfs, SSH, Python and automatic updates.
+SERVER_PACKAGES = (
+    *("openssh-server", "python3", "sudo", "iproute2", "procps", "kmod", "less", "pciutils"),
+    *("linux-image-amd64", "initramfs-tools", "unattended-upgrades"),
+)
+APT_SETTINGS = """\
+// Packages stay in the cache, so that the next node need not fetch them.
+APT::Keep-Downloaded-Packages "true";
+Binary::apt::APT::Keep-Downloaded-Packages "true";
+"""
+# Run inside the new system. Timers of apt would start at a node's first boot and hold its locks when they
+# please; a console that nobody sees costs time at boot.
+FINISH = """\
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+apt-get -q update
+apt-get -q -y dist-upgrade
+apt-get -q -y install --no-install-recommends {packages}
+systemctl disable apt-daily.timer apt-daily-upgrade.timer
+systemctl mask console-getty.service
+rm -f /etc/ssh/ssh_host_*
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a node's root starts from.
+
+    Attributes:
+        os: name of the system, a key of `CODENAMES`.
+        layers: read-only folders, topmost first, as overlayfs takes them.
+    """
+
+    os: str
+    layers: tuple[Path, ...]
+
+
+def contained(root: Path, *command: str) -> list[str]:
+    """Command line that runs a program in a system that is not booted; it dies with its caller."""
+    return [
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--pipe"),
+        *("--suppress-sync=yes", "--timezone=off", "--resolv-conf=copy-host", "--", *command),
+    ]
+
+
+def find_image(name: str) -> Image:
+    """The image of that name: a system of `CODENAMES` (built now if need be) or a saved layer.
+
+    Raises:
+        InvalidInput: no such image.
+    """
+    if name in CODENAMES:
+        return Image(name, (base_image(name),))
+    if not (_saved(name) / "image.json").is_file():
+        known = ", ".join([*CODENAMES, *saved_images()])
+        raise InvalidInput(f"no lab image is called '{name}'", expected=f"one of {known}")
+    record = json.loads((_saved(name) / "image.json").read_text())
+    return Image(record["os"], (_saved(name) / "layer", *map(Path, record["below"])))
+
+
+def base_image(os: str) -> Path:
+    """Root folder of a base system, from the cache or built now (a few minutes).
+
+    The folder's name carries a hash of the recipe: a changed recipe is another image.
+    """
+    codename = CODENAMES[os]
+    recipe = repr((codename, FIRST_PACKAGES, SERVER_PACKAGES, APT_SETTINGS, FINISH))
+    root = cache_home() / "images" / f"{os}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
+    with locked(cache_home() / f"{os}.lock"):
+        if not root.exists():
+            _build(root, codename, read_archive())
+    return root
+
+
+def _build(root: Path, codename: str, archive: Archive) -> None:
+    say(f"building the base image of {codename}; this is done once and takes a few minutes")
+    part = root.with_name(f".{root.name}.part")
+    remove_tree(part)
+    part.mkdir(parents=True)
+    # Mounts made by debootstrap live in a namespace of its own and go with it, however it ends.
+    alone = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    packages = ",".join(FIRST_PACKAGES)
+    execute(
+        [*alone, "debootstrap", "--variant=minbase", f"--include={packages}", codename, part, archive.main],
+        timeout=1800,
+    )
+    (part / "etc/apt/sources.list").unlink(missing_ok=True)
+    write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(codename))
+    write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)
+    lend(part)
+    execute(contained(part, "sh", "-c", FINISH.format(packages=" ".join(SERVER_PACKAGES))), timeout=1800)
+    harvest(part)
+    for package in (part / "var/cache/apt/archives").glob("*.deb"):
+        package.unlink()
+    part.rename(root)
+
+
+def saved_images() -> list[str]:
+    """Names of the saved images."""
+    return sorted(path.parent.name for path in cache_home().glob("saved/*/image.json"))
+
+
+def save_image(name: str, upper: Path, image: Image) -> Image:
+    """Move a stopped node's own layer into the cache under `name`, replacing an image of that name.
+
+    Returns the new image; the node goes on with it and an empty layer of its own.
+    """
+    if name in CODENAMES or not name.replace("-", "").replace(".", "").isalnum():
+        raise InvalidInput(
+            f"'{name}' cannot name a saved image",
+            expected="letters, digits, '-' and '.', not a system's name",
+        )
+    folder = _saved(name)
+    with locked(cache_home() / "saved.lock"):
+        remove_tree(folder)
+        folder.mkdir(parents=True)
+        shutil.rmtree(upper / "var/cache/apt/archives", ignore_errors=True)
+        try:
+            upper.rename(folder / "layer")
+        except OSError:  # another file system; cp keeps overlayfs' own attributes and whiteouts
+            execute(["cp", "-a", upper, folder / "layer"])
+            remove_tree(upper)
+        record = {
+            "schema": "gpuprov.lab-image/1",
+            "os": image.os,
+            "below": [str(layer) for layer in image.layers],
+        }
+        write_whole(folder / "image.json", json.dumps(record, indent=1) + "\n")
+    return find_image(name)
+
+
+def drop_image(name: str) -> None:
+    """Forget a saved image; nodes that stand on it must be gone.
+
+    Raises:
+        InvalidInput: no such image, or a node uses it.
+    """
+    if name not in saved_images():
+        raise InvalidInput(
+            f"no saved lab image is called '{name}'", expected=", ".join(saved_images()) or "none is saved"
+        )
+    if f"{_saved(name)}/layer" in Path("/proc/self/mountinfo").read_text():
+        raise InvalidInput(f"the saved image '{name}' is in use", do="take the nodes down that stand on it")
+    remove_tree(_saved(name))
+
+
+def _saved(name: str) -> Path:
+    return cache_home() / "saved" / name

@@ -1,0 +1,215 @@
+"""A lab: a named set of nodes with one key pair, brought up together and gone without a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import count as counting
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from gpuprov.errors import InvalidInput
+from gpuprov.lab import engine, identity
+from gpuprov.lab.archive import harvest, read_archive
+from gpuprov.lab.handover import fleet_text
+from gpuprov.lab.host import locked, remove_tree, require_root, require_tools, say, state_home, write_whole
+from gpuprov.lab.images import Image, drop_image, find_image, save_image
+from gpuprov.lab.node import Node, load_node
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+
+Result = TypeVar("Result")
+
+
+class Lab(AbstractContextManager["Lab"]):
+    """A named lab; labs of different names do not touch each other.
+
+    Args:
+        name: up to 24 lower-case letters, digits and hyphens.
+    """
+
+    def __init__(self, name: str = "default") -> None:
+        require_root()
+        self.name = _valid(name, "lab")
+        self.folder = state_home() / name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take every node down."""
+        self.down()
+
+    def __enter__(self) -> Self:
+        return self
+
+    @property
+    def identity_file(self) -> Path:
+        """The private key that every node lets in."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of every node."""
+        return self.folder / "known_hosts"
+
+    def nodes(self) -> list[Node]:
+        """The nodes of this lab, in the order of their names."""
+        return [node for node in self._recorded() if node.complete]
+
+    def node(self, name: str) -> Node:
+        """The node of that name.
+
+        Raises:
+            InvalidInput: the lab has no such node.
+        """
+        found = {node.name: node for node in self.nodes()}
+        if name not in found:
+            raise InvalidInput(
+                f"lab '{self.name}' has no node '{name}'",
+                expected=f"one of {', '.join(found)}" if found else "",
+                do="" if found else f"`gpuprov lab up --name {self.name}` makes nodes",
+            )
+        return found[name]
+
+    def up(
+        self,
+        count: int = 2,
+        os: str | None = None,
+        gpu: str | None = None,
+        *,
+        image: str | None = None,
+        names: Sequence[str] | None = None,
+    ) -> list[Node]:
+        """Add nodes, side by side; returns them once each answers SSH.
+
+        Args:
+            count: how many, if `names` does not say.
+            os: `debian12` (the default) or `debian13`.
+            gpu: machine that the GPU simulator plays on them, such as `h200x4`.
+            image: a saved image to start from, instead of a fresh `os`.
+            names: names of the new nodes; node1, node2, … if not given.
+
+        Raises:
+            InvalidInput: no such system or image, or a name that is taken or not valid.
+            NodeFailed: a node did not boot. Those of this call are then removed again.
+        """
+        require_tools()
+        base = find_image(image or os or "debian12")
+        with locked(self.folder / "lock"):
+            self._mend()
+            names = self._names(count, names)
+            identity.make_key(self.identity_file, f"gpuprov-lab-{self.name}")
+            layers = tuple(map(str, base.layers))
+            fresh = [Node(name, base.os, gpu, "", layers, self.folder / "nodes" / name) for name in names]
+            try:
+                return self._boot(fresh)
+            except BaseException:
+                _side_by_side(Node.destroy, [load_node(node.folder) for node in fresh])
+                raise
+
+    def down(self, names: Iterable[str] | None = None) -> None:
+        """Remove nodes and all that belongs to them; with the last one the lab's own files go too.
+
+        Args:
+            names: which; all of them if not given.
+
+        Raises:
+            InvalidInput: the lab has no such node.
+        """
+        if not self.folder.exists():
+            return
+        with locked(self.folder / "lock"):
+            going = self._recorded() if names is None else [self.node(name) for name in names]
+            _side_by_side(Node.destroy, going)
+            self._mend()
+            if self.nodes():
+                self._write_known_hosts()
+            else:
+                remove_tree(self.folder)
+
+    def fleet(self, profile: str) -> str:
+        """Text of a fleet.yml for all nodes of this lab, with a profile of that name."""
+        return fleet_text(self.nodes(), profile, self.identity_file, self.known_hosts)
+
+    def save(self, node: Node, name: str) -> None:
+        """Keep what was done to a node as an image, for `up(image=name)`.
+
+        The node is stopped, and stands on that image from now on.
+
+        Raises:
+            InvalidInput: the name is a system's, or not valid.
+        """
+        with locked(self.folder / "lock"):
+            node.stop()
+            engine.unmount_below(node.root)
+            harvest(node.upper)
+            image = save_image(name, node.upper, Image(node.os, tuple(map(Path, node.layers))))
+            node = replace(node, layers=tuple(map(str, image.layers)))
+            node.record()
+            node.mount()
+
+    def drop(self, name: str) -> None:
+        """Forget a saved image."""
+        drop_image(name)
+
+    def _recorded(self) -> list[Node]:
+        folders = sorted((self.folder / "nodes").glob("*"), key=lambda folder: _natural(folder.name))
+        return [load_node(folder) for folder in folders]
+
+    def _mend(self) -> None:
+        """Remove what killed runs left: nodes that were never completed, or whose processes were killed."""
+        for node in self._recorded():
+            if not node.complete or node.broken:
+                say(f"removing {node.name} of lab '{self.name}', which an interrupted run left behind")
+                node.destroy()
+
+    def _names(self, count: int, wanted: Sequence[str] | None) -> list[str]:
+        taken = {node.name for node in self._recorded()}
+        if wanted is None:
+            fresh = (name for number in counting(1) if (name := f"node{number}") not in taken)
+            return list(islice(fresh, count))
+        for name in wanted:
+            if _valid(name, "node") in taken:
+                raise InvalidInput(f"lab '{self.name}' has a node '{name}' already", do="choose another name")
+        return list(wanted)
+
+    def _boot(self, fresh: list[Node]) -> list[Node]:
+        ports = read_archive().ports()
+        public_key = self.identity_file.with_suffix(".pub").read_text()
+        nodes = _side_by_side(lambda node: node.make(public_key, ports), fresh)
+        _side_by_side(Node.await_ssh, nodes)
+        nodes = [node.completed() for node in nodes]
+        self._write_known_hosts()
+        return nodes
+
+    def _write_known_hosts(self) -> None:
+        lines = [f"{node.address} {identity.host_key(node.root)}\n" for node in self.nodes()]
+        write_whole(self.known_hosts, "".join(lines))
+
+
+def lab_names() -> list[str]:
+    """Names of the labs that exist, whole or in pieces."""
+    return sorted(folder.name for folder in state_home().glob("*") if folder.is_dir())
+
+
+def _side_by_side(work: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:
+    """Do something with every node at once; every one ends before the first error is raised."""
+    with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        return [future.result() for future in [pool.submit(work, node) for node in nodes]]
+
+
+def _valid(name: str, kind: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"'{name}' cannot name a {kind}", expected="up to 24 lower-case letters, digits and hyphens"
+        )
+    return name
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]

@@ -1,0 +1,168 @@
+"""Addresses, namespaces and the one nftables table that joins lab nodes to the package archive.
+
+What the kernel holds is the only record: an address is taken while a veth of it exists, and the last
+veth that goes takes the table and the forwarding with it. So nothing here can be left half-known.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from gpuprov.errors import GpuprovError
+from gpuprov.lab.host import MACHINE_LOCK, execute, locked
+
+# RFC 2544 keeps 198.18.0.0/15 for tests of network gear: no network at home or at work routes it.
+RANGE = IPv4Network("198.18.0.0/16")
+GATEWAY = RANGE[1]
+TABLE = "gpuprov_lab"
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+NAMESPACES = Path("/run/netns")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A node's place on the lab network.
+
+    Attributes:
+        namespace: name of its network namespace.
+        address: its IPv4 address.
+    """
+
+    namespace: str
+    address: str
+
+    @property
+    def veth(self) -> str:
+        """Name of the host's end; it tells the address, so two links never share one."""
+        offset = int(IPv4Address(self.address)) - int(RANGE.network_address)
+        return f"gplab{offset:04x}"
+
+    @property
+    def path(self) -> Path:
+        """Where the namespace can be joined."""
+        return NAMESPACES / self.namespace
+
+
+def free_address(taken: Collection[str], choose: Callable[[int], int] = random.randrange) -> str:
+    """An address that no node has.
+
+    Drawn at random, since the next node should not inherit the address of the last one: SSH
+    connections that a client keeps open would lead into nowhere.
+    """
+    if len(taken) >= RANGE.num_addresses // 2:
+        raise GpuprovError(f"{len(taken)} lab nodes hold addresses of {RANGE}", do="take a lab down")
+    while (address := str(RANGE[2 + choose(RANGE.num_addresses - 3)])) in taken:
+        pass
+    return address
+
+
+def taken_addresses(ip_json: str) -> set[str]:
+    """Addresses of all labs' nodes, from `ip -j -4 addr show`: the peers of our veths."""
+    return {
+        entry["address"]
+        for interface in json.loads(ip_json or "[]")
+        if interface.get("ifname", "").startswith("gplab")
+        for entry in interface["addr_info"]
+        if "address" in entry
+    }
+
+
+def connect(namespace: str, remember: Callable[[Link], None], ports: Collection[int]) -> Link:
+    """Make a node's namespace, with an address of its own and a way to the package archive.
+
+    Args:
+        namespace: name for it, unique on this machine.
+        remember: called with the link before anything is made, so that a killed run can be mended.
+        ports: TCP ports of the archive.
+    """
+    with locked(MACHINE_LOCK):
+        link = Link(namespace, free_address(taken_addresses(execute(["ip", "-j", "-4", "addr", "show"]))))
+        remember(link)
+        _open_gate(ports)
+        execute(["ip", "netns", "add", namespace])
+        execute(["ip", "-batch", "-"], input=_host_side(link))
+        execute(["ip", "-n", namespace, "-batch", "-"], input=_node_side(link))
+    return link
+
+
+def _host_side(link: Link) -> str:
+    return (
+        f"link add {link.veth} type veth peer name eth0 netns {link.namespace}\n"
+        f"addr add {GATEWAY} peer {link.address} dev {link.veth}\n"
+        f"link set {link.veth} up\n"
+    )
+
+
+def _node_side(link: Link) -> str:
+    return (
+        "link set lo up\n"
+        f"addr add {link.address} peer {GATEWAY} dev eth0\n"
+        "link set eth0 up\n"
+        f"route add default via {GATEWAY}\n"
+    )
+
+
+def disconnect(link: Link) -> None:
+    """Remove a link, or what a killed run left of it; the last one takes table and forwarding along."""
+    with locked(MACHINE_LOCK):
+        if Path("/sys/class/net", link.veth).exists():
+            execute(["ip", "link", "delete", link.veth])
+        if link.path.exists():
+            execute(["ip", "netns", "delete", link.namespace])
+        _close_gate_if_last()
+
+
+def ruleset(ports: Collection[int], forwarding: str) -> str:
+    """Our table: nodes reach each other, name servers and the archive's ports, and nothing else."""
+    archive = ", ".join(map(str, sorted(ports)))
+    return f"""\
+add table inet {TABLE} {{ comment "ip_forward was {forwarding}"; }}
+flush table inet {TABLE}
+table inet {TABLE} {{
+  chain forward {{
+    type filter hook forward priority filter; policy accept;
+    ip saddr != {RANGE} ip daddr != {RANGE} accept
+    ct state established,related accept
+    ip saddr {RANGE} ip daddr {RANGE} accept
+    ip saddr {RANGE} meta l4proto {{ tcp, udp }} th dport 53 accept
+    ip saddr {RANGE} tcp dport {{ {archive} }} accept
+    reject with icmpx admin-prohibited
+  }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ip saddr {RANGE} ip daddr != {RANGE} masquerade
+  }}
+}}
+"""
+
+
+def _open_gate(ports: Collection[int]) -> None:
+    table = _table()
+    forwarding = _forwarding_before(table) if table else FORWARDING.read_text().strip()
+    execute(["nft", "-f", "-"], input=ruleset(ports, forwarding))
+    FORWARDING.write_text("1\n")
+
+
+def _close_gate_if_last() -> None:
+    table = _table()
+    if not table or any(Path("/sys/class/net").glob("gplab*")):
+        return
+    FORWARDING.write_text(_forwarding_before(table) + "\n")
+    execute(["nft", "delete", "table", "inet", TABLE])
+
+
+def _table() -> str:
+    if f"table inet {TABLE}\n" not in execute(["nft", "list", "tables"]):
+        return ""
+    return execute(["nft", "list", "table", "inet", TABLE])
+
+
+def _forwarding_before(table: str) -> str:
+    found = re.search(r"ip_forward was ([01])", table)
+    return found.group(1) if found else FORWARDING.read_text().strip()

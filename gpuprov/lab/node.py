@@ -1,0 +1,291 @@
+"""A lab node: a system with an address of its own that answers SSH, restarts and stops like a server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.lab import engine
+from gpuprov.lab.archive import harvest, lend
+from gpuprov.lab.host import remove_tree, write_whole
+from gpuprov.lab.identity import personalise
+from gpuprov.lab.network import Link, connect, disconnect
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a lab.
+
+    Attributes:
+        name: what it calls itself.
+        os: name of its system, such as `debian12`.
+        gpu: the machine that the simulator plays, or None.
+        address: its IPv4 address; "" until it has one.
+        layers: the image that its root stands on, topmost layer first.
+        folder: where it lives; its lab's folder is two above.
+        complete: whether the `up` that made it came to its end.
+        off: whether it was stopped on purpose.
+    """
+
+    name: str
+    os: str
+    gpu: str | None
+    address: str
+    layers: tuple[str, ...]
+    folder: Path
+    complete: bool = False
+    off: bool = False
+
+    @property
+    def lab_folder(self) -> Path:
+        """Folder of the lab: its key pair and known hosts."""
+        return self.folder.parent.parent
+
+    @property
+    def machine(self) -> str:
+        """A name that no other node on this machine has."""
+        return f"{self.lab_folder.name}-{self.name}"
+
+    @property
+    def link(self) -> Link:
+        """Its place on the lab network."""
+        return Link(f"gpuprov-{self.machine}", self.address)
+
+    @property
+    def root(self) -> Path:
+        """Its root folder, seen from outside; there while the node exists, running or not."""
+        return self.folder / "root"
+
+    @property
+    def upper(self) -> Path:
+        """What it has written that its image had not."""
+        return self.folder / "upper"
+
+    @property
+    def console(self) -> Path:
+        """What it said at boot, over all its boots."""
+        return self.folder / "console.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether it is booted."""
+        return engine.runs(self.machine)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it should run and does not, or lost its root: it was killed, or the machine restarted."""
+        return not self.root.is_mount() or not (self.off or self.running)
+
+    @property
+    def state(self) -> str:
+        """`running`, `off`, or `broken`."""
+        return "broken" if self.broken else "off" if self.off else "running"
+
+    @property
+    def kernel(self) -> str:
+        """Release of the kernel that is installed on it, the newest if there are several; "" without one.
+
+        The kernel that runs is this machine's, so nodes name the one to build modules for.
+        """
+        from debian.debian_support import Version
+
+        releases = (path.name for path in (self.root / "usr/lib/modules").glob("*"))
+        return max(releases, key=Version, default="")
+
+    def record(self) -> None:
+        """Write the node down, so that any later run knows of it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fields = {**asdict(self), "folder": None}
+        write_whole(self.folder / "node.json", json.dumps(fields, indent=1) + "\n")
+
+    def make(self, public_key: str, ports: Collection[int]) -> Node:
+        """Make the node out of its image and boot it; returns it with its address.
+
+        Args:
+            public_key: who may log in as root.
+            ports: TCP ports of the package archive.
+        """
+        self.record()
+        made: list[Node] = [self]
+
+        def remember(link: Link) -> None:
+            made[0] = replace(self, address=link.address)
+            made[0].record()
+
+        connect(self.link.namespace, remember, ports)
+        node = made[0]
+        node.mount()
+        lend(node.root)
+        personalise(node.root, node.name, public_key)
+        if node.gpu:
+            from gpuprov.lab import simulator
+
+            simulator.install(node.root, node.gpu)
+        node.start(wait=False)
+        return node
+
+    def mount(self) -> None:
+        """Mount the node's root from its image and its own layer."""
+        engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
+
+    def completed(self) -> Node:
+        """The same node, written down as complete."""
+        node = replace(self, complete=True)
+        node.record()
+        return node
+
+    def ssh_command(self, user: str = "root") -> list[str]:
+        """Command line that opens a shell on the node; host keys are checked strictly."""
+        return [
+            *("ssh", "-i", str(self.lab_folder / "id_ed25519"), "-l", user, "-F", "none"),
+            *(
+                "-o",
+                f"UserKnownHostsFile={self.lab_folder / 'known_hosts'}",
+                "-o",
+                "StrictHostKeyChecking=yes",
+            ),
+            *(
+                "-o",
+                "IdentitiesOnly=yes",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "LogLevel=ERROR",
+                "-o",
+                "ConnectTimeout=10",
+            ),
+            # Debian 12 would pick sntrup761 first, which costs 0.1 s of processor time at each end.
+            *("-o", "KexAlgorithms=^curve25519-sha256", self.address),
+        ]
+
+    def run(
+        self,
+        command: str,
+        *,
+        user: str = "root",
+        check: bool = True,
+        timeout: float = 600,
+        input: str = "",  # noqa: A002
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell command on the node over SSH.
+
+        Raises:
+            Unreachable: SSH itself failed (its exit code 255).
+            NodeFailed: the command failed and `check` is set, or it ran longer than `timeout` seconds.
+        """
+        arguments = [*self.ssh_command(user), command]
+        try:
+            done = subprocess.run(arguments, input=input, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise NodeFailed(f"{self.name}: `{command}` did not end within {timeout:.0f} s") from None
+        if done.returncode == 255:
+            raise Unreachable(f"{self.name}: {done.stderr.strip() or 'the connection ended'}")
+        if check and done.returncode:
+            told = (done.stderr or done.stdout).strip()[-2000:]
+            raise NodeFailed(f"{self.name}: `{command}` exited with {done.returncode}: {told}")
+        return done
+
+    def boot_id(self) -> str:
+        """The kernel's id of this boot."""
+        return self.run(f"cat {BOOT_ID}").stdout.strip()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Boot the node if it is off; with `wait`, until it answers SSH."""
+        if not self.running:
+            self._mark(off=False)
+            engine.start(self._boot_command(), self.machine, self.console)
+        if wait:
+            self.await_ssh()
+
+    def stop(self) -> None:
+        """Shut the node down in order; its root and its address stay."""
+        self._mark(off=True)
+        if self.running:
+            engine.shut_down(self.machine)
+        engine.kill(self.machine)
+
+    def reboot(self, *, wait: bool = True) -> None:
+        """Have the node restart itself; with `wait`, until it answers SSH in its next boot.
+
+        Raises:
+            NodeFailed: it did not come back as another boot within a minute.
+        """
+        before = self.boot_id()
+        self.run("systemctl reboot", check=False)
+        deadline = time.monotonic() + 60
+        while wait:
+            self.await_ssh()
+            try:
+                if self.boot_id() != before:
+                    return
+            except Unreachable:  # caught in the middle of going down
+                pass
+            if time.monotonic() > deadline:
+                raise NodeFailed(f"{self.name} did not restart within 60 s", do=f"see {self.console}")
+            time.sleep(0.05)
+
+    def await_ssh(self, timeout: float = 60) -> None:
+        """Wait until the node's SSH server greets.
+
+        Raises:
+            NodeFailed: it ended meanwhile, or did not greet within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not greets(self.address):
+            if not self.running:
+                raise NodeFailed(
+                    f"{self.name} ended while booting: {self._last_words()}", do=f"see {self.console}"
+                )
+            if time.monotonic() > deadline:
+                raise NodeFailed(
+                    f"{self.name} did not answer SSH within {timeout:.0f} s", do=f"see {self.console}"
+                )
+            time.sleep(0.02)
+
+    def destroy(self) -> None:
+        """Remove the node, or whatever a killed run left of it; its downloaded packages are kept."""
+        engine.kill(self.machine)
+        harvest(self.upper)
+        engine.unmount_below(self.folder)
+        if self.address:
+            disconnect(self.link)
+        remove_tree(self.folder)
+
+    def _mark(self, *, off: bool) -> None:
+        replace(load_node(self.folder), off=off).record()
+
+    def _boot_command(self) -> list[str]:
+        extra: list[str] = []
+        if self.gpu:
+            from gpuprov.lab import simulator
+
+            extra = simulator.nspawn_arguments(self.root, self.gpu)
+        return engine.boot_command(self.root, self.machine, self.name, self.link.path, extra)
+
+    def _last_words(self) -> str:
+        return "\n".join(self.console.read_text(errors="replace").strip().splitlines()[-3:])
+
+
+def load_node(folder: Path) -> Node:
+    """The node that lives in a folder; an incomplete one if a killed run left the folder without a record."""
+    if not (folder / "node.json").is_file():
+        return Node(folder.name, "", None, "", (), folder)
+    fields = json.loads((folder / "node.json").read_text())
+    return Node(**{**fields, "layers": tuple(fields["layers"]), "folder": folder})
+
+
+def greets(address: str, port: int = 22) -> bool:
+    """Whether an SSH server answers at an address."""
+    try:
+        with socket.create_connection((address, port), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
