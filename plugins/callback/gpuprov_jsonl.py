@@ -36,7 +36,7 @@ options:
       - name: GPUPROV_EVENTS
 """
 
-SAID = ("msg", "stderr", "stdout", "reason")
+LAST_LINES = 20
 
 
 class CallbackModule(CallbackBase):
@@ -106,7 +106,7 @@ class CallbackModule(CallbackBase):
             "seconds": round(time.monotonic() - began, 3) if began is not None else None,
         }
         if not (task.no_log or data.get("_ansible_no_log")):
-            event["msg"] = _message(data)
+            event["msg"] = _message(data, failed=result.is_failed())
             difference = _difference(data)
             if difference:
                 event["diff"] = difference
@@ -133,11 +133,15 @@ def _has_rescue(task: Any) -> bool:
     return False
 
 
-def _message(data: dict[str, Any]) -> str:
-    """What a result says for itself; of a loop, what its failed items say."""
-    failed = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
-    said = [str(source[key]).strip() for source in failed or [data] for key in SAID if source.get(key)]
-    return said[0] if said else ""
+def _message(data: dict[str, Any], *, failed: bool) -> str:
+    """What a result says for itself; a failed program with its last lines, a loop by its first failure."""
+    items = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
+    source = items[0] if items else data
+    said = str(source.get("msg") or source.get("reason") or "").strip()
+    output = str(source.get("stderr") or source.get("stdout") or "").strip()
+    if failed and output and output not in said:
+        said = "\n".join([said, *output.splitlines()[-LAST_LINES:]])
+    return said
 
 
 def _difference(data: dict[str, Any]) -> str:
@@ -145,18 +149,17 @@ def _difference(data: dict[str, Any]) -> str:
     pieces = []
     for part in [data, *(item for item in data.get("results", []) if isinstance(item, dict))]:
         diffs = part.get("diff") or []
-        for diff in diffs if isinstance(diffs, list) else [diffs]:
-            if "prepared" in diff:
-                pieces.append(str(diff["prepared"]))
-            else:
-                pieces.append(_unified(diff))
+        path = str(part.get("dest") or part.get("path") or "")
+        pieces += [_unified(diff, path) for diff in (diffs if isinstance(diffs, list) else [diffs]) if diff]
     return "".join(pieces)
 
 
-def _unified(diff: dict[str, Any]) -> str:
+def _unified(diff: dict[str, Any], path: str) -> str:
+    if "prepared" in diff:
+        return str(diff["prepared"])
     before, after = (_text(diff.get(side)) for side in ("before", "after"))
-    names = (str(diff.get(side) or "") for side in ("before_header", "after_header"))
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+    path = path or str(diff.get("before_header") or "")
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm="")
     return "".join(line + "\n" for line in lines)
 
 

@@ -1,7 +1,7 @@
 """What the role preflight judges of a node: one JSON document. Waits for others to finish; changes nothing.
 
 Standard library only; runs on the node from stdin. Argument: a JSON object
-`{"wait": seconds, "folders": [path], "bystanders": [program], "driver_packages": regex,
+`{"wait": seconds, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
 "sources": [url or null]}`.
 """
 
@@ -82,13 +82,15 @@ def wait_for_packages(seconds: float) -> str | None:
         time.sleep(1)
 
 
-def free_mb(folders: list[str]) -> dict:
-    """Free megabytes where each folder lies, or will lie."""
-    free = {}
-    for folder in folders:
+def too_full(wanted: dict) -> dict:
+    """Folders (wanted: folder → MB) that lie, or will lie, where less is free → MB that are."""
+    full = {}
+    for folder, megabytes in wanted.items():
         there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
-        free[folder] = shutil.disk_usage(there).free // 2**20
-    return free
+        free = shutil.disk_usage(there).free // 2**20
+        if free < megabytes:
+            full[folder] = free
+    return full
 
 
 def runfile_traces() -> list[str]:
@@ -161,7 +163,7 @@ def main() -> None:
         "arch": os.uname().machine,
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
         "package_lock": wait_for_packages(asked["wait"]),
-        "free_mb": free_mb(asked["folders"]),
+        "too_full": too_full(asked["free_mb"]),
         "secure_boot": secure_boot(),
         "gpu_users": users_of_gpus(asked["bystanders"]),
     }

@@ -1,0 +1,103 @@
+"""Every role keeps its contract: documented options, named tasks, modules of ansible-core alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import gpuprov
+
+ROOT = Path(__file__).parents[3]
+ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/tasks/main.yml"))
+TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml")])
+PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
+KEYWORDS = {
+    "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "vars", "notify",
+    "environment", "until", "retries", "delay", "block", "rescue", "always", "become", "no_log",
+}  # fmt: skip
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def tasks_of(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in listed:
+        yield task
+        for section in ("block", "rescue", "always"):
+            yield from tasks_of(task.get(section, []))
+
+
+def all_tasks() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in TASK_FILES:
+        for task in tasks_of(read(path)):
+            yield f"{path.relative_to(ROOT)}: {task.get('name')}", task
+    for path in PLAYBOOKS:
+        for play in read(path):
+            for task in tasks_of(play.get("tasks", [])):
+                yield f"{path.relative_to(ROOT)}: {task.get('name')}", task
+
+
+TASKS = list(all_tasks())
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_every_default_is_a_documented_option(role: Path) -> None:
+    options = read(role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    defaults = read(role / "defaults/main.yml")
+    assert set(defaults) <= set(options)
+    assert {name for name, option in options.items() if "default" in option} <= set(defaults)
+    for name, option in options.items():
+        assert option.get("description"), name
+        assert option.get("type"), name
+        if "default" in option:
+            assert option["default"] == defaults[name], name
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_public_names_start_with_the_role_and_private_ones_with_underscores(role: Path) -> None:
+    assert all(name.startswith(f"{role.name}_") for name in read(role / "defaults/main.yml"))
+    for path in role.glob("vars/*.yml"):
+        assert all(name.startswith(f"__{role.name}_") for name in read(path)), path
+
+
+@pytest.mark.parametrize(("place", "task"), TASKS, ids=[place for place, _ in TASKS])
+def test_every_task_has_a_name_and_a_module_of_ansible_core(place: str, task: dict[str, Any]) -> None:
+    assert task.get("name"), place
+    actions = set(task) - KEYWORDS
+    assert all(action.startswith("ansible.builtin.") for action in actions), actions
+    assert len(actions) == (0 if "block" in task else 1), actions
+
+
+@pytest.mark.parametrize(("place", "task"), TASKS, ids=[place for place, _ in TASKS])
+def test_no_task_hides_a_failure(place: str, task: dict[str, Any]) -> None:
+    assert task.get("failed_when") is not False, place
+    assert "ignore_errors" not in task, place
+
+
+def test_every_template_and_file_named_by_a_task_is_there() -> None:
+    named = 0
+    for path in TASK_FILES:
+        for task in tasks_of(read(path)):
+            for module, folder in (("template", "templates"), ("copy", "files")):
+                source = task.get(f"ansible.builtin.{module}", {}).get("src", "")
+                if source and "{{" not in source:
+                    named += 1
+                    assert (path.parents[1] / folder / source).exists(), source
+    assert named > 0
+
+
+def test_the_collection_has_the_version_of_the_package() -> None:
+    assert read(ROOT / "galaxy.yml")["version"] == gpuprov.__version__
+
+
+def test_site_runs_every_role_once_and_only_when_the_plan_names_it() -> None:
+    tasks = read(ROOT / "playbooks/site.yml")[0]["tasks"]
+    included = [task["ansible.builtin.include_role"]["name"] for task in tasks]
+    assert sorted(included) == [role.name for role in ROLES]
+    for name, task in zip(included, tasks, strict=True):
+        assert task["when"] == f"'{name}' in gpuprov_roles"

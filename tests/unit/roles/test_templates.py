@@ -1,0 +1,116 @@
+"""What the roles write, rendered with the least that a lock says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+ROLES = Path(__file__).parents[3] / "roles"
+OWN = {"uri": "http://mirror/debian/", "suite": "bookworm", "signed_by": "/usr/share/keyrings/debian.gpg"}
+
+
+def render(template: str, **variables: Any) -> str:
+    """As Ansible's template module does, with the few filters of Ansible that our templates use."""
+    environment = jinja2.Environment(
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701
+    )
+    environment.filters["difference"] = lambda left, right: [item for item in left if item not in list(right)]
+    environment.filters["regex_replace"] = lambda text, *_: text
+    return environment.from_string((ROLES / template).read_text(encoding="utf-8")).render(**variables)
+
+
+def sources(archive: list[dict[str, Any]], **repository: Any) -> list[str]:
+    asked = {"id": "debian", "url": None, "suites": [], "components": [], "signed_by": None, **repository}
+    text = render(
+        "nvidia_driver/templates/sources.j2",
+        nvidia_driver_repositories=[asked],
+        __nvidia_driver_look={"archive": archive},
+    )
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_components_are_added_to_the_nodes_own_archive() -> None:
+    lines = sources([{**OWN, "component": "main"}], components=["contrib", "non-free"])
+    assert lines == [
+        "Types: deb",
+        "URIs: http://mirror/debian/",
+        "Suites: bookworm",
+        "Components: contrib non-free",
+        "Signed-By: /usr/share/keyrings/debian.gpg",
+    ]
+
+
+def test_components_that_are_there_are_not_repeated() -> None:
+    archive = [{**OWN, "component": name} for name in ("main", "contrib")]
+    assert "Components: non-free" in sources(archive, components=["contrib", "non-free"])
+    assert sources(archive, components=["contrib"]) == []
+
+
+def test_only_the_suites_asked_for_are_used() -> None:
+    archive = [{**OWN, "component": "main"}, {**OWN, "suite": "bookworm-backports", "component": "main"}]
+    lines = sources(archive, suites=["bookworm"], components=["non-free"])
+    assert [line for line in lines if line.startswith("Suites")] == ["Suites: bookworm"]
+
+
+def test_a_source_without_a_key_gets_none() -> None:
+    lines = sources([{**OWN, "signed_by": None, "component": "main"}], components=["contrib"])
+    assert not any(line.startswith("Signed-By") for line in lines)
+
+
+def test_a_flat_repository_has_no_components() -> None:
+    lines = sources([], url="https://mirror/cuda/", signed_by="/usr/share/keyrings/cuda.gpg")
+    assert lines == [
+        "Types: deb",
+        "URIs: https://mirror/cuda/",
+        "Suites: /",
+        "Signed-By: /usr/share/keyrings/cuda.gpg",
+    ]
+
+
+def test_both_drivers_that_would_take_the_gpu_are_kept_away() -> None:
+    text = render("nvidia_driver/templates/blacklist.conf.j2")
+    assert {"blacklist nouveau", "blacklist nova_core"} <= set(text.splitlines())
+
+
+def test_ubuntus_persistence_daemon_is_started_with_persistence_on() -> None:
+    packaged = "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose"
+    text = render(
+        "gpu_settings/templates/persistenced.conf.j2", __gpu_settings_look={"daemon": {"command": packaged}}
+    )
+    assert (
+        "ExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-mode"
+        in text
+    )
+    assert "WantedBy=multi-user.target" in text
+
+
+def test_the_clocks_unit_comes_after_persistence_and_says_the_pair() -> None:
+    text = render("gpu_settings/templates/gpu-clocks.service.j2", __gpu_settings_clocks="1980 3201")
+    assert "After=nvidia-persistenced.service" in text
+    assert "gpuprov-gpu-clocks set 1980 3201\n" in text
+
+
+@pytest.mark.parametrize("names", [[], ["libcuda1", "nvidia-smi"]])
+def test_the_record_of_holds_is_a_name_a_line(names: list[str]) -> None:
+    assert (
+        render("package_pins/templates/held.j2", package_pins_packages=dict.fromkeys(names, "1")).split()
+        == names
+    )
+
+
+def test_apt_takes_the_patterns_as_they_are(tmp_path: Path) -> None:
+    pattern = r"^libnvidia-.*\.1$"
+    conf = tmp_path / "pins"
+    conf.write_text(render("package_pins/templates/unattended.conf.j2", package_pins_patterns=[pattern]))
+    dump = subprocess.run(
+        ["apt-config", "--config-file", conf, "dump", "Unattended-Upgrade::Package-Blacklist"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f'"{pattern}"' in dump.stdout
