@@ -146,9 +146,4 @@ def _reboot(
 
 
 def _reboot_variables(reboots: Reboots) -> dict[str, Any]:
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    return {
-        "gpuprov_reboot_batch": reboots.batch,
-        "gpuprov_reboot_timeout": reboots.timeout_s,
-        "gpuprov_controller_boot_id": boot_id.read_text().strip() if boot_id.exists() else "",
-    }
+    return {"gpuprov_reboot_batch": reboots.batch, "gpuprov_reboot_timeout": reboots.timeout_s}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from gpuprov.documents import Marked, Strict, read_text, validate
 from gpuprov.errors import InvalidInput
@@ -44,13 +44,25 @@ class Group(Strict):
         return hosts
 
 
+class Mirror(Strict):
+    """Where a repository is for this site, and the keyring file that its signature is checked with."""
+
+    url: str = Field(pattern=r"^(https?|file):")
+    key: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_url(cls, stated: object) -> object:
+        return {"url": stated} if isinstance(stated, str) else stated
+
+
 class Fleet(Strict):
     """The whole file."""
 
     groups: dict[str, Group] = Field(min_length=1)
     ssh: Connection = Connection()
     reboot: Reboots = Reboots()
-    repositories: dict[str, str] = Field(default={}, description="repository id → the mirror to use")
+    repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 

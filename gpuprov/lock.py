@@ -76,7 +76,7 @@ class Repository(Strict):
     `url` null means: as the node's own package manager is configured; only `components` are added.
     """
 
-    url: str | None
+    url: str | None = None
     suites: list[str]
     components: list[str]
     signed_by: str | None = None

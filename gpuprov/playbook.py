@@ -70,20 +70,20 @@ def run_playbook(
         playbook: its name, `site` or `reboot`.
         nodes: host name → variables of that host alone.
         run: the run's folder; gets the inventory, the events and Ansible's own output.
-        variables: for every host.
+        variables: for every host and for the plays themselves.
         listen: called with every event as it happens.
 
     Raises:
         GpuprovError: Ansible itself could not run.
     """
     inventory = run / f"{playbook}-inventory.json"
-    inventory.write_text(json.dumps(_inventory(lock, nodes, variables or {}), indent=1))
+    inventory.write_text(json.dumps(_inventory(lock, nodes), indent=1))
     events = run / f"{playbook}-events.jsonl"
     log = run / f"{playbook}-ansible.log"
     outcomes = {name: NodeOutcome() for name in nodes}
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
-            _command(playbook, inventory, options),
+            _command(playbook, inventory, variables or {}, options),
             env=_environment(events, Path(scratch), options),
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
             stdout=output,
@@ -102,7 +102,7 @@ def run_playbook(
     return outcomes
 
 
-def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]], variables: dict[str, Any]) -> dict[str, Any]:
+def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     children = {}
     for name, group in lock.groups.items():
         hosts = {
@@ -111,14 +111,16 @@ def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]], variables: dict[str
             if host in nodes
         }
         if hosts:
-            children[name] = {"hosts": hosts, "vars": {**group_variables(group), **variables}}
+            children[name] = {"hosts": hosts, "vars": group_variables(group)}
     return {"all": {"children": children}}
 
 
-def _command(playbook: str, inventory: Path, options: Options) -> list[str]:
+def _command(playbook: str, inventory: Path, variables: dict[str, Any], options: Options) -> list[str]:
     program = Path(sys.executable).with_name("ansible-playbook")
     command = [str(program), "--inventory", str(inventory), "--forks", str(options.forks)]
     command += ["--check"] * options.check + ["--diff"] * options.diff
+    if variables:
+        command += ["--extra-vars", json.dumps(variables)]
     if options.verbosity > 1:
         command.append("-" + "v" * (options.verbosity - 1))
     if options.become_password is not None:

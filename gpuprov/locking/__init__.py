@@ -1,0 +1,8 @@
+"""From fleet.yml, the catalog and the repositories' own indexes to the lock."""
+
+from __future__ import annotations
+
+from gpuprov.locking.build import build_lock
+from gpuprov.locking.changes import changes
+
+__all__ = ["build_lock", "changes"]

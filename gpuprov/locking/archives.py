@@ -1,0 +1,132 @@
+"""Where a group's packages come from: the fleet's mirrors, this machine's apt sources, or NVIDIA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.records import System
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import Fleet
+from gpuprov.lock import Repository
+from gpuprov.repository.index import Index
+from gpuprov.repository.sources import (
+    ARCHIVE_SUITES,
+    AptSource,
+    RepositorySpec,
+    archive,
+    mirrored,
+    nvidia,
+    open_all,
+    parse_sources,
+)
+
+# A distribution's own packages are spread over several archives that apt reads as one.
+ARCHIVES = {
+    "debian": ("debian", "debian-updates", "debian-security"),
+    "debian-security": ("debian", "debian-updates", "debian-security"),
+    "debian-backports": ("debian", "debian-updates", "debian-security", "debian-backports"),
+    "ubuntu": ("ubuntu",),
+}
+KEYRINGS = {
+    "debian": Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    "ubuntu": Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg"),
+}
+
+
+@dataclass(frozen=True)
+class Archives:
+    """The repositories of one group: their indexes as one, and how the lock describes them."""
+
+    index: Index
+    repositories: dict[str, Repository]
+
+
+class Finder:
+    """Opens the repositories of groups; the same one is read once."""
+
+    def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
+        self._fleet, self._catalog = fleet, catalog
+        self._open: dict[tuple[str, str, str], Archives] = {}
+
+    def archives(self, repository: str, system: System, arch: str) -> Archives:
+        """The repository of that id, with those it needs beside it, for one system.
+
+        Raises:
+            InvalidInput: nobody says where it is.
+            Unreachable, Refused: it does not answer, or its signature or sums are wrong.
+        """
+        key = (repository, system.id, arch)
+        if key not in self._open:
+            specs = [self._spec(each, system, arch) for each in ARCHIVES.get(repository, (repository,))]
+            described = {spec.id: self._describe(spec, system) for spec in specs}
+            self._open[key] = Archives(open_all(specs, arch), described)
+        return self._open[key]
+
+    def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
+        stated = self._fleet.repositories.get(repository)
+        if repository in ARCHIVE_SUITES:
+            return self._archive_spec(repository, system, stated.url if stated else None)
+        known = self._catalog.repositories.get(repository)
+        url = stated.url if stated else known.url if known else None
+        if url is None:
+            raise InvalidInput(
+                f"nobody says where the repository {repository!r} is",
+                do=f"name it in fleet.yml: repositories: {{{repository}: {{url: URL, key: FILE}}}}",
+            )
+        manager: Literal["apt", "rpm"] = "apt" if system.manager == "apt" else "rpm"
+        return nvidia(url, system.folder, arch, manager, self._key(repository))
+
+    def _archive_spec(self, repository: str, system: System, url: str | None) -> RepositorySpec:
+        codename = self._codename(system)
+        record = self._catalog.repositories.get(repository) or self._catalog.repositories[system.family]
+        components = [part for part in record.components if part != "main"]
+        keyring = self._key(repository) or KEYRINGS[system.family]
+        if url:
+            return mirrored(repository, url, codename, components, keyring)
+        own_codename, sources = own_sources()
+        return archive(repository, codename, components, sources, own_codename, keyring=Path(keyring))
+
+    def _codename(self, system: System) -> str:
+        """The release's name in the archive: `bookworm` for debian12."""
+        names: dict[str, str] = next(
+            each.codenames
+            for each in self._catalog.tables["systems.families"]
+            if each.family == system.family
+        )
+        return next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
+
+    def _key(self, repository: str) -> Path | None:
+        stated = self._fleet.repositories.get(repository)
+        return Path(stated.key).expanduser() if stated and stated.key else None
+
+    def _describe(self, spec: RepositorySpec, system: System) -> Repository:
+        """What the node is told: its own archive needs no address, only the components it may lack."""
+        stated = self._fleet.repositories.get(spec.id)
+        own = spec.id in ARCHIVE_SUITES and stated is None
+        return Repository(
+            url=None if own else spec.url,
+            suites=list(spec.suites),
+            components=list(spec.components),
+            signed_by=None,
+            source="fleet.yml" if stated else f"the archive of {system.title}",
+        )
+
+
+@lru_cache(maxsize=1)
+def own_sources() -> tuple[str, list[AptSource]]:
+    """This machine's release name and apt sources; nothing where it has no apt."""
+    release = Path("/etc/os-release")
+    values = (
+        dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
+        if release.exists()
+        else {}
+    )
+    folder = Path("/etc/apt")
+    files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
+    files += sorted((folder / "sources.list.d").glob("*.sources"))
+    sources = [source for path in files if path.is_file() for source in parse_sources(path.read_text())]
+    return values.get("VERSION_CODENAME", "").strip('"'), sources

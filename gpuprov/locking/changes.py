@@ -1,0 +1,39 @@
+"""What differs between two locks, in lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuprov.lock import Lock
+
+
+def changes(old: Lock | None, new: Lock) -> list[str]:
+    """`train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one line a component."""
+    if old is None:
+        return [
+            f"{name}: {kind} {component.version} ({', '.join(sorted(component.packages))})"
+            for name, group in new.groups.items()
+            for kind, component in group.components.each()
+        ]
+    before, after = (dict(_leaves(lock.model_dump(mode="json")["groups"])) for lock in (old, new))
+    paths = [*after, *(path for path in before if path not in after)]
+    moved = [
+        (path, before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)
+    ]
+    width = max((len(path) for path, _, _ in moved), default=0)
+    return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, tree
+
+
+def _word(value: Any) -> str:
+    return (
+        "nothing" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    )
