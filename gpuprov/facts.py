@@ -210,7 +210,7 @@ class Facts:
             raw = self.raw("smi")
         except Missing as missing:
             if missing.collector in self.collectors:
-                return Smi(error=missing.reason)
+                return Smi(error=_about_smi(missing.reason))
             raise
         return parse_smi(raw["stdout"], raw["stderr"])
 
@@ -322,6 +322,10 @@ class Facts:
             device_nodes=tuple(raw["device_nodes"]),
             package_manager_busy=raw["package_manager_busy"],
         )
+
+
+def _about_smi(reason: str) -> str:
+    return reason if reason.startswith("nvidia-smi") else f"nvidia-smi: {reason}"
 
 
 def _failed(value: Any) -> bool:

@@ -174,7 +174,7 @@ def parse_cpu(raw: Mapping[str, Any]) -> Cpu:
 
 def parse_memory(text: str) -> Memory:
     """/proc/meminfo."""
-    values = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+)", text, re.M)}
+    values = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d{1,18})\b", text, re.M)}
     available = values.get("MemAvailable")
     return Memory(
         total_mib=values.get("MemTotal", 0) // 1024,
@@ -186,7 +186,7 @@ def parse_memory(text: str) -> Memory:
 
 
 def _integer(value: Any) -> int | None:
-    return int(value) if re.fullmatch(r"-?\d+", str(value).strip()) else None
+    return int(value) if re.fullmatch(r"-?\d{1,18}", str(value).strip()) else None
 
 
 def _node(value: Any) -> int | None:

@@ -1,8 +1,9 @@
 """What `nvidia-smi -q -x` says, of any driver from 340 to today.
 
 Field names and their changes (`power_readings` became `gpu_power_readings` with driver 530,
-`clocks_throttle_reasons` became `clocks_event_reasons`, PCI domains grew from four digits to eight) are those
-of NVIDIA's nvsmi_device DTDs, version 1 to 13.
+`clocks_throttle_reasons` became `clocks_event_reasons`, `compute_processes` became `processes`, PCI domains
+grew from four digits to eight, `driver_version` gives way to `kmd_version` with 610) are those of NVIDIA's
+nvsmi_device DTDs, version 1 to 13.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
     head, pieces = _split(text[start:end])
     gpus, faults = _gpus(pieces)
     smi = Smi(
-        driver_version=_field(head, "driver_version"),
-        cuda_version=_field(head, "cuda_version"),
+        driver_version=_field(head, "kmd_version") or _field(head, "driver_version"),
+        cuda_version=_field(head, "cuda_umd_version") or _field(head, "cuda_version"),
         attached=integer(_field(head, "attached_gpus")),
         gpus=gpus,
         warnings=tuple(_sentences(outside)),
@@ -329,12 +330,13 @@ def _power(gpu: Element) -> Power:
 
 
 def _processes(gpu: Element) -> Iterator[Process]:
-    for process in gpu.iterfind("processes/process_info"):
+    old = gpu.findall("compute_processes/process_info")
+    for process in [*gpu.findall("processes/process_info"), *old]:
         pid = integer(_text(process, "pid"))
         if pid is not None:
             yield Process(
                 pid=pid,
-                kind=_text(process, "type") or "",
+                kind=_text(process, "type") or ("C" if process in old else ""),
                 name=_text(process, "process_name") or "",
                 used_mib=mebibytes(_text(process, "used_memory")),
             )

@@ -14,8 +14,10 @@ _TROUBLE = re.compile(
     r"|timeout|^unknown$",
     re.I,
 )
-_DEPRECATED = "requested functionality has been deprecated"
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+# Driver 610: `13.3 [Deprecated; will be removed in CUDA 14.0. Use CUDA UMD Version instead]`.
+_NOTICE = re.compile(r"\s+\[Deprecated[^\]]*\]$", re.I)
+_DEPRECATED = ("requested functionality has been deprecated", "deprecated")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 
 
 def trouble(text: str | None) -> bool:
@@ -25,9 +27,9 @@ def trouble(text: str | None) -> bool:
 
 def text_or_none(text: str | None) -> str | None:
     """The text without its surroundings, or `None` where a tool says there is no value (`[N/A]`, `ERR!`)."""
-    bare = (text or "").strip()
+    bare = _NOTICE.sub("", (text or "").strip())
     folded = bare.strip("[]").strip().lower()
-    return None if folded in _NOTHING or folded == _DEPRECATED or trouble(folded) else bare
+    return None if folded in _NOTHING or folded.startswith(_DEPRECATED) or trouble(folded) else bare
 
 
 def number(text: str | None) -> float | None:
@@ -61,7 +63,7 @@ def mebibytes(text: str | None) -> int | None:
 
 def switch(text: str | None) -> bool | None:
     """`Enabled`, `On`, `Yes`, `1` → True; `Disabled`, `Off`, `No`, `0` → False; anything else → `None`."""
-    folded = (text or "").strip().strip("[]").lower()
+    folded = (text_or_none(text) or "").strip("[]").lower()
     if folded in ("enabled", "on", "yes", "active", "1", "true"):
         return True
     if folded in ("disabled", "off", "no", "not active", "0", "false"):

@@ -1,0 +1,242 @@
+"""The probe really run on this machine, and every way in which a node can fail to answer."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import NodeFailed
+from gpuprov.facts import Facts, Missing
+from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
+
+NODE = Path(__file__).parents[3] / "gpuprov/probe/node"
+QUICK = ("system", "sysctls", "files", "memory")
+PASSWORD = "correct horse"  # noqa: S105
+NONCE = "0123456789abcdef"
+
+Programs = Callable[[str, str], None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Puts a program of our own in front of the system's."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def make(name: str, script: str) -> None:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return make
+
+
+def ask(parameters: Parameters, shell: str = "/bin/sh", before: str = "", after: str = "") -> Facts:
+    payload = build(parameters, become=False)
+    command = f"{before}{payload.command}" if not after else f"{before}( {payload.command} ); {after}"
+    done = subprocess.run(
+        [shell, "-c", command], input=payload.stdin, capture_output=True, timeout=60, check=False
+    )
+    return Facts.from_answer(payload.answer(done.stdout, done.stderr))
+
+
+def frame(document: bytes, nonce: str = NONCE) -> bytes:
+    body = base64.b64encode(zlib.compress(document))
+    return b"<<gpuprov %s %d %s>>\n%s\n<<gpuprov %s end>>\n" % (
+        nonce.encode(),
+        len(body),
+        hashlib.sha256(body).hexdigest().encode(),
+        body,
+        nonce.encode(),
+    )
+
+
+def test_this_machine_answers() -> None:
+    facts = ask(
+        Parameters(files=("/etc/passwd", "/no/such"), sysctls=("kernel.ostype", "no.such"), collectors=QUICK)
+    )
+    assert facts.kernel == os.uname().release
+    assert facts.sysctls == {"kernel.ostype": "Linux", "no.such": None}
+    assert facts.files["/etc/passwd"].sha256 == hashlib.sha256(Path("/etc/passwd").read_bytes()).hexdigest()
+    assert (facts.files["/etc/passwd"].mode, facts.files["/etc/passwd"].owner) == ("0644", "root")
+    assert not facts.files["/no/such"].exists
+    assert facts.memory.total_mib > 100
+    assert facts.seconds < 10
+
+
+def test_every_collector_answers_or_says_why() -> None:
+    facts = ask(Parameters(units=("ssh.service",)))
+    for name, reason in facts.missing.items():
+        assert reason, name
+        assert "Error" not in reason, f"{name} failed in a way that nobody thought of: {reason}"
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_banners_before_and_after_do_not_matter(shell: str) -> None:
+    banner = "echo Welcome; echo '<<gpuprov welcome>>'; head -c 100000 /dev/zero | tr '\\0' x; "
+    facts = ask(Parameters(collectors=QUICK), shell, before=banner, after="echo Goodbye")
+    assert facts.kernel == os.uname().release
+
+
+def test_a_hanging_nvidia_smi_costs_its_time_out_only(programs: Programs, tmp_path: Path) -> None:
+    programs("nvidia-smi", f"echo $$ > {tmp_path}/pid; sleep 300 & echo $! >> {tmp_path}/pid; wait")
+    begun = time.monotonic()
+    facts = ask(Parameters(collectors=("smi", *QUICK), seconds={"smi": 1.0}))
+    assert time.monotonic() - begun < 8
+    assert facts.smi.error == "nvidia-smi: no answer in 1 s"
+    assert facts.kernel == os.uname().release
+    for pid in (tmp_path / "pid").read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().split()[2] == "Z", "a child of the probe is left"
+
+
+def test_nvidia_smis_own_failure_is_a_fact(programs: Programs) -> None:
+    programs("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    assert ask(Parameters(collectors=("smi",))).smi.error == (
+        "Failed to initialize NVML: Driver/library version mismatch"
+    )
+
+
+def test_endless_output_is_cut_short(programs: Programs) -> None:
+    programs("nvidia-smi", "yes")
+    assert "more than" in (ask(Parameters(collectors=("smi",))).smi.error or "")
+
+
+def test_a_collector_that_crashes_is_alone(programs: Programs) -> None:
+    programs("ip", "echo '[{]'")
+    facts = ask(Parameters(collectors=("nics", *QUICK)))
+    with pytest.raises(Missing, match=r"nics: JSONDecodeError: "):
+        _ = facts.nics
+    assert set(facts.missing) == {"nics"}
+
+
+def test_nothing_is_left_on_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    ask(Parameters(collectors=QUICK))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_python_is_said_in_one_line(tmp_path: Path) -> None:
+    payload = build(Parameters(), become=False)
+    command = payload.command.replace("/usr/", "/no/")
+    environment = {"PATH": str(tmp_path)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], input=b"", capture_output=True, env=environment, check=False
+    )
+    with pytest.raises(NodeFailed, match="no Python 3 on the node; install python3 there"):
+        payload.answer(done.stdout, done.stderr)
+
+
+def test_sudos_password_comes_first_and_is_skipped_when_not_asked_for(programs: Programs) -> None:
+    """A sudo that asks reads one line; one that does not leaves it for the program to skip."""
+    programs("id", "echo 1000")
+    for reads in ("read -r password", ":"):
+        programs("sudo", f'{reads}; while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+        payload = build(Parameters(collectors=QUICK), password=PASSWORD)
+        assert PASSWORD.encode() not in payload.command.encode()
+        done = subprocess.run(
+            ["/bin/sh", "-c", payload.command],
+            input=payload.stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert payload.answer(done.stdout, done.stderr)["collectors"]["system"]["kernel"]
+
+
+def test_sudos_refusal_is_quoted(programs: Programs) -> None:
+    programs("id", "echo 1000")
+    programs("sudo", "echo 'sudo: 3 incorrect password attempts' >&2; exit 1")
+    payload = build(Parameters(), password=PASSWORD)
+    done = subprocess.run(
+        ["/bin/sh", "-c", payload.command], input=payload.stdin, capture_output=True, check=False
+    )
+    with pytest.raises(NodeFailed, match="no answer from the probe: sudo: 3 incorrect password attempts"):
+        payload.answer(done.stdout, done.stderr)
+
+
+def test_without_leave_for_sudo_the_probe_runs_as_it_is(programs: Programs) -> None:
+    programs("id", "echo 1000")
+    programs("sudo", "exit 1")
+    payload = build(Parameters(collectors=QUICK))
+    done = subprocess.run(
+        ["/bin/sh", "-c", payload.command], input=payload.stdin, capture_output=True, check=False
+    )
+    assert payload.answer(done.stdout)["collectors"]["system"]["kernel"] == os.uname().release
+
+
+@pytest.mark.parametrize(
+    ("stdout", "said"),
+    [
+        (b"", "no answer from the probe"),
+        (
+            b"Welcome\nThis account is not available.\n",
+            "no answer from the probe: This account is not available.",
+        ),
+        (frame(b"{}", "fedcba9876543210"), "an answer to another question"),
+        (frame(b"{}")[:100], "the answer broke off after 3 of 16 bytes"),
+        (frame(b"{}").replace(b"eJy", b"eJx"), "the answer is damaged"),
+        (b"x" * (ANSWER_LIMIT + 1), "the node printed 8388609 bytes"),
+        (frame(bytes(ANSWER_LIMIT + 1)), "the answer unpacks to more than"),
+    ],
+)
+def test_what_is_no_answer(stdout: bytes, said: str) -> None:
+    with pytest.raises(NodeFailed, match=said):
+        parse_answer(stdout, NONCE)
+
+
+def test_control_characters_of_a_node_do_not_reach_the_terminal() -> None:
+    with pytest.raises(NodeFailed) as failed:
+        parse_answer(b"", NONCE, stderr=b"\x1b[31mred\x07\n")
+    assert str(failed.value) == "no answer from the probe: [31mred"
+
+
+def test_completeness_is_known_without_waiting_for_the_end() -> None:
+    payload = build(Parameters())
+    whole = frame(b"{}", payload.nonce)
+    assert payload.complete(whole + b"bye")
+    assert not payload.complete(whole[:-8])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_node_side_is_python_3_6(name: str) -> None:
+    """What `ast` cannot refuse: modules, functions and arguments that came after 3.6."""
+    text = (NODE / f"{name}.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    later = {"dataclasses", "contextvars", "importlib.resources", "zoneinfo", "tomllib", "graphlib"}
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not imported & later
+    assert "annotations" not in text
+    arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+    assert not arguments & {"capture_output", "text", "missing_ok", "dirs_exist_ok", "strict"}
+    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache"}
+
+
+def test_what_is_sent_stays_small() -> None:
+    payload = build(Parameters())
+    assert len(payload.stdin) < 24_000
+    assert len(payload.command) < 1_000
+    assert "'" not in payload.command[len("exec /bin/sh -c '") : -1], "any login shell has to carry it"
+    assert "\n" not in payload.command
+
+
+def test_answers_are_json_of_one_schema() -> None:
+    facts = ask(Parameters(collectors=("system",)))
+    again = Facts.from_answer(json.loads(json.dumps(facts.to_answer())))
+    assert again == facts
+    with pytest.raises(NodeFailed, match=r"facts of schema 'gpuprov\.facts/2'; expected gpuprov\.facts/1"):
+        Facts.from_answer({"schema": "gpuprov.facts/2", "collectors": {}})
+    with pytest.raises(Missing, match="pci: not collected"):
+        _ = facts.pci
