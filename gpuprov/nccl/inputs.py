@@ -1,0 +1,69 @@
+"""What the derivation needs, taken from a node's facts and topology."""
+
+from __future__ import annotations
+
+import re
+
+from gpuprov.facts import Facts
+from gpuprov.nccl.networks import Nic
+from gpuprov.nccl.rdma import Hca
+from gpuprov.topology import Topology
+from gpuprov.topology.verdict import distance
+
+# Interfaces without a carrier of their own (IP over InfiniBand on some drivers, tunnels) report `unknown`.
+_UP = ("up", "unknown")
+
+
+def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic], list[Hca]]:
+    """Interfaces and RDMA ports of a node.
+
+    Args:
+        facts: the node's facts.
+        topology: its `nvidia-smi topo -m`, which tells how near each RDMA device is to a GPU.
+
+    Raises:
+        gpuprov.facts.Missing: the node did not tell its interfaces or RDMA devices.
+    """
+    near = _distances(topology) if topology else {}
+    nics = [
+        Nic(
+            name=nic.name,
+            kind=nic.kind,
+            up=nic.state in _UP,
+            speed=nic.speed,
+            addresses=nic.addresses,
+            mtu=nic.mtu,
+            driver=nic.driver,
+            master=nic.master,
+            numa=nic.numa_node,
+            infiniband=nic.infiniband,
+        )
+        for nic in facts.nics.values()
+    ]
+    hcas = [
+        Hca(
+            name=hca.name,
+            port=hca.port,
+            state=hca.state,
+            link_layer=hca.link_layer,
+            rate=gigabits(hca.rate),
+            interfaces=hca.interfaces,
+            gpu_distance=near.get(hca.name),
+        )
+        for hca in facts.hcas
+    ]
+    return nics, hcas
+
+
+def gigabits(rate: str) -> float:
+    """`400 Gb/sec (4X NDR)`, as sysfs writes a port's rate, in Gbit/s; 0 where it says nothing."""
+    found = re.match(r"\s*([\d.]+)\s*Gb", rate)
+    return float(found[1]) if found else 0.0
+
+
+def _distances(topology: Topology) -> dict[str, int]:
+    """RDMA device → distance to its nearest GPU."""
+    return {
+        nic.device: min(distance(topology.link(gpu, nic.name).kind) for gpu in topology.gpus)
+        for nic in topology.nics
+    }

@@ -1,0 +1,180 @@
+"""A node's networks, and which of them may carry NCCL's traffic: what is left when all else is excluded.
+
+Every exclusion has its reason, so that a person can object with a value of the site's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+_MADE_BY_SOFTWARE = re.compile(
+    r"docker|veth|cni|flannel|cali|cilium|lxc|lxd|podman|virbr|vnet|vmnet|br-|kube|nodelocaldns|weave|ovs"
+    r"|vxlan|geneve|gre|tun|tap|wg|tailscale|zt|dummy|ifb|sit|ip6tnl"
+)
+_MANAGEMENT = re.compile(r"mgmt|mgt|mngt|ipmi|bmc|idrac|oob|admin|usb")
+_STORAGE = re.compile(r"stor|nfs|ceph|san\d|iscsi|nvmeof")
+_MANAGEMENT_DRIVERS = {"cdc_ether", "rndis_host", "cdc_ncm"}
+_CLOUD_DRIVERS = {"ena", "gve", "mana", "hv_netvsc", "virtio_net", "vmxnet3"}
+_MUCH_SLOWER = 10
+# Taken where there is nothing else: a hypervisor has its address on a bridge, a container on a veth.
+_LAST_RESORT = {"bridge": "a bridge", "virtual": "virtual"}
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network interface.
+
+    Attributes:
+        kind: `physical`, `bond`, `vlan`, `bridge` or `virtual`.
+        speed: Mbit/s; None where the driver does not say.
+        addresses: with prefix length, `10.0.0.5/24`.
+        master: the bond or bridge it is part of.
+        parent: the interface a VLAN stands on.
+        infiniband: IP over InfiniBand.
+    """
+
+    name: str
+    kind: str = "physical"
+    up: bool = True
+    speed: int | None = None
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    driver: str | None = None
+    master: str | None = None
+    parent: str | None = None
+    numa: int | None = None
+    infiniband: bool = False
+    default_route: bool = False
+
+    @property
+    def routable(self) -> list[Address]:
+        """Addresses that another node can reach: neither loopback nor link-local."""
+        parsed = (ipaddress.ip_interface(address) for address in self.addresses)
+        return [address for address in parsed if not (address.is_link_local or address.is_loopback)]
+
+    @property
+    def ipv6_only(self) -> bool:
+        """Whether only IPv6 reaches it."""
+        return bool(self.routable) and all(address.version == 6 for address in self.routable)
+
+    @property
+    def wire(self) -> str:
+        """The interface that a VLAN shares with others; its own name for any other."""
+        return self.parent or (self.name.partition(".")[0] if self.kind == "vlan" else self.name)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The interfaces chosen (several are rails of equal speed), why, and why not each of the others."""
+
+    nics: tuple[Nic, ...]
+    reason: str
+    excluded: dict[str, str]
+    doubts: tuple[str, ...] = ()
+
+
+def choose(nics: Iterable[Nic]) -> Choice:
+    """The networks for NCCL's sockets: the fastest that reach other nodes."""
+    excluded: dict[str, str] = {}
+    left: list[Nic] = []
+    for nic in sorted(nics, key=_order):
+        against = reason_against(nic)
+        if against:
+            excluded[nic.name] = against
+        else:
+            left.append(nic)
+    if any(nic.kind not in _LAST_RESORT for nic in left):
+        excluded |= {nic.name: _LAST_RESORT[nic.kind] for nic in left if nic.kind in _LAST_RESORT}
+        left = [nic for nic in left if nic.kind not in _LAST_RESORT]
+    if not left:
+        return Choice((), "no interface reaches another node", excluded)
+    if all(nic.driver in _CLOUD_DRIVERS or nic.speed is None for nic in left):
+        return _by_route(left, excluded)
+    return _by_speed(left, excluded)
+
+
+def reason_against(nic: Nic) -> str | None:
+    """Why an interface cannot carry traffic between nodes, whatever else there is; None if it can."""
+    return next((reason for holds, reason in _reasons(nic) if holds), None)
+
+
+def _reasons(nic: Nic) -> Iterator[tuple[bool, str]]:
+    name = nic.name.lower()
+    yield nic.name == "lo", "loopback"
+    yield _MADE_BY_SOFTWARE.match(name) is not None, "made by a container engine, a hypervisor or a VPN"
+    yield nic.master is not None, f"part of {nic.master}"
+    yield not nic.up, "down"
+    management = _MANAGEMENT.search(name) is not None or nic.driver in _MANAGEMENT_DRIVERS
+    yield management, "management by its name or driver"
+    yield _STORAGE.search(name) is not None, "storage by its name"
+    yield not nic.routable, "no address that another node can reach"
+
+
+def _by_route(left: list[Nic], excluded: dict[str, str]) -> Choice:
+    """Clouds and virtual machines do not tell a speed that counts: the default route does."""
+    routed = [nic for nic in left if nic.default_route] or left[:1]
+    rest = {nic.name: "not on the default route" for nic in left if nic not in routed}
+    known = any(nic.default_route for nic in left)
+    doubt = (
+        () if known or not rest else (f"{routed[0].name} was taken by its name: no default route is known",)
+    )
+    driver = f" ({routed[0].driver})" if routed[0].driver else ""
+    reason = f"carries the default route{driver}" if known else f"the first with an address{driver}"
+    return Choice(tuple(routed[:1]), reason, excluded | rest, doubt)
+
+
+def _by_speed(left: list[Nic], excluded: dict[str, str]) -> Choice:
+    top = max(nic.speed or 0 for nic in left)
+    fastest = [nic for nic in left if nic.speed == top]
+    slower = {nic.name: _slower(nic, top) for nic in left if nic not in fastest}
+    rails, shared, doubts = _one_a_wire(fastest)
+    count = f"{len(rails)} rails of " if len(rails) > 1 else "the fastest network with an address, "
+    kind = {"bond": " (bond)", "vlan": " (VLAN)"}.get(
+        rails[0].kind, " (IPoIB)" if rails[0].infiniband else ""
+    )
+    return Choice(tuple(rails), f"{count}{_gigabits(top)}{kind}", excluded | slower | shared, tuple(doubts))
+
+
+def _slower(nic: Nic, top: int) -> str:
+    if nic.speed is None:
+        return "its speed is not known"
+    kind = "management" if nic.speed * _MUCH_SLOWER <= top else "left to storage and services"
+    return f"{kind}: {_gigabits(nic.speed)} beside {_gigabits(top)}"
+
+
+def _one_a_wire(nics: list[Nic]) -> tuple[list[Nic], dict[str, str], list[str]]:
+    """Of several networks on one wire (VLANs) one: that of the largest MTU; which one it is stays a doubt."""
+    wires: dict[str, list[Nic]] = defaultdict(list)
+    for nic in nics:
+        wires[nic.wire].append(nic)
+    rails: list[Nic] = []
+    shared: dict[str, str] = {}
+    doubts: list[str] = []
+    for wire, sharing in wires.items():
+        best = max(sharing, key=lambda nic: (nic.mtu or 0, nic.kind == "vlan"))
+        rails.append(best)
+        shared |= {nic.name: f"shares {wire} with {best.name}" for nic in sharing if nic is not best}
+        if len(sharing) > 1:
+            names = ", ".join(nic.name for nic in sharing)
+            doubts.append(f"{names} are networks on one wire, {best.name} was taken: say which is meant")
+    return rails, shared, doubts
+
+
+def _gigabits(speed: int) -> str:
+    return f"{speed / 1000:g} Gb/s"
+
+
+def _order(nic: Nic) -> list[tuple[int, str]]:
+    """eth2 before eth10."""
+    return natural(nic.name)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key in which numbers count as numbers: `mlx5_2` before `mlx5_10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,0 +1,175 @@
+"""Which RDMA ports NCCL shall use: active, fastest, one link layer, near the GPUs where that is known."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuprov.nccl.networks import Nic, natural, reason_against
+
+_ROCE_V2 = "RoCE v2"
+# Azure's accelerated networking shows an RDMA device that carries no RDMA traffic.
+_NO_RDMA_BEHIND = ("mlx5_an",)
+_AWS_EFA = ("efa", "rdmap")
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An entry of a port's GID table: index, type (`IB/RoCE v1`, `RoCE v2`) and the address in IPv6 form."""
+
+    index: int
+    type: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Hca:
+    """A port of an RDMA device.
+
+    Attributes:
+        state: `ACTIVE`, `DOWN`, `INIT`, …
+        link_layer: `InfiniBand`, `Ethernet` (RoCE) or `Unspecified` (EFA).
+        rate: Gbit/s.
+        interfaces: network interfaces of the same device.
+        gpu_distance: 0 (NVLink) to 6 (other socket) to the nearest GPU, as `gpuprov.topology` counts;
+            None where it is not known.
+    """
+
+    name: str
+    port: int = 1
+    state: str = "ACTIVE"
+    link_layer: str = "InfiniBand"
+    rate: float = 0.0
+    interfaces: tuple[str, ...] = ()
+    gids: tuple[Gid, ...] = ()
+    gpu_distance: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.port}"
+
+    @property
+    def is_efa(self) -> bool:
+        """Whether it is an EFA of AWS, which NCCL reaches through libfabric, not as InfiniBand."""
+        return self.link_layer not in ("InfiniBand", "Ethernet") and self.name.startswith(_AWS_EFA)
+
+
+@dataclass(frozen=True)
+class Rails:
+    """The ports chosen, why, and why not each of the others; empty `hcas` means that RDMA is off."""
+
+    hcas: tuple[Hca, ...]
+    reason: str
+    excluded: dict[str, str]
+
+    @property
+    def roce(self) -> bool:
+        """Whether the rails are Ethernet."""
+        return bool(self.hcas) and self.hcas[0].link_layer == "Ethernet"
+
+
+_THROUGH_CPU = 4
+
+
+def choose_rails(hcas: Iterable[Hca], nics: Mapping[str, Nic]) -> Rails:
+    """The RDMA ports for NCCL; `nics` are the node's interfaces by name."""
+    excluded: dict[str, str] = {}
+    left: list[Hca] = []
+    for hca in sorted(hcas, key=lambda hca: natural(str(hca))):
+        against = _reason_against(hca, nics)
+        if against:
+            excluded[str(hca)] = against
+        else:
+            left.append(hca)
+    if not left:
+        return Rails((), _nothing_left(excluded), excluded)
+    for narrow in (_one_link_layer, _fastest, _near_gpus):
+        left = narrow(left, excluded)
+    kind = "RoCE" if left[0].link_layer == "Ethernet" else "InfiniBand"
+    amount = f"{len(left)} {kind} rails" if len(left) > 1 else f"one {kind} port"
+    return Rails(tuple(left), f"{amount} of {left[0].rate:g} Gb/s, active", excluded)
+
+
+def _nothing_left(excluded: Mapping[str, str]) -> str:
+    if not excluded:
+        return "the node has no RDMA device"
+    return "no RDMA port can be used: " + ", ".join(f"{name} {why}" for name, why in excluded.items())
+
+
+def _reason_against(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
+    if hca.is_efa:
+        return "is an EFA: NCCL reaches it through the aws-ofi-nccl plugin"
+    if hca.name.startswith(_NO_RDMA_BEHIND):
+        return "belongs to Azure's accelerated networking, without RDMA"
+    if hca.state.upper() != "ACTIVE":
+        return f"is {hca.state.upper() or 'in an unknown state'}"
+    if hca.link_layer not in ("InfiniBand", "Ethernet"):
+        return f"has link layer {hca.link_layer or 'unknown'}"
+    if hca.link_layer == "Ethernet":
+        return _reason_against_roce(hca, nics)
+    return None
+
+
+def _reason_against_roce(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
+    """RoCE speaks IP: the interface of the port, or the bond it is part of, must be fit for it."""
+    mine = [nics[name] for name in hca.interfaces if name in nics]
+    carriers = {(nics.get(nic.master) or nic) if nic.master else nic for nic in mine}
+    reasons = {reason_against(nic) for nic in carriers}
+    if not carriers or None in reasons:
+        return None
+    names = ", ".join(sorted(nic.name for nic in carriers))
+    return f"stands on {names}: {', '.join(sorted(reason for reason in reasons if reason))}"
+
+
+def _one_link_layer(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+    """NCCL cannot mix InfiniBand and RoCE: the one of more bandwidth, InfiniBand when equal."""
+    total = {
+        layer: sum(h.rate for h in left if h.link_layer == layer) for layer in ("InfiniBand", "Ethernet")
+    }
+    best = max(total, key=lambda layer: total[layer])
+    if not any(hca.link_layer == best for hca in left):
+        best = left[0].link_layer
+    return _keep(left, excluded, lambda hca: hca.link_layer == best, f"is not {best}, as the rails are")
+
+
+def _fastest(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+    top = max(hca.rate for hca in left)
+    return _keep(left, excluded, lambda hca: hca.rate == top, f"is slower than the rails' {top:g} Gb/s")
+
+
+def _near_gpus(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+    """Where some ports share a PCIe switch with GPUs, the others are for storage and services."""
+    if not any(_is_near(hca) for hca in left):
+        return left
+    return _keep(left, excluded, _is_near, "has no GPU near it, others have: left to storage and services")
+
+
+def _is_near(hca: Hca) -> bool:
+    return hca.gpu_distance is not None and hca.gpu_distance < _THROUGH_CPU
+
+
+def _keep(left: list[Hca], excluded: dict[str, str], fits: Callable[[Hca], bool], reason: str) -> list[Hca]:
+    excluded |= {str(hca): reason for hca in left if not fits(hca)}
+    return [hca for hca in left if fits(hca)]
+
+
+def gid_index(hcas: Iterable[Hca]) -> tuple[int | None, str]:
+    """The GID index of RoCE v2 that holds on all ports, and the reason; None where there is no such index."""
+    tables = [{gid.index: gid for gid in hca.gids if _usable(gid)} for hca in hcas]
+    if not all(tables):
+        return None, "the GID tables are not known; NCCL 2.21 and later finds the index itself"
+    common = set.intersection(*(set(table) for table in tables))
+    if not common:
+        return None, "the ports' RoCE v2 GIDs have different indexes; NCCL 2.21 and later finds each itself"
+    best = min(common, key=lambda index: (_family(tables[0][index]) != 4, index))
+    family = f"IPv{_family(tables[0][best])}"
+    return best, f"RoCE v2 with the port's {family} address, the same index on {len(tables)} ports"
+
+
+def _usable(gid: Gid) -> bool:
+    address = ipaddress.IPv6Address(gid.address)
+    return gid.type == _ROCE_V2 and not address.is_link_local and int(address) != 0
+
+
+def _family(gid: Gid) -> int:
+    return 4 if ipaddress.IPv6Address(gid.address).ipv4_mapped else 6
