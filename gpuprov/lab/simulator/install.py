@@ -1,0 +1,137 @@
+"""Puts the simulator into a node's root tree, before the node boots."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from gpuprov.lab.simulator.machines import for_node, pci_devices
+from gpuprov.lab.simulator.node.files import HOME
+
+PROGRAMS = Path("usr/lib/gpuprov-sim")
+HOOK = """\
+# The simulator's stand-ins exist while the packages that they stand in for are unpacked.
+post-invoke=/usr/lib/gpuprov-sim/arrange
+"""
+LAUNCHER = """\
+#!/usr/bin/python3 -I
+import sys
+
+sys.path.insert(0, "/usr/lib/gpuprov-sim")
+from node.main import main
+
+sys.exit(main("{name}", sys.argv[1:]))
+"""
+# Of kmod's programs, those that would speak to the kernel; where they lie differs between releases.
+KMOD_PROGRAMS = ("modprobe", "rmmod", "insmod", "lsmod")
+# Debian keeps nvidia-smi aside and links it as an alternative; NVIDIA's packages put it into /usr/bin.
+DRIVER_PROGRAMS = (
+    "/usr/lib/nvidia/current/nvidia-smi",
+    "/usr/bin/nvidia-smi",
+    "/usr/bin/nvidia-persistenced",
+    "/usr/bin/nv-fabricmanager",
+)
+
+
+def install(root: Path, machine: str) -> None:
+    """Make a node whose root tree this is play a machine; doing it again changes the machine.
+
+    Raises:
+        InvalidInput: no such machine.
+    """
+    description = for_node(machine)
+    _copy_program(root)
+    home = root / HOME
+    if home.exists():
+        shutil.rmtree(home)
+    home.mkdir(parents=True)
+    (home / "machine.json").write_text(json.dumps(description, indent=1) + "\n")
+    for device in pci_devices(machine):
+        _write_pci_device(home / "pci" / device["address"], device)
+    targets = [*_kmod_paths(root), *DRIVER_PROGRAMS]
+    (root / PROGRAMS / "targets").write_text("".join(f"{target}\n" for target in targets))
+    for target in targets:
+        _divert(root, target)
+    _write(root / "etc/dpkg/dpkg.cfg.d/gpuprov-sim", HOOK)
+    subprocess.run([root / PROGRAMS / "arrange", root], check=True)
+    wanted = root / "etc/systemd/system/sysinit.target.wants/gpuprov-sim.service"
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted.unlink(missing_ok=True)
+    wanted.symlink_to("/usr/lib/systemd/system/gpuprov-sim.service")
+
+
+def nspawn_arguments(root: Path, machine: str) -> list[str]:
+    """Arguments that make systemd-nspawn show the PCI devices and leave room for the driver's files.
+
+    Args:
+        root: the node's root tree, with the simulator installed.
+        machine: its machine; all of them need the same arguments today.
+    """
+    return [
+        f"--bind-ro={root / HOME / 'pci'}:/sys/bus/pci/devices",
+        "--tmpfs=/proc/driver",
+        "--tmpfs=/sys/module",
+    ]
+
+
+def _copy_program(root: Path) -> None:
+    programs = root / PROGRAMS
+    if programs.exists():
+        shutil.rmtree(programs)
+    with as_file(files(__package__)) as package:
+        for folder in ("node", "layouts"):
+            shutil.copytree(package / folder, programs / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(package / "arrange", programs / "arrange")
+        _write(
+            root / "usr/lib/systemd/system/gpuprov-sim.service",
+            (package / "gpuprov-sim.service").read_text(),
+        )
+    (programs / "arrange").chmod(0o755)
+    for name in {Path(target).name for target in DRIVER_PROGRAMS} | {*KMOD_PROGRAMS, "gpuprov-sim"}:
+        _write(programs / "bin" / name, LAUNCHER.format(name=name))
+        (programs / "bin" / name).chmod(0o755)
+    link = root / "usr/sbin/gpuprov-sim"
+    link.unlink(missing_ok=True)
+    link.symlink_to("/usr/lib/gpuprov-sim/bin/gpuprov-sim")
+
+
+def _kmod_paths(root: Path) -> list[str]:
+    contents = root / "var/lib/dpkg/info/kmod.list"
+    paths = contents.read_text().splitlines() if contents.exists() else []
+    return [path for path in paths if Path(path).name in KMOD_PROGRAMS and "/share/" not in path]
+
+
+def _divert(root: Path, target: str) -> None:
+    subprocess.run(
+        [
+            *("dpkg-divert", "--quiet", "--root", str(root), "--local", "--rename"),
+            *("--add", "--divert", f"{target}.distrib", target),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:
+    """A PCI device as sysfs shows it, with the head of its configuration space for lspci."""
+    numbers = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class")
+    for name in numbers:
+        _write(folder / name, f"0x{device[name]}\n")
+    vendor, model, subsystem_vendor, subsystem, kind = (int(device[name], 16) for name in numbers)
+    _write(folder / "numa_node", f"{device['numa_node']}\n")
+    _write(folder / "irq", "0\n")
+    _write(folder / "enable", "1\n")
+    _write(folder / "resource", "0x0000000000000000 0x0000000000000000 0x0000000000000000\n" * 7)
+    header = struct.pack("<HHHHB3s", vendor, model, 0, 0, 0, kind.to_bytes(3, "little"))
+    tail = struct.pack("<HH", subsystem_vendor, subsystem)
+    (folder / "config").write_bytes((header.ljust(0x2C, b"\0") + tail).ljust(64, b"\0"))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

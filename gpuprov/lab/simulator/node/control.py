@@ -1,0 +1,60 @@
+"""gpuprov-sim: boots the simulated drivers, puts faults in and takes them out. For tests, on the node."""
+
+from __future__ import annotations
+
+import sys
+import syslog
+
+from .files import Files
+from .kernel import Kernel
+
+FAULTS = {
+    "gpu-lost": "INDEX: the GPU falls off the bus (Xid 79)",
+    "hang": "nvidia-smi never answers",
+    "mismatch": "NVML refuses as if the library were of another version",
+    "no-devices": "the driver finds no GPU",
+    "xid": "INDEX CODE: an Xid message in the journal, nothing else",
+}
+_USAGE = "usage: gpuprov-sim boot | status | fault NAME [ARGUMENT ...] | mend\n" + "\n".join(
+    f"  fault {name:<12}{meaning}" for name, meaning in FAULTS.items()
+)
+
+
+def control(files: Files, arguments: list[str]) -> int:
+    """Run one command; exit status 2 for a wrong one. `mend` takes all faults out again."""
+    kernel = Kernel(files)
+    match arguments:
+        case ["boot"]:
+            kernel.boot()
+        case ["status"]:
+            sys.stdout.write(f"{kernel.machine.name}: {', '.join(kernel.modules()) or 'no driver loaded'}\n")
+        case ["mend"]:
+            with kernel.state.change() as state:
+                state["faults"] = {}
+        case ["fault", "gpu-lost", index] if _has(kernel, index):
+            _put_in(kernel, "gpu-lost", [index])
+            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
+        case ["fault", "xid", index, code] if _has(kernel, index):
+            _xid(kernel, int(index), f"{code}, pid='<unknown>', name=<unknown>")
+        case ["fault", ("hang" | "mismatch" | "no-devices") as name]:
+            _put_in(kernel, name, [])
+        case _:
+            sys.stderr.write(_USAGE + "\n")
+            return 2
+    return 0
+
+
+def _has(kernel: Kernel, index: str) -> bool:
+    return index.isdigit() and int(index) < len(kernel.machine.gpus)
+
+
+def _put_in(kernel: Kernel, name: str, arguments: list[str]) -> None:
+    with kernel.state.change() as state:
+        faults = state.setdefault("faults", {})
+        faults[name] = faults.get(name, []) + arguments
+
+
+def _xid(kernel: Kernel, index: int, text: str) -> None:
+    place = kernel.machine.gpus[index].address.removesuffix(".0")
+    syslog.openlog("kernel", 0, syslog.LOG_USER)
+    syslog.syslog(syslog.LOG_ERR, f"NVRM: Xid (PCI:{place}): {text}")

@@ -1,0 +1,102 @@
+"""The driver as a program meets it: library over kernel module, or the reason why not."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from .files import Files
+from .kernel import Kernel
+from .machine import Gpu
+from .settings import Settings
+
+_LIBRARY = "libnvidia-ml.so"
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+)
+
+
+class NvmlError(Exception):
+    """NVML refuses; `code` is nvidia-smi's exit status (nvmlReturn_t of nvml.h)."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Driver:
+    """An initialised driver. Raises NvmlError, in nvidia-smi's words, when initialisation fails."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.kernel = Kernel(files)
+        self.machine = self.kernel.machine
+        self.settings = Settings(self.kernel)
+        faults = self.settings.faults()
+        if "hang" in faults:
+            _hang()
+        library = library_version(files)
+        if library is None:
+            raise NvmlError(12, _LIBRARY_MISSING)
+        loaded = self.kernel.modules().get("nvidia")
+        if loaded is None:
+            raise NvmlError(9, _NOT_LOADED)
+        if loaded["version"] != library or "mismatch" in faults:
+            raise NvmlError(18, _MISMATCH + nvml_version(library))
+        self.version = library
+        self.settings.settle()
+        self.gpus = self._working_gpus(loaded["flavour"], faults)
+
+    @property
+    def branch(self) -> int:
+        return int(self.version.split(".")[0])
+
+    def lost(self, gpu: Gpu) -> bool:
+        """Whether a GPU fell off the bus."""
+        return str(gpu.index) in self.settings.faults().get("gpu-lost", [])
+
+    def fabric_manager_runs(self) -> bool:
+        """Whether the fabric manager's process is alive."""
+        pid_file = self.files.at("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
+        return pid_file.exists() and Path(f"/proc/{pid_file.read_text().strip()}").exists()
+
+    def _working_gpus(self, flavour: str, faults: dict[str, object]) -> list[Gpu]:
+        if flavour not in self.machine.model.modules or "no-devices" in faults:
+            return []
+        return list(self.machine.gpus)
+
+
+def library_version(files: Files) -> str | None:
+    """The version of the NVML library that the loader finds, by the name of the file behind its link."""
+    for folder in _LIBRARY_FOLDERS:
+        link = files.at(folder) / f"{_LIBRARY}.1"
+        match = re.fullmatch(re.escape(_LIBRARY) + r"\.(\d+(\.\d+)+)", link.resolve().name)
+        if link.exists() and match:
+            return match[1]
+    return None
+
+
+def nvml_version(library: str) -> str:
+    """NVML's own idea of its version: the first two numbers (580.159 of 580.159.04)."""
+    return ".".join(library.split(".")[:2])
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+_NOT_LOADED = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running.\n"
+)
+_LIBRARY_MISSING = (
+    f"NVIDIA-SMI couldn't find {_LIBRARY} library in your system. "
+    "Please make sure that the NVIDIA Display Driver is properly installed and present in your system.\n"
+    f"Please also try adding directory that contains {_LIBRARY} to your system PATH."
+)
+_MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: "

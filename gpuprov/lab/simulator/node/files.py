@@ -1,0 +1,75 @@
+"""Every path of a node that the simulator reads or writes, under a root that tests move elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT_VARIABLE = "GPUPROV_SIMULATOR_ROOT"
+"""Environment variable that names a node's root tree; unset means that this program runs on the node."""
+
+HOME = "var/lib/gpuprov-sim"
+RUN = "run/gpuprov-sim"
+
+
+@dataclass(frozen=True)
+class Files:
+    """The node's file system as the simulator uses it."""
+
+    root: Path
+
+    @classmethod
+    def here(cls) -> Files:
+        """The node that this program runs on, or the root tree named by GPUPROV_SIMULATOR_ROOT."""
+        return cls(Path(os.environ.get(ROOT_VARIABLE, "/")))
+
+    @property
+    def real(self) -> bool:
+        """Whether this is a running node, where device nodes can be made and processes looked up."""
+        return self.root == Path("/")
+
+    def at(self, path: str) -> Path:
+        """An absolute path of the node, as seen from this program."""
+        return self.root / path.lstrip("/")
+
+    @property
+    def machine(self) -> Path:
+        """What hardware the node has: written once, before its first boot."""
+        return self.root / HOME / "machine.json"
+
+    @property
+    def durable_state(self) -> Path:
+        """What a GPU keeps without power: ECC and MIG mode."""
+        return self.root / HOME / "durable.json"
+
+    @property
+    def pci(self) -> Path:
+        """The devices bound (read-only) over /sys/bus/pci/devices, writable here."""
+        return self.root / HOME / "pci"
+
+    @property
+    def boot_state(self) -> Path:
+        """What a driver knows until the next boot; on a tmpfs."""
+        return self.root / RUN / "state.json"
+
+    @property
+    def kernel_choice(self) -> Path:
+        """A file that names the booted kernel release, for when it is not the newest one in /boot."""
+        return self.root / "etc/gpuprov-sim/kernel"
+
+    @property
+    def proc_driver(self) -> Path:
+        return self.root / "proc/driver/nvidia"
+
+    @property
+    def proc_switches(self) -> Path:
+        return self.root / "proc/driver/nvidia-nvswitch/devices"
+
+    @property
+    def sys_module(self) -> Path:
+        return self.root / "sys/module"
+
+    @property
+    def dev(self) -> Path:
+        return self.root / "dev"

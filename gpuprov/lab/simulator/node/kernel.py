@@ -1,0 +1,139 @@
+"""The kernel's side of a driver: a boot, modules that load and unload, and what is lost with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .files import Files
+from .machine import Machine
+from .modprobe import blacklisted, booted_kernel, listed_for_boot, module_field, module_file
+from .publish import publish
+from .store import Store
+
+REQUIRES = {
+    "nvidia": None,
+    "nvidia_uvm": "nvidia",
+    "nvidia_modeset": "nvidia",
+    "nvidia_drm": "nvidia_modeset",
+    "nvidia_peermem": "nvidia",
+    "nouveau": None,
+}
+"""The modules that are simulated, each with the one it stands on."""
+
+
+class ModuleError(Exception):
+    """A module cannot be loaded or unloaded; the text is the kernel's own word for it."""
+
+
+class Kernel:
+    """The node's modules and everything that a reboot forgets."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.machine = Machine.load(files)
+        self.state = Store(files.boot_state)
+        self.durable = Store(files.durable_state)
+
+    def modules(self) -> dict[str, dict[str, str]]:
+        """The loaded modules by name; NVIDIA's with `version` and `flavour` ("open" or "proprietary")."""
+        modules: dict[str, dict[str, str]] = self.state.read().get("modules", {})
+        return modules
+
+    def boot(self) -> None:
+        """Forget the last boot; then load what the PCI ids and modules-load.d ask for.
+
+        nouveau, which every distribution's kernel brings, comes first unless it is blacklisted, and keeps
+        NVIDIA's module from binding.
+        """
+        with self.state.change() as state:
+            state.clear()
+            state |= {"kernel": booted_kernel(self.files), "modules": {}, "gpus": {}, "faults": {}}
+        self.make_pending_modes_current()
+        if not blacklisted(self.files, "nouveau"):
+            self.load("nouveau")
+            return
+        publish(self.files, self.machine, {})
+        kernel = self.running(self.state.read())
+        wanted = [] if blacklisted(self.files, "nvidia") else ["nvidia", "nvidia_uvm"]
+        wanted += [name.replace("-", "_") for name in listed_for_boot(self.files)]
+        for name in wanted:
+            if name in REQUIRES and self._file_of(name, kernel) is not None:
+                self.load(name)
+
+    def load(self, name: str) -> None:
+        """Load a module and those it stands on, at the version that lies on disk now.
+
+        Raises ModuleError when the file is missing or another driver holds the GPUs.
+        """
+        required = REQUIRES[name]
+        if required is not None:
+            self.load(required)
+        with self.state.change() as state:
+            modules = state.setdefault("modules", {})
+            if name in modules:
+                return
+            modules[name] = self._facts_of(name, modules, self.running(state))
+            publish(self.files, self.machine, modules)
+
+    def unload(self, name: str) -> None:
+        """Unload a module and those that stand on it.
+
+        Raises ModuleError when it is not loaded or a program holds the GPUs.
+        """
+        with self.state.change() as state:
+            modules = state.get("modules", {})
+            if name not in modules:
+                raise ModuleError(f"Module {name} is not currently loaded")
+            if name == "nvidia" and self.holder(state) is not None:
+                raise ModuleError(f"Module {name} is in use")
+            for dependant in [*self.dependants(name, modules), name]:
+                modules.pop(dependant, None)
+            if name == "nvidia":
+                state["gpus"] = {}
+            publish(self.files, self.machine, modules)
+
+    def dependants(self, name: str, modules: dict[str, Any]) -> list[str]:
+        """The loaded modules that stand on one, the outermost first."""
+        direct = [other for other, required in REQUIRES.items() if required == name and other in modules]
+        return [deeper for other in direct for deeper in [*self.dependants(other, modules), other]]
+
+    def holder(self, state: dict[str, Any]) -> int | None:
+        """The process id of the persistence daemon, if it lives."""
+        process = state.get("daemon")
+        return process if process is not None and Path(f"/proc/{process}").exists() else None
+
+    def make_pending_modes_current(self) -> None:
+        """What a power cycle or a GPU reset does: pending ECC and MIG modes become current."""
+        if os.geteuid() == 0 or not self.files.real:
+            with self.durable.change() as durable:
+                for modes in durable.values():
+                    for mode in modes.values():
+                        mode["current"] = mode["pending"]
+
+    def running(self, state: dict[str, Any]) -> str:
+        """The release of the simulated running kernel, or '' when the node has none."""
+        return str(state["kernel"]) if "kernel" in state else booted_kernel(self.files)
+
+    def _facts_of(self, name: str, modules: dict[str, Any], kernel: str) -> dict[str, str]:
+        rival = "nvidia" if name == "nouveau" else "nouveau"
+        if rival in modules:
+            raise ModuleError(f"could not insert '{name}': No such device")
+        if name == "nouveau":
+            return {}
+        path = self._file_of(name, kernel)
+        if path is None:
+            raise ModuleError(f"Module {name} not found in directory /lib/modules/{kernel}")
+        terms = module_field(path, "license")
+        flavour = "open" if "MIT" in terms or "GPL" in terms else "proprietary"
+        return {"version": module_field(path, "version"), "flavour": flavour}
+
+    def _file_of(self, name: str, kernel: str) -> Path | None:
+        """The module's own file; the smaller modules lie beside nvidia's, named after it."""
+        core = module_file(self.files, kernel)
+        if core is None or name == "nvidia":
+            return core
+        stem, suffix = core.name.split(".ko")
+        sibling = core.with_name(f"{stem}-{name.removeprefix('nvidia_')}.ko{suffix}")
+        return sibling if sibling.is_file() else None

@@ -1,0 +1,134 @@
+"""Fills in the layouts: the text and XML of `nvidia-smi -q`, the columns of `--query-gpu`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+LAYOUTS = Path(__file__).parent.parent / "layouts"
+
+_RANGE = re.compile(r"(\d*):(\d*)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry of `nvidia-smi -q`; depth counts from 0, None for an output that does not show it."""
+
+    label: str | None
+    label_depth: int
+    tag: str | None
+    tag_depth: int
+    value: str
+    sections: frozenset[str]
+    extra: bool
+    hexadecimal: bool
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of `--query-gpu`: the name it prints in the header, and what it answers."""
+
+    name: str
+    unit: str
+    value: str
+
+
+def query_lines(branch: int, features: frozenset[str]) -> list[Line]:
+    """The entries that a driver branch shows of a GPU with these features."""
+    lines: list[Line] = []
+    hidden_below: int | None = None
+    for label, tag, value, marks in _rows("query.txt", 4):
+        depth = _depth(tag if label.strip() == "-" else label)
+        if hidden_below is not None and depth > hidden_below:
+            continue
+        words = marks.split()
+        hidden_below = None if all(_applies(word, branch, features) for word in words) else depth
+        if hidden_below is None:
+            lines.append(_line(label, tag, value, words, lines))
+    return lines
+
+
+def query_text(lines: list[Line], values: Mapping[str, str], sections: frozenset[str]) -> Iterator[str]:
+    """The text of one GPU; with sections, only those (as `-q -d` does)."""
+    for line in lines:
+        chosen = bool(line.sections & sections) if sections else not line.extra
+        if line.label is None or not chosen:
+            continue
+        label = "    " * (line.label_depth + 1) + line.label
+        yield f"{label:<55}: {line.value.format_map(values)}" if line.value else label
+
+
+def query_xml(lines: list[Line], values: Mapping[str, str], clocks: list[str]) -> Iterator[str]:
+    """The XML between <gpu> and </gpu>, `clocks` standing for the list of supported clocks."""
+    entries = [line for line in lines if line.tag is not None and not line.extra]
+    open_tags: list[str] = []
+    for position, line in enumerate(entries):
+        while len(open_tags) > line.tag_depth:
+            yield "\t" * (len(open_tags) + 1) + f"</{open_tags.pop()}>"
+        indent = "\t" * (line.tag_depth + 2)
+        value = escape(line.value.format_map(values))
+        following = entries[position + 1].tag_depth if position + 1 < len(entries) else 0
+        if line.tag == "SUPPORTED_CLOCKS":
+            yield from clocks
+        elif line.tag == "TEXT":
+            yield indent + value
+        elif following > line.tag_depth or not value:
+            yield f"{indent}<{line.tag}>"
+            open_tags.append(str(line.tag))
+        else:
+            bare = value.removeprefix("0x") if line.hexadecimal else value
+            yield f"{indent}<{line.tag}>{bare}</{line.tag}>"
+    while open_tags:
+        yield "\t" * (len(open_tags) + 1) + f"</{open_tags.pop()}>"
+
+
+def query_fields() -> dict[str, Field]:
+    """Every name that `--query-gpu` knows, aliases included."""
+    return {
+        name: Field(names.split()[0], unit.strip(), value)
+        for names, unit, value in _rows("fields.txt", 3)
+        for name in names.split()
+    }
+
+
+def _rows(layout: str, columns: int) -> Iterator[list[str]]:
+    for row in (LAYOUTS / layout).read_text().splitlines():
+        if row.strip() and not row.startswith("#"):
+            cells = row.split("|")
+            yield [cell.rstrip() for cell in cells[:2]] + [
+                cell.strip() for cell in (cells[2:] + [""] * columns)[: columns - 2]
+            ]
+
+
+def _applies(word: str, branch: int, features: frozenset[str]) -> bool:
+    match = _RANGE.fullmatch(word)
+    if match:
+        return int(match[1] or 0) <= branch <= int(match[2] or 9999)
+    if word.startswith("!"):
+        return word[1:] not in features
+    return word.isupper() or word == "hex" or word.startswith("+") or word in features
+
+
+def _line(label: str, tag: str, value: str, words: list[str], before: list[Line]) -> Line:
+    """A row as a Line; a nested row belongs to the section of the row above it."""
+    label_depth, tag_depth = _depth(label), _depth(tag)
+    nested = max(label_depth, tag_depth) > 0
+    sections = frozenset(word.lstrip("+") for word in words if word.lstrip("+").isupper())
+    return Line(
+        label=None if label.strip() == "-" else re.sub("_$", " ", label.strip()),
+        label_depth=label_depth,
+        tag=None if tag.strip() == "-" else tag.strip(),
+        tag_depth=tag_depth,
+        value=value,
+        sections=before[-1].sections if nested and before else sections,
+        extra=before[-1].extra if nested and before else any(word.startswith("+") for word in words),
+        hexadecimal="hex" in words,
+    )
+
+
+def _depth(cell: str) -> int:
+    """Four spaces a level; every tag column starts with one space after its bar."""
+    return (len(cell) - len(cell.lstrip())) // 4

@@ -1,0 +1,96 @@
+"""The hardware of a node, as `machine.json` describes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .files import Files
+
+
+@dataclass(frozen=True)
+class Model:
+    """What all GPUs of one model have in common. Clocks in MHz, power in watts."""
+
+    name: str
+    device: dict[str, str]
+    features: frozenset[str]
+    modules: tuple[str, ...]
+    clocks: dict[str, Any]
+    power: dict[str, float]
+    mig: str | None
+    nvlink: dict[str, Any] | None
+    values: dict[str, str]
+
+    @property
+    def default_clocks(self) -> tuple[int, int]:
+        """Memory and graphics clock that the driver starts with, MHz."""
+        memory, graphics = self.clocks["default"]
+        return memory, graphics
+
+    def supported_clocks(self) -> dict[int, list[int]]:
+        """Memory clock to its graphics clocks, both highest first, MHz."""
+        return {
+            int(memory): [
+                int(highest - position * step) for position in range(int((highest - lowest) / step) + 1)
+            ]
+            for memory, (highest, lowest, step) in self.clocks["supported"].items()
+        }
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: where it sits and what tells it from its neighbours."""
+
+    index: int
+    address: str
+    numa_node: int
+    uuid: str
+    values: dict[str, str]
+
+    @property
+    def bus_id(self) -> str:
+        """The address with the eight-digit domain that nvidia-smi prints."""
+        return "0000" + self.address.upper()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A server: GPUs of one model, the switches between them, the CPUs beside them.
+
+    `cpus` maps a NUMA node to its CPU list; `links` is the word of `topo -m` for two GPUs joined by NVLink,
+    or '' without; `fabric_outside` marks a virtual machine whose NVSwitches the host manages.
+    """
+
+    name: str
+    model: Model
+    gpus: tuple[Gpu, ...]
+    switches: tuple[str, ...]
+    cpus: dict[int, str]
+    links: str
+    fabric_outside: bool
+
+    @classmethod
+    def load(cls, files: Files) -> Machine:
+        document = json.loads(files.machine.read_text())
+        model = document["model"]
+        return cls(
+            name=document["name"],
+            model=Model(
+                name=model["values"]["name"],
+                device=model["device"],
+                features=frozenset(model["features"]),
+                modules=tuple(model["modules"]),
+                clocks=model["clocks"],
+                power=model["power"],
+                mig=model["mig"],
+                nvlink=model["nvlink"],
+                values=model["values"],
+            ),
+            gpus=tuple(Gpu(**gpu) for gpu in document["gpus"]),
+            switches=tuple(document["switches"]),
+            cpus={int(node): cpus for node, cpus in document["cpus"].items()},
+            links=document["links"],
+            fabric_outside=document["fabric_outside"],
+        )

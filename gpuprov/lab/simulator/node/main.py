@@ -1,0 +1,28 @@
+"""One program under many names: each launcher on the node calls `main` with the name it stands in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .files import Files
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Run the stand-in of that name and return its exit status."""
+    return _program(name)(Files.here(), arguments)
+
+
+def _program(name: str) -> Callable[[Files, list[str]], int]:
+    if name == "nvidia-smi":
+        from .smi import main as program
+    elif name == "nvidia-persistenced":
+        from .daemons import persistenced as program
+    elif name == "nv-fabricmanager":
+        from .daemons import fabric_manager as program
+    elif name == "gpuprov-sim":
+        from .control import control as program
+    else:
+        from . import kmod
+
+        program = getattr(kmod, name)
+    return program

@@ -1,0 +1,102 @@
+"""What a driver remembers of each GPU, and for how long.
+
+Persistence mode, clocks, power limit and compute mode last until the driver lets go of the GPU: at a reboot,
+when the module is unloaded, and, with persistence mode off and no client, at once. ECC mode waits for a
+reset or reboot and then stays; so does MIG mode before Hopper. From Hopper on, MIG mode changes at once and
+is lost with the driver (NVIDIA MIG user guide).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .kernel import Kernel
+from .machine import Gpu
+
+
+class Settings:
+    """Reads and changes the settings of a node's GPUs."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.model = kernel.machine.model
+
+    @property
+    def permitted(self) -> bool:
+        """Whether this user may change a GPU."""
+        return self._kernel.state.writable
+
+    def settle(self) -> None:
+        """Let time pass: a daemon that died takes persistence with it, and persistence the clocks."""
+        with self._kernel.state.change() as state:
+            self._settle(state)
+
+    def of(self, gpu: Gpu) -> dict[str, Any]:
+        """What was set on a GPU: `persistence` and, where they were set, `applications` [memory, graphics],
+        `graphics` [min, max], `memory` [min, max] (MHz), `power` (W), `compute`, `mig`."""
+        state = self._kernel.state.read()
+        self._settle(state)
+        settings: dict[str, Any] = state.get("gpus", {}).get(str(gpu.index), {"persistence": False})
+        return settings
+
+    def _settle(self, state: dict[str, Any]) -> None:
+        gone = state.get("daemon") is not None and self._kernel.holder(state) is None
+        if gone:
+            state["daemon"] = None
+        for index, settings in state.get("gpus", {}).items():
+            if gone or not settings["persistence"]:
+                state["gpus"][index] = {"persistence": False}
+
+    def set(self, gpu: Gpu, name: str, value: Any) -> None:
+        """Change one setting; None takes the driver's default again."""
+        with self._kernel.state.change() as state:
+            settings = state.setdefault("gpus", {}).setdefault(str(gpu.index), {"persistence": False})
+            settings[name] = value
+            if value is None:
+                del settings[name]
+
+    def set_daemon(self, process: int | None, persistence: bool) -> None:
+        """A persistence daemon started (with its process id) or stopped (None)."""
+        with self._kernel.state.change() as state:
+            state["daemon"] = process
+        for gpu in self._kernel.machine.gpus:
+            self.set(gpu, "persistence", persistence)
+        self.settle()
+
+    def daemon_runs(self) -> bool:
+        return self._kernel.holder(self._kernel.state.read()) is not None
+
+    def mode(self, gpu: Gpu, name: str) -> tuple[str, str]:
+        """Current and pending mode of "ecc" or "mig": "Enabled", "Disabled" or "N/A"."""
+        if (name == "ecc" and "ecc" not in self.model.features) or (name == "mig" and self.model.mig is None):
+            return "N/A", "N/A"
+        if name == "mig" and self.model.mig == "immediate":
+            mode = self.of(gpu).get("mig", "Disabled")
+            return mode, mode
+        default = "Enabled" if name == "ecc" else "Disabled"
+        modes = self._kernel.durable.read().get(name, {}).get(str(gpu.index))
+        return (modes["current"], modes["pending"]) if modes else (default, default)
+
+    def set_mode(self, gpu: Gpu, name: str, value: str) -> None:
+        """Ask for an ECC or MIG mode; it becomes current when the model says so."""
+        if name == "mig" and self.model.mig == "immediate":
+            self.set(gpu, "mig", value)
+            return
+        current, _ = self.mode(gpu, name)
+        with self._kernel.durable.change() as durable:
+            durable.setdefault(name, {})[str(gpu.index)] = {"current": current, "pending": value}
+
+    def reset(self, gpu: Gpu) -> None:
+        """`nvidia-smi --gpu-reset` of one GPU: pending modes become current, faults and clocks go."""
+        with self._kernel.durable.change() as durable:
+            for modes in durable.values():
+                if str(gpu.index) in modes:
+                    modes[str(gpu.index)]["current"] = modes[str(gpu.index)]["pending"]
+        with self._kernel.state.change() as state:
+            persistence = state.get("gpus", {}).get(str(gpu.index), {}).get("persistence", False)
+            state.setdefault("gpus", {})[str(gpu.index)] = {"persistence": persistence}
+
+    def faults(self) -> dict[str, Any]:
+        """The faults that were put in: name to argument."""
+        faults: dict[str, Any] = self._kernel.state.read().get("faults", {})
+        return faults

@@ -1,0 +1,219 @@
+"""nvidia-smi's changes: persistence mode, clocks, power, ECC, MIG, compute mode, reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .driver import Driver, NvmlError
+from .machine import Gpu
+from .values import COMPUTE_MODES
+
+Say = Callable[[str], None]
+Change = Callable[[Driver, Gpu, str, Say], None]
+
+_INVALID = 2
+_NO_PERMISSION = 4
+_EARLY_END = "Terminating early due to previous errors."
+_LAST_CALL = "Treating as warning and moving on."
+_HINT = "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock combinations"
+
+
+class _Unsupported(Exception):
+    """The GPU lacks this; nvidia-smi says so, and goes on."""
+
+
+def change(driver: Driver, gpus: list[Gpu], name: str, value: str, say: Say) -> int:
+    """Change one setting of these GPUs, in nvidia-smi's words. Raises NvmlError where it ends early."""
+    for gpu in gpus:
+        if not driver.settings.permitted:
+            raise NvmlError(_NO_PERMISSION, f"{_forbidden(name, gpu)}\n{_EARLY_END}")
+        try:
+            CHANGES[name](driver, gpu, value, say)
+        except _Unsupported as unsupported:
+            say(f"{unsupported}\n{_LAST_CALL}")
+            continue
+        if name in _VOLATILE and not driver.settings.of(gpu)["persistence"]:
+            say(_NOT_PERSISTENT.format(gpu.bus_id))
+    say("All done.")
+    if name == "ecc" and any(len(set(driver.settings.mode(gpu, "ecc"))) > 1 for gpu in gpus):
+        say("Reboot required.")
+    return 0
+
+
+def _persistence(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    wanted = _switch(value, "persistence mode")
+    if driver.settings.of(gpu)["persistence"] == wanted:
+        say(f"Persistence mode is already {_state(wanted)} for GPU {gpu.bus_id}.")
+        return
+    driver.settings.set(gpu, "persistence", wanted)
+    if not wanted:
+        say(f"Disabled persistence mode for GPU {gpu.bus_id}.")
+        return
+    kind = "persistence mode"
+    if driver.branch >= 580:
+        kind = "persistence mode via daemon" if driver.settings.daemon_runs() else "Legacy persistence mode"
+    say(f"Enabled {kind} for GPU {gpu.bus_id}.")
+
+
+def _applications(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    memory, graphics = _pair(value, "memClk,smClk e.g. --applications-clocks=2000,300")
+    if "application-clocks" not in driver.machine.model.features:
+        raise _Unsupported(f"Setting applications clocks is not supported for GPU {gpu.bus_id}.")
+    if graphics not in driver.machine.model.supported_clocks().get(memory, []):
+        raise _refused(f"(MEM {memory}, SM {graphics})", gpu)
+    driver.settings.set(gpu, "applications", [memory, graphics])
+    say(f'Applications clocks set to "(MEM {memory}, SM {graphics})" for GPU {gpu.bus_id}')
+
+
+def _graphics(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    example = "'gpuClkMin,gpuClkMax' or 'gpuClkVal' e.g. '--lock-gpu-clocks=1500,1500'"
+    lowest, highest = _pair(value, example, one_is_enough=True)
+    clocks = driver.machine.model.supported_clocks()
+    supported = max(clocks.values(), key=len)
+    if not min(supported) <= lowest <= highest <= max(supported):
+        raise _refused(f"(gpuClkMin {lowest}, gpuClkMax {highest})", gpu)
+    driver.settings.set(gpu, "graphics", [lowest, highest])
+    say(f'GPU clocks set to "(gpuClkMin {lowest}, gpuClkMax {highest})" for GPU {gpu.bus_id}')
+
+
+def _memory(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    example = "'memClkMin,memClkMax' or 'memClkVal' e.g. --lock-memory-clocks=5100,5100"
+    lowest, highest = _pair(value, example, one_is_enough=True)
+    if "locked-memory" not in driver.machine.model.features:
+        raise _Unsupported(f"Setting locked Memory clocks is not supported for GPU {gpu.bus_id}.")
+    if not {lowest, highest} <= set(driver.machine.model.supported_clocks()):
+        raise _refused(f"(memClkMin {lowest}, memClkMax {highest})", gpu)
+    driver.settings.set(gpu, "memory", [lowest, highest])
+    say(f'Memory clocks set to "(memClkMin {lowest}, memClkMax {highest})" for GPU {gpu.bus_id}')
+
+
+def _power(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    power = driver.machine.model.power
+    try:
+        wanted = float(value)
+    except ValueError:
+        raise NvmlError(_INVALID, f"Invalid power limit: {value}") from None
+    if not power["minimum"] <= wanted <= power["maximum"]:
+        raise NvmlError(
+            _INVALID,
+            f"Provided power limit {wanted:.2f} W is not a valid power limit which should be between "
+            f"{power['minimum']:.2f} W and {power['maximum']:.2f} W for GPU {gpu.bus_id}\n{_EARLY_END}",
+        )
+    before = driver.settings.of(gpu).get("power", power["default"])
+    driver.settings.set(gpu, "power", wanted)
+    say(f"Power limit for GPU {gpu.bus_id} was set to {wanted:.2f} W from {before:.2f} W.")
+
+
+def _ecc(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    wanted = _state(_switch(value, "ECC configuration code"))
+    current, pending = driver.settings.mode(gpu, "ecc")
+    if current == "N/A":
+        raise _Unsupported(f"ECC features not supported for GPU {gpu.bus_id}.")
+    if pending == wanted:
+        say(f"ECC support is already {wanted} for GPU {gpu.bus_id}.")
+        return
+    driver.settings.set_mode(gpu, "ecc", wanted)
+    say(f"{wanted} ECC support for GPU {gpu.bus_id}.")
+
+
+def _mig(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    wanted = _switch(value, "MIG Mode")
+    if driver.machine.model.mig is None:
+        verb = "enable" if wanted else "disable"
+        raise _Unsupported(f"Unable to {verb} MIG Mode for GPU {gpu.bus_id}: Not Supported")
+    driver.settings.set_mode(gpu, "mig", _state(wanted))
+    current, pending = driver.settings.mode(gpu, "mig")
+    if current == pending:
+        say(f"{_state(wanted)} MIG Mode for GPU {gpu.bus_id}")
+        return
+    verb = "enable" if wanted else "disable"
+    say(f"Warning: MIG mode is in pending {verb} state for GPU {gpu.bus_id}:In use by another client")
+    say(f"Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on GPU {gpu.bus_id}")
+
+
+def _compute(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    names = {name.upper(): number for number, name in enumerate(COMPUTE_MODES)}
+    mode = names.get(value.upper(), int(value) if value.isdigit() else len(COMPUTE_MODES))
+    if mode >= len(COMPUTE_MODES):
+        raise NvmlError(_INVALID, f"Invalid compute mode: {value}")
+    driver.settings.set(gpu, "compute", mode)
+    say(f"Set compute mode to {COMPUTE_MODES[mode].upper()} for GPU {gpu.bus_id}.")
+
+
+def _reset(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    driver.settings.reset(gpu)
+    say(f"GPU {gpu.bus_id} was successfully reset.")
+
+
+def _forget(name: str) -> Change:
+    """The change that takes a setting back to the driver's default; it succeeds without a word."""
+
+    def forget(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+        driver.settings.set(gpu, name, None)
+
+    return forget
+
+
+CHANGES: dict[str, Change] = {
+    "persistence": _persistence,
+    "applications": _applications,
+    "reset-applications": _forget("applications"),
+    "graphics": _graphics,
+    "reset-graphics": _forget("graphics"),
+    "memory": _memory,
+    "reset-memory": _forget("memory"),
+    "power": _power,
+    "ecc": _ecc,
+    "mig": _mig,
+    "compute": _compute,
+    "reset": _reset,
+}
+"""Option name to what it does to one GPU."""
+
+_VOLATILE = ("applications", "graphics", "memory", "power", "compute")
+_NOT_PERSISTENT = (
+    "Warning: persistence mode is disabled on device {}. See the Known Issues section of the nvidia-smi(1) "
+    "man page for more information. Run with [--help | -h] switch to get more information on how to enable "
+    "persistence mode."
+)
+
+
+def _forbidden(name: str, gpu: Gpu) -> str:
+    if "applications" in name or "graphics" in name or "memory" in name:
+        return f"The current user does not have permission to change clocks for GPU {gpu.bus_id}."
+    action = {
+        "persistence": "set persistence mode",
+        "ecc": "set ECC config",
+        "compute": "set the compute mode",
+        "reset": "reset GPU",
+        "mig": "change MIG Mode",
+        "power": "set power management limit",
+    }[name]
+    return f"Unable to {action} for GPU {gpu.bus_id}: Insufficient Permissions"
+
+
+def _refused(combination: str, gpu: Gpu) -> NvmlError:
+    text = f'Specified clock combination "{combination}" is not supported for GPU {gpu.bus_id}. {_HINT}'
+    return NvmlError(_INVALID, f"{text}\n{_EARLY_END}")
+
+
+def _pair(value: str, example: str, *, one_is_enough: bool = False) -> tuple[int, int]:
+    numbers = value.split(",")
+    if one_is_enough and len(numbers) == 1:
+        numbers *= 2
+    if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
+        raise NvmlError(
+            _INVALID, f'Specified clocks "{value}" are not valid. Please format input as {example}'
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _switch(value: str, name: str) -> bool:
+    meaning = {"0": False, "DISABLED": False, "1": True, "ENABLED": True}
+    if value.upper() not in meaning:
+        raise NvmlError(_INVALID, f"Invalid {name}: {value}")
+    return meaning[value.upper()]
+
+
+def _state(enabled: bool) -> str:
+    return "Enabled" if enabled else "Disabled"

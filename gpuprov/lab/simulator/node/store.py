@@ -1,0 +1,63 @@
+"""A JSON document that several short-lived programs read and change at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Store:
+    """One document in one file, changed in place under a lock.
+
+    The file stays open, so that a daemon which gives up its privileges can go on writing. For a user who
+    may not write, changes last as long as the program: that is how `nvidia-smi` can show what the driver
+    would do next without being allowed to do it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.writable = True
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except PermissionError:
+            self.writable = False
+            self._file = os.open(path, os.O_RDONLY) if path.exists() else -1
+
+    def read(self) -> dict[str, Any]:
+        """The document; empty when nothing was ever written."""
+        with self._locked(fcntl.LOCK_SH):
+            return self._load()
+
+    @contextmanager
+    def change(self) -> Iterator[dict[str, Any]]:
+        """The document, written back on leaving the block unless the block raises."""
+        with self._locked(fcntl.LOCK_EX if self.writable else fcntl.LOCK_SH):
+            document = self._load()
+            yield document
+            if self.writable:
+                content = json.dumps(document, indent=1).encode()
+                os.pwrite(self._file, content, 0)
+                os.ftruncate(self._file, len(content))
+
+    def _load(self) -> dict[str, Any]:
+        if self._file < 0:
+            return {}
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        document: dict[str, Any] = json.loads(content) if content else {}
+        return document
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[None]:
+        if self._file < 0:
+            yield
+            return
+        fcntl.flock(self._file, kind)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
