@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from gpuprov.drift import differing
+from gpuprov.report.words import value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 
 Failures = dict[str, list[tuple[str, CheckResult]]]
-LONGEST = 200
 
 
 def recap(verdict: Verdict, *, details: bool = False) -> str:
@@ -26,8 +25,7 @@ def _nodes(verdict: Verdict) -> Iterator[str]:
             if node.status == status:
                 alike[node.message].append(node.name)
         for message, names in alike.items():
-            checks = f"{len(verdict.nodes[0].checks)} checks" if status == "passed" else message
-            yield f"{status:<12} {_fold(names)}" + (f"  {checks}" if checks else "")
+            yield f"{status:<12} {_fold(names)}" + (f"  {message}" if message else "")
 
 
 def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
@@ -41,20 +39,10 @@ def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
         expected, actual = differing(check.expected, check.actual)
         *looked_at, to_mend = check.detail.splitlines() or [""]
         yield f"\n{check.check}  {_fold(names)}"
-        yield f"  expected  {_value(expected)}"
-        yield f"  seen      {_value(actual)}"
+        yield f"  expected  {value(expected)}"
+        yield f"  seen      {value(actual)}"
         yield from (f"  {line}" for line in (looked_at if details else ()))
         yield f"  to mend   {to_mend.replace(found[0][0], _fold(names))}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        text = ", ".join(f"{key} {_value(item)}" for key, item in value.items())
-    elif isinstance(value, list):
-        text = ", ".join(map(_value, value)) or "none"
-    else:
-        text = "nothing" if value is None else str(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _fold(names: list[str]) -> str:

@@ -40,12 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     ours.addoption("--node-timeout", type=float, default=Limits.node_s, help="seconds a node may take")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Add our modules to testinfra's hosts."""
-    config.addinivalue_line("markers", "check(id, *look): the expectation checked, and commands to look at")
-    register()
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Connect to the nodes, before any test is made for them."""
     option = session.config.option
@@ -69,6 +63,11 @@ class Verification:
         for node in nodes:
             if node.lost:
                 account.lost(node.name, node.lost)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Add our mark to pytest and our modules to testinfra's hosts."""
+        config.addinivalue_line("markers", "check(id, *look): the expectation checked, and what to look at")
+        register()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One run of a test for each node that is there and of which the check is wanted."""

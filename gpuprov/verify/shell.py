@@ -166,12 +166,16 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         budget_s: how long all commands of the node may take together.
     """
 
-    NAME = "shell"
+    NAME = "node"
 
     def __init__(self, name: str, shell: Shell, budget_s: float) -> None:
         super().__init__(name)
         self.shell, self.budget_s = shell, budget_s
         self._answers: dict[str, CommandResult | NodeFailed] = {}
+        self._hung: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<node {self.hostname}>"
 
     def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
         """The command's result; from memory when it was asked before."""
@@ -196,11 +200,16 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         return list(self._answers)
 
     def _ask(self, command: str) -> CommandResult | NodeFailed:
-        if self.budget_s <= 0:
-            return NoAnswer(f"no time left for `{command}`")
+        program = command.split(maxsplit=1)[0]
+        if self.budget_s <= 0 or program in self._hung:
+            reason = f"{program} hung before" if program in self._hung else "the node's time is used up"
+            return NoAnswer(f"`{command}` was not asked: {reason}")
         started = time.monotonic()
         try:
             return self.result(self.shell.ask(command), command)
+        except NoAnswer as failure:
+            self._hung.add(program)
+            return failure
         except NodeFailed as failure:
             return failure
         finally:

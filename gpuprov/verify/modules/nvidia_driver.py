@@ -9,6 +9,10 @@ from typing import Literal, NamedTuple
 from gpuprov.verify.modules.base import Observed
 
 BLACKLISTS = "grep -lsE '^blacklist (nouveau|nova_core)' /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf"
+INITRAMFS = (
+    "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
+    "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
+)
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
 VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
@@ -73,11 +77,8 @@ class NvidiaDriver(Observed):
 
     def foreign_in_initramfs(self, kernel: str) -> list[str]:
         """Modules that the kernel's initramfs would give the GPU to; none where it has the blacklist too."""
-        listing = self.run(
-            "lsinitramfs /boot/initrd.img-%s || lsinitrd /boot/initramfs-%s.img", kernel, kernel
-        )
-        blacklists = self.run(BLACKLISTS)
-        return foreign_modules(listing.stdout, blacklists.stdout.split())
+        listing = self.ask(INITRAMFS, kernel, kernel)
+        return foreign_modules(listing, self.run(BLACKLISTS).stdout.split())
 
     def package_version(self, package: str) -> str | None:
         """Upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.verify.modules.apt import parse_audit, parse_blacklist, parse_simulation
-from gpuprov.verify.modules.gpu import PciGpu, parse_clocks, parse_pci, parse_state
+from gpuprov.verify.modules.gpu import Clocks, PciGpu, parse_clocks, parse_pci, parse_state
 from gpuprov.verify.modules.nvidia_driver import (
     KernelModule,
     foreign_modules,
@@ -39,17 +39,17 @@ def test_state_of_an_h200() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "graphics", "memory"),
+    ("line", "clocks"),
     [
-        ("1980, 3201, 345, 3201", 1980, 3201),
-        ("[N/A], [N/A], 1500, 6251", 1500, 6251),
-        ("[Not Supported], [Not Supported], 1500, 6251", 1500, 6251),
-        ("[Requested functionality has been deprecated], [N/A], 1500, 6251", 1500, 6251),
-        ("[N/A], [N/A], [N/A], [N/A]", None, None),
+        ("1980, 3201, 345", {"graphics": 1980, "memory": 3201}),
+        ("[N/A], [N/A], 1500", {"graphics": 1500}),
+        ("[Not Supported], [Not Supported], 1500", {"graphics": 1500}),
+        ("[Requested functionality has been deprecated], [N/A], 1500", {"graphics": 1500}),
+        ("[N/A], [N/A], [N/A]", {"graphics": None}),
     ],
 )
-def test_clocks_fall_back_to_what_the_gpu_shows(line: str, graphics: int | None, memory: int | None) -> None:
-    assert parse_clocks(line + "\n") == [{"graphics": graphics, "memory": memory}]
+def test_clocks_fall_back_to_what_the_gpu_shows(line: str, clocks: Clocks) -> None:
+    assert parse_clocks(f"0, {line}\n") == {"GPU 0": clocks}
 
 
 @pytest.mark.parametrize(

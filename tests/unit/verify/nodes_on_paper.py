@@ -1,0 +1,130 @@
+"""Nodes that answer from a recording: the suite runs over them as over real ones, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from testinfra.host import Host
+
+from gpuprov.lock import (
+    Components,
+    Connection,
+    Driver,
+    Hardware,
+    Lock,
+    LockedGroup,
+    Reboots,
+    Setting,
+)
+from gpuprov.verify.account import Account, read_account
+from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.plugin import Verification
+from gpuprov.verify.shell import Shell, ShellBackend
+from gpuprov.verify.verdict import NodeVerdict
+
+RECORDED = Path(__file__).parents[2] / "recorded" / "verify" / "debian12-h200x4.json"
+VERSION = "535.309.01"
+PACKAGED = f"{VERSION}-1~deb12u1"
+KERNEL = "6.1.0-56-amd64"
+NAMES = (
+    "nvidia-driver",
+    "nvidia-kernel-dkms",
+    "libcuda1",
+    "libnvidia-ml1",
+    "nvidia-smi",
+    "nvidia-persistenced",
+)
+
+Answers = dict[str, tuple[int, str, str]]
+Change = Callable[[Answers], None]
+
+
+def locked_group(*hosts: str, kernel: str = KERNEL) -> LockedGroup:
+    """A group as `gpuprov lock` writes it for Debian 12 and four H200."""
+    stated = {"persistence": True, "clocks": {"graphics": 1980, "memory": 3201}, "kernel": kernel}
+    closure = dict.fromkeys(NAMES, PACKAGED) | {"nvidia-persistenced": "525.85.05-1"}
+    return LockedGroup(
+        profile="h200x4",
+        hosts=dict.fromkeys(hosts, "127.0.0.1"),
+        os="debian12",
+        arch="x86_64",
+        connection=Connection(port=1, known_hosts=os.devnull),
+        hardware=Hardware(gpu_model="NVIDIA H200", gpu_pci_ids=["10de:2335"], gpu_count=4),
+        reboot=Reboots(),
+        repositories={},
+        components=Components(
+            driver=Driver(
+                version=VERSION,
+                branch=535,
+                module="proprietary",
+                module_package="nvidia-kernel-dkms",
+                hold_patterns=["^nvidia-", "^libnvidia-"],
+                repository="debian",
+                packages={"nvidia-driver": PACKAGED},
+                closure=closure,
+                reason="stated",
+                source="fleet.yml",
+            )
+        ),
+        settings={
+            name: Setting(value=value, reason="stated", source="fleet.yml") for name, value in stated.items()
+        },
+    )
+
+
+def lock_of(*hosts: str) -> Lock:
+    """A lock of one group."""
+    return Lock(inputs="0" * 64, groups={"train": locked_group(*hosts)})
+
+
+class PaperShell(Shell):
+    """A shell that knows its answers; asked anything else it has no such command."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__([], timeout_s=0)
+        self.answers = answers
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
+        """The recorded answer."""
+        code, out, err = self.answers.get(command, (127, "", f"sh: 1: not recorded: {command}"))
+        return code, out.encode(), err.encode()
+
+
+def recorded() -> Answers:
+    """What a provisioned node answered."""
+    return {command: tuple(answer) for command, answer in json.loads(RECORDED.read_text()).items()}
+
+
+def paper_node(name: str, group: LockedGroup, change: Change) -> NodeUnderTest:
+    """A node of the recording, with one thing changed."""
+    answers = recorded()
+    change(answers)
+    backend = ShellBackend(name, PaperShell(answers), budget_s=60)
+    host = Host(backend)
+    backend.set_host(host)
+    return NodeUnderTest(name, group, backend, host)
+
+
+def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
+    """Run the suite over nodes; verdicts by name."""
+    account = folder / "account.jsonl"
+    options = [
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:testinfra",
+    ]
+    pytest.main([*options, "--pyargs", "gpuprov.verify"], plugins=[Verification(nodes, Account(account))])
+    return {node.name: node for node in read_account(account, [node.name for node in nodes], "cut short")}

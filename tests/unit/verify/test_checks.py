@@ -1,0 +1,290 @@
+"""Each check of the suite, seen passing on a recorded node and failing by name on one with a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes_on_paper import KERNEL, VERSION, Answers, Change, judge, locked_group, paper_node
+
+from gpuprov.verify.verdict import CheckResult, NodeVerdict
+from gpuprov.verify.wanted import wanted
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of the recording, and the checks that have to fail of it, and no others."""
+
+    change: Change
+    checks: set[str]
+
+
+def replacing(command: str, old: str, new: str) -> Change:
+    """In the answer of every command that contains `command`, another text."""
+
+    def change(answers: Answers) -> None:
+        found = {name: answer for name, answer in answers.items() if command in name and old in answer[1]}
+        assert found, f"the recording has no {old!r} in an answer of {command!r}"
+        for name, (code, out, err) in found.items():
+            answers[name] = (code, out.replace(old, new), err)
+
+    return change
+
+
+def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
+    """Every command that contains `command` answers otherwise."""
+
+    def change(answers: Answers) -> None:
+        found = [name for name in answers if command in name]
+        assert found, f"the recording has no command {command!r}"
+        answers.update(dict.fromkeys(found, (code, out, err)))
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    """Several changes."""
+
+    def change(answers: Answers) -> None:
+        for each in changes:
+            each(answers)
+
+    return change
+
+
+def per_gpu(row: str, count: int = 4) -> str:
+    """The same row of a query for each GPU."""
+    return "".join(f"{number}, {row}\n" for number in range(count))
+
+
+HALF_DONE = "The following packages are …:\n nvidia-kernel-dkms  NVIDIA binary kernel module\n"
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\n"
+SMI_GONE = {"driver.answers", "driver.four_versions", "gpu.visible", "gpu.persistence", "gpu.clocks"}
+OLD = "535.261.03"
+
+FAULTS: dict[str, Fault] = {
+    "another-os": Fault(replacing("os-release", '"12"', '"13"'), {"system.os"}),
+    "another-arch": Fault(answering("uname -m", 0, "aarch64\n"), {"system.arch"}),
+    "half-configured": Fault(answering("dpkg --audit", 0, HALF_DONE), {"dpkg.consistent"}),
+    "library-package-of-another-version": Fault(
+        both(
+            replacing("db:Status-Status", f"libnvidia-ml1 {VERSION}", f"libnvidia-ml1 {OLD}"),
+            replacing("realpath", f"libnvidia-ml.so.{VERSION}", f"libnvidia-ml.so.{OLD}"),
+            answering("nvidia-smi", 18, MISMATCH),
+        ),
+        {"driver.packages", "driver.library", *SMI_GONE},
+    ),
+    "library-gone": Fault(replacing("ldconfig -p", "libnvidia-ml", "libother"), {"driver.library"}),
+    "package-gone": Fault(
+        replacing("db:Status-Status", "installed libcuda1", "config-files libcuda1"), {"driver.packages"}
+    ),
+    "headers-gone": Fault(answering("/build/Makefile", 2), {"kernel.headers"}),
+    "dkms-not-installed": Fault(replacing("dkms status", ": installed", ": built"), {"driver.dkms"}),
+    "module-gone": Fault(
+        answering("--show-depends", 1),
+        {"driver.module_on_disk", "driver.module_flavour", "driver.four_versions"},
+    ),
+    "old-module": Fault(
+        replacing("modinfo", VERSION, OLD), {"driver.module_on_disk", "driver.four_versions"}
+    ),
+    "open-module": Fault(replacing("modinfo", "NVIDIA\n", "Dual MIT/GPL\n"), {"driver.module_flavour"}),
+    "not-loaded": Fault(
+        both(
+            answering("/proc/driver/nvidia/version", 1),
+            answering("nvidia-smi", 9, "NVIDIA-SMI has failed\n"),
+        ),
+        {"driver.loaded", *SMI_GONE},
+    ),
+    "old-module-loaded": Fault(
+        both(replacing("/proc/driver", VERSION, OLD), answering("nvidia-smi", 18, MISMATCH)),
+        {"driver.loaded", *SMI_GONE},
+    ),
+    "smi-not-there": Fault(answering("nvidia-smi", 127, "", "sh: 1: nvidia-smi: not found\n"), SMI_GONE),
+    "smi-of-another-version": Fault(
+        replacing("--query-gpu=index,pci", VERSION, OLD), {"driver.four_versions"}
+    ),
+    "package-version-apart": Fault(replacing("${Status} ${Version}", VERSION, OLD), {"driver.four_versions"}),
+    "nouveau-loaded": Fault(answering("/sys/module/nouveau", 0), {"nouveau.loaded"}),
+    "nova-core-loaded": Fault(answering("/sys/module/nova_core", 0), {"nouveau.loaded"}),
+    "blacklist-deleted": Fault(
+        both(replacing("--showconfig", "blacklist nouveau\n", ""), answering("grep -lsE", 1)),
+        {"nouveau.blacklist", "nouveau.initramfs"},
+    ),
+    "initramfs-not-rebuilt": Fault(
+        replacing("lsinitramfs", "etc/modprobe.d/gpuprov", "etc/modprobe.d/other"), {"nouveau.initramfs"}
+    ),
+    "initramfs-unreadable": Fault(
+        answering("lsinitramfs", 1, "", "cpio: premature end\n"), {"nouveau.initramfs"}
+    ),
+    "another-gpu": Fault(replacing("/sys/bus/pci", "0x2335", "0x2330"), {"gpu.model"}),
+    "gpu-off-the-bus": Fault(
+        both(
+            replacing("/sys/bus/pci", "0000:00:09.0/vendor:0x10de", "0000:00:09.0/vendor:0x1af4"),
+            replacing("--query-gpu=index,pci", f"3, 00000000:00:09.0, NVIDIA H200, {VERSION}, Enabled\n", ""),
+            answering("--query-gpu=index,clocks", 0, per_gpu("1980, 3201, 345", 3)),
+        ),
+        {"gpu.count", "gpu.visible", "gpu.persistence", "gpu.clocks"},
+    ),
+    "gpu-on-the-bus-alone": Fault(
+        replacing("--query-gpu=index,pci", f"3, 00000000:00:09.0, NVIDIA H200, {VERSION}, Enabled\n", ""),
+        {"gpu.visible", "gpu.persistence"},
+    ),
+    "persistence-off": Fault(replacing("--query-gpu=index,pci", "Enabled", "Disabled"), {"gpu.persistence"}),
+    "persistence-off-on-one": Fault(
+        replacing(
+            "--query-gpu=index,pci",
+            f"2, 00000000:00:08.0, NVIDIA H200, {VERSION}, Enabled",
+            f"2, 00000000:00:08.0, NVIDIA H200, {VERSION}, Disabled",
+        ),
+        {"gpu.persistence"},
+    ),
+    "persistence-unit-disabled": Fault(
+        replacing("show nvidia-persistenced", "=enabled", "=disabled"), {"gpu.persistence_unit"}
+    ),
+    "persistence-unit-failed": Fault(
+        replacing("show nvidia-persistenced", "=active", "=failed"), {"gpu.persistence_unit"}
+    ),
+    "clocks-unit-disabled": Fault(
+        replacing("show gpuprov-gpu-clocks", "=enabled", "=disabled"), {"gpu.clocks_unit"}
+    ),
+    "clocks-unit-gone": Fault(
+        answering("show gpuprov-gpu-clocks", 0, "LoadState=not-found\nActiveState=inactive\n"),
+        {"gpu.clocks_unit"},
+    ),
+    "clocks-lost": Fault(
+        answering("--query-gpu=index,clocks", 0, per_gpu("1755, 3201, 345")), {"gpu.clocks"}
+    ),
+    "locked-clocks-lost": Fault(
+        answering("--query-gpu=index,clocks", 0, per_gpu("[N/A], [N/A], 345")), {"gpu.clocks"}
+    ),
+    "hold-removed": Fault(replacing("showhold", "libcuda1\n", ""), {"pins.hold"}),
+    "unattended-upgrades-free": Fault(
+        replacing("apt-config dump", '"^libnvidia-"', '"^firefox"'), {"pins.unattended"}
+    ),
+    "upgrade-would-move-one": Fault(
+        answering("dist-upgrade", 0, f"Inst libcuda1 [{VERSION}-1] (550.163.01-1 Debian:12 [amd64])\n"),
+        {"pins.simulated"},
+    ),
+    "apt-broken": Fault(answering("dist-upgrade", 100, "", "E: Unmet dependencies.\n"), {"pins.simulated"}),
+    "reboot-required": Fault(
+        both(
+            answering("test -e /run/reboot-required", 0),
+            answering("reboot-required.pkgs", 0, "linux-image-amd64\n"),
+        ),
+        {"reboot.not_required"},
+    ),
+}
+
+
+def healthy(answers: Answers) -> None:
+    """As recorded."""
+
+
+def locked_clocks(answers: Answers) -> None:
+    """A GPU without application clocks, its clocks locked."""
+    answering("--query-gpu=index,clocks", 0, per_gpu("[N/A], [N/A], 1980"))(answers)
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NodeVerdict]:
+    """One run of the suite over a node for each fault, and two without."""
+    changes = {"healthy": healthy, "locked-clocks": locked_clocks}
+    changes |= {name: fault.change for name, fault in FAULTS.items()}
+    group = locked_group(*changes)
+    nodes = [paper_node(name, group, change) for name, change in changes.items()]
+    return judge(nodes, tmp_path_factory.mktemp("suite"))
+
+
+@pytest.mark.parametrize("name", ["healthy", "locked-clocks"])
+def test_node_as_locked_passes_every_check(verdicts: dict[str, NodeVerdict], name: str) -> None:
+    node = verdicts[name]
+    assert node.failed_checks == []
+    assert node.status == "passed"
+    assert {check.check for check in node.checks} == set(wanted(locked_group(name)))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_fails_by_name(verdicts: dict[str, NodeVerdict], name: str) -> None:
+    node = verdicts[name]
+    assert {check.check for check in node.failed_checks} == FAULTS[name].checks
+    assert node.status == "failed"
+
+
+def test_every_check_was_seen_failing() -> None:
+    seen = {check for fault in FAULTS.values() for check in fault.checks}
+    assert seen == set(wanted(locked_group("any")))
+
+
+def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResult:
+    (found,) = [result for result in verdicts[name].failed_checks if result.check == check]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "expected", "actual"),
+    [
+        ("old-module", "driver.module_on_disk", {KERNEL: VERSION}, {KERNEL: OLD}),
+        ("old-module-loaded", "driver.loaded", VERSION, OLD),
+        ("old-module-loaded", "driver.answers", True, MISMATCH.strip()),
+        ("clocks-unit-disabled", "gpu.clocks_unit", "enabled", "disabled"),
+        ("clocks-unit-gone", "gpu.clocks_unit", "enabled", "not-found"),
+        ("persistence-unit-failed", "gpu.persistence_unit", "enabled", "enabled, but failed"),
+        ("nova-core-loaded", "nouveau.loaded", [], ["nova_core"]),
+        ("reboot-required", "reboot.not_required", [], ["linux-image-amd64"]),
+        ("half-configured", "dpkg.consistent", [], ["nvidia-kernel-dkms"]),
+        ("another-os", "system.os", "debian12", "debian13"),
+    ],
+)
+def test_failure_says_what_was_seen(
+    verdicts: dict[str, NodeVerdict], name: str, check: str, expected: Any, actual: Any
+) -> None:
+    result = failed(verdicts, name, check)
+    assert (result.expected, result.actual) == (expected, actual)
+
+
+def test_command_that_fails_is_quoted_with_its_last_word(verdicts: dict[str, NodeVerdict]) -> None:
+    seen = failed(verdicts, "apt-broken", "pins.simulated").actual
+    assert seen.endswith("dist-upgrade` ended with status 100 and said: E: Unmet dependencies.")
+
+
+def test_failure_shows_what_to_look_at_and_what_to_type(verdicts: dict[str, NodeVerdict]) -> None:
+    detail = failed(verdicts, "clocks-lost", "gpu.clocks").detail.splitlines()
+    assert "$ journalctl -u gpuprov-gpu-clocks.service -n 10 --no-pager" in detail
+    assert detail[-1] == "gpuprov apply -l clocks-lost"
+    assert failed(verdicts, "not-loaded", "driver.loaded").detail.endswith(
+        "gpuprov apply --reboot -l not-loaded"
+    )
+    assert failed(verdicts, "another-gpu", "gpu.model").detail.endswith("no role can mend this")
+
+
+def test_what_the_lock_does_not_state_is_not_checked(tmp_path: Path) -> None:
+    group = locked_group("node")
+    without = group.model_copy(update={"settings": {"kernel": group.settings["kernel"]}})
+    node = judge([paper_node("node", without, healthy)], tmp_path)["node"]
+    checks = {check.check for check in node.checks}
+    assert node.status == "passed"
+    assert not checks & {"gpu.clocks", "gpu.clocks_unit", "gpu.persistence", "gpu.persistence_unit"}
+
+
+def test_running_kernel_stands_for_itself_and_the_next_one(tmp_path: Path) -> None:
+    group = locked_group("same", "newer", kernel="running")
+    boots_next = both(
+        lambda answers: answers.update({"uname -r": (0, KERNEL + "\n", "")}),
+        lambda answers: answers.update(
+            {"ls -1v /boot | grep '^vmlinuz-[0-9]'": (0, f"vmlinuz-{KERNEL}\n", "")}
+        ),
+    )
+    newer = both(
+        boots_next,
+        lambda answers: answers.update(
+            {"ls -1v /boot | grep '^vmlinuz-[0-9]'": (0, f"vmlinuz-{KERNEL}\nvmlinuz-6.1.0-99-amd64\n", "")}
+        ),
+    )
+    found = judge([paper_node("same", group, boots_next), paper_node("newer", group, newer)], tmp_path)
+    assert found["same"].status == "passed"
+    assert {check.check for check in found["newer"].failed_checks} >= {
+        "kernel.headers",
+        "driver.module_on_disk",
+    }

@@ -1,0 +1,75 @@
+"""What people and CI servers read of a verdict."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from gpuprov.errors import Exit
+from gpuprov.report.junit import junit_xml
+from gpuprov.report.verification import recap
+from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
+
+GOOD = CheckResult("gpu.count", "passed", 8, 8, "", 0.25)
+
+
+def without_hold(node: str) -> NodeVerdict:
+    detail = f"$ apt-mark showhold\nlibcuda1\ngpuprov apply -l {node}"
+    lost = CheckResult("pins.hold", "failed", ["libcuda1", "nvidia-smi"], ["libcuda1"], detail, 0.5)
+    return NodeVerdict(node, "failed", [GOOD, lost])
+
+
+VERDICT = Verdict(
+    "2026-01-31T14:25:01+00:00",
+    [
+        *(NodeVerdict(f"gpu{number:02}", "passed", [GOOD]) for number in range(1, 7)),
+        without_hold("gpu07"),
+        without_hold("gpu08"),
+        NodeVerdict("gpu09", "unreachable", message="ssh: connect to host gpu09 port 22: No route to host"),
+    ],
+)
+
+
+def test_recap_folds_nodes_and_says_each_failure_once() -> None:
+    assert recap(VERDICT).splitlines() == [
+        "passed       gpu[01-06]",
+        "failed       gpu[07-08]",
+        "unreachable  gpu09  ssh: connect to host gpu09 port 22: No route to host",
+        "",
+        "pins.hold  gpu[07-08]",
+        "  expected  nvidia-smi",
+        "  seen      none",
+        "  to mend   gpuprov apply -l gpu[07-08]",
+    ]
+
+
+def test_details_show_what_was_looked_at() -> None:
+    assert "  $ apt-mark showhold" in recap(VERDICT, details=True).splitlines()
+
+
+def test_failed_beats_unreachable() -> None:
+    assert VERDICT.exit_code == Exit.FAILED
+    assert Verdict("", VERDICT.nodes[-1:]).exit_code == Exit.UNREACHABLE
+    assert Verdict("", VERDICT.nodes[:6]).exit_code == Exit.OK
+
+
+def test_summary_counts_nodes() -> None:
+    assert VERDICT.document()["summary"] == {
+        "nodes": 9,
+        "passed": 6,
+        "failed": 2,
+        "error": 0,
+        "unreachable": 1,
+    }
+
+
+def test_junit_has_a_suite_for_each_node_and_holds_hostile_text() -> None:
+    hostile = CheckResult("gpu.model", "failed", "a", "\x1b[31m<b>\x00", "]]> & \x07", 0.1)
+    document = Verdict(
+        "2026-01-31T14:25:01+00:00", [*VERDICT.nodes, NodeVerdict("x", "failed", [hostile])]
+    ).document()
+    root = ET.fromstring(junit_xml(document).split("\n", 1)[1])  # noqa: S314
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("12", "3", "1")
+    assert [suite.get("name") for suite in root][-2:] == ["gpu09", "x"]
+    (error,) = root.iter("error")
+    assert error.get("message") == "ssh: connect to host gpu09 port 22: No route to host"
+    assert [failure.text for failure in root.iter("failure")][-1] == "]]> & \N{REPLACEMENT CHARACTER}"

@@ -1,0 +1,108 @@
+"""The runner: pytest in processes of its own, whatever the operator's environment is like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from nodes_on_paper import VERSION, lock_of
+
+from gpuprov.errors import Exit, InvalidInput
+from gpuprov.verify import Limits, Verdict, run
+from gpuprov.verify.wanted import wanted
+
+QUICK = Limits(command_s=10, node_s=60)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first in PATH: what this machine answers in a test is written there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    for slow in ("apt-get", "dpkg", "dpkg-query", "apt-mark", "apt-config"):
+        answer(folder, slow, "")
+    return folder
+
+
+def answer(folder: Path, name: str, text: str, code: int = 0) -> None:
+    """Make a command that prints `text`."""
+    (folder / f"{name}.txt").write_text(text)
+    script = folder / name
+    script.write_text(f'#!/bin/sh\ncat "{folder}/{name}.txt"\nexit {code}\n')
+    script.chmod(0o755)
+
+
+def statuses(verdict: Verdict) -> dict[str, str]:
+    (node,) = verdict.nodes
+    return {check.check: check.status for check in node.checks}
+
+
+def test_this_machine_is_judged_and_reported(commands: Path, tmp_path: Path) -> None:
+    answer(commands, "nvidia-smi", f"0, 00000000:00:06.0, NVIDIA H200, {VERSION}, Enabled\n")
+    answer(commands, "apt-mark", "nvidia-driver\n")
+    junit, report = tmp_path / "verify.xml", tmp_path / "verify.json"
+    lock = lock_of("here")
+    verdict = run(lock, ["here"], local=True, junit=junit, json=report, limits=QUICK)
+    seen = statuses(verdict)
+    assert set(seen) == set(wanted(lock.groups["train"]))
+    assert seen["driver.answers"] == "passed"
+    assert seen["pins.hold"] == "failed"
+    assert verdict.exit_code == Exit.FAILED
+    document = json.loads(report.read_text())
+    assert document == verdict.document()
+    assert (document["schema"], document["summary"]["failed"]) == ("gpuprov.verify/1", 1)
+    suites = ET.parse(junit).getroot()  # noqa: S314
+    assert {case.get("name") for case in suites.iter("testcase")} == set(seen)
+    assert suites.get("failures") == str(sum(status == "failed" for status in seen.values()))
+
+
+def test_pytest_of_the_operator_does_not_interfere(
+    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('not for you')")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --nonsense")
+    (tmp_path / "testinfra.py").write_text("raise RuntimeError('nor you')")
+    (tmp_path / "somebody.py").write_text("raise RuntimeError('nor you')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--nonsense")
+    monkeypatch.setenv("PYTEST_PLUGINS", "somebody")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    (node,) = run(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
+    assert (node.status, node.message) == ("failed", "")
+
+
+def test_hanging_command_fails_its_checks_and_no_others(commands: Path) -> None:
+    (commands / "nvidia-smi").write_text("#!/bin/sh\nsleep 60\n")
+    (commands / "nvidia-smi").chmod(0o755)
+    answer(commands, "apt-mark", "\n".join(lock_of("x").groups["train"].components.driver.closure))
+    verdict = run(lock_of("here"), ["here"], local=True, limits=Limits(command_s=1, node_s=20))
+    (node,) = verdict.nodes
+    answers = next(check for check in node.checks if check.check == "driver.answers")
+    assert answers.actual.startswith("no answer to `nvidia-smi")
+    assert statuses(verdict)["pins.hold"] == "passed"
+
+
+def test_nodes_out_of_reach_are_a_line_each() -> None:
+    verdict = run(lock_of("gpu1", "gpu2"), ["gpu1", "gpu2"])
+    assert [(node.name, node.status, node.checks) for node in verdict.nodes] == [
+        ("gpu1", "unreachable", []),
+        ("gpu2", "unreachable", []),
+    ]
+    assert verdict.nodes[0].message == "ssh: connect to host 127.0.0.1 port 1: Connection refused"
+    assert verdict.exit_code == Exit.UNREACHABLE
+
+
+def test_run_cut_short_is_an_error_with_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuprov.verify.runner._isolated", lambda folder: ["--no-such-option"])
+    (node,) = run(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
+    assert node.status == "error"
+    assert node.message.startswith("pytest ended with status 4: ")
+
+
+def test_this_machine_is_one_node() -> None:
+    with pytest.raises(InvalidInput, match="cannot stand for 2 nodes"):
+        run(lock_of("a", "b"), ["a", "b"], local=True)
