@@ -52,6 +52,52 @@ def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | No
     return Exit.FAILED if failed and (intra or inter) else Exit.OK
 
 
+@command.command()
+@click.option("--local", is_flag=True, required=True, help="Run on this machine.")
+@click.option("--gpus", type=click.IntRange(2), help="How many take part.  [default: all]")
+@click.option("--disable-p2p", is_flag=True, help="Without paths between GPUs: through host memory.")
+@click.option("--socket-only", is_flag=True, help="Over plain sockets.")
+@click.option("--compare", is_flag=True, help="All three, one after the other.")
+@click.option("--parameters", type=float, help="Estimate the all-reduce of a model of this size: 7e9.")
+@click.option("--python", help="An interpreter that has PyTorch.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=300, show_default=True, help="Seconds a run may take."
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def check(
+    local: bool,
+    gpus: int | None,
+    disable_p2p: bool,
+    socket_only: bool,
+    compare: bool,
+    parameters: float | None,
+    python: str | None,
+    timeout_s: float,
+    output: str,
+) -> int:
+    """Measure an all-reduce between the GPUs of this machine against what its links can do.
+
+    Nothing is set on the machine: variants differ by the environment of the processes started here.
+    """
+    from gpuprov.nccl.check import SCHEMA, VARIANTS, look, run, tool
+
+    if sum((disable_p2p, socket_only, compare)) > 1:
+        raise InvalidInput("more than one of --disable-p2p, --socket-only, --compare", do="give one of them")
+    machine = look(gpus)
+    name, line = tool(machine.gpus, python)
+    one = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
+    outcomes = [
+        run(machine, variant, name, line, timeout_s) for variant in VARIANTS if compare or variant == one
+    ]
+    runs = [outcome.as_dict(machine.gpus, parameters) for outcome in outcomes]
+    if output == "json":
+        click.echo(json.dumps({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs}, indent=2))
+    else:
+        _print_runs(machine.gpus, runs)
+    failed = any(finding.level == "bad" for outcome in outcomes for finding in outcome.verdict)
+    return Exit.FAILED if failed else Exit.OK
+
+
 def _open(name: str, files: ExitStack) -> TextIO:
     if name == "-":
         return sys.stdin
@@ -81,3 +127,23 @@ def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
 
 def _counts(transports: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in transports.items())
+
+
+def _print_runs(gpus: int, runs: list[dict[str, Any]]) -> None:
+    click.echo(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
+    click.echo(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
+    for row in runs:
+        measured = row["bus_bandwidth"]
+        peak = f"{measured['peak']:.1f}" if measured else "none"
+        limit = f"{row['limit']['gbs']:.1f}" if row["limit"] else "-"
+        share = f"{row['share']:.0%}" if row["share"] is not None else "-"
+        paths = _counts({**row["transports"]["intra"], **row["transports"]["inter"]})
+        click.echo(f"{row['variant']:<9}{peak:>8}{limit:>8}{share:>7}  {paths}")
+    for row in runs:
+        if model := row["estimate"]:
+            rough, ring = f"{model['seconds']:.3f} s", f"{model['seconds_ring']:.3f} s"
+            text = f"{rough} by parameters * 4 bytes / bandwidth, {ring} in a ring of {gpus}"
+            click.echo(f"{row['variant']}: {model['parameters']:g} parameters: {text}")
+    for row in runs:
+        for finding in row["verdict"]:
+            click.echo(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")

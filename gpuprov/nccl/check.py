@@ -1,0 +1,223 @@
+"""Runs a small all-reduce over the GPUs of this machine and holds it against what its links can do.
+
+Nothing is set on the machine: the variants differ by the environment of the processes started here alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.finding import Finding
+from gpuprov.nccl.bandwidth import gradient_seconds
+from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
+from gpuprov.nccl.log import NcclLog, read_log
+from gpuprov.nccl.verdict import Expectation, judge
+
+SCHEMA = "gpuprov.nccl_check/1"
+
+Variant = Literal["default", "no-p2p", "socket"]
+
+# NVLS allocates multicast memory on the NVSwitches, which a program that dies badly can leave unusable for
+# others until the GPUs are reset: a check must not risk that.
+_ALWAYS = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
+_ENVIRONMENT: dict[Variant, dict[str, str]] = {
+    "default": {},
+    "no-p2p": {"NCCL_P2P_DISABLE": "1"},
+    "socket": {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NET": "Socket",
+    },
+}
+VARIANTS: tuple[Variant, ...] = tuple(_ENVIRONMENT)
+
+_SMI_TIMEOUT_S = 60
+# A healthy all-reduce of 1 GiB reaches three quarters of its links and more; half of them is a fault.
+_POOR = 0.5
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the check runs on: how many GPUs, and what joins them."""
+
+    gpus: int
+    nvlink: Limit | None
+    pcie: Limit | None
+
+    def limit(self, variant: Variant) -> Limit | None:
+        """What bounds a variant; sockets within one machine have no link to be held against."""
+        if variant == "socket":
+            return None
+        return (self.nvlink if variant == "default" else None) or self.pcie
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One variant's run."""
+
+    variant: Variant
+    tool: str
+    log: NcclLog
+    limit: Limit | None
+    verdict: tuple[Finding, ...]
+
+    def as_dict(self, gpus: int, parameters: float | None) -> dict[str, Any]:
+        """Plain data; `share` is the peak bus bandwidth as a part of the limit, 1 at best."""
+        peak = self.log.results.peak
+        limit = {"gbs": self.limit.gbs, "path": self.limit.path} if self.limit else None
+        return {
+            "variant": self.variant,
+            "tool": self.tool,
+            "transports": self.log.transports,
+            "bus_bandwidth": self.log.results.as_dict(),
+            "limit": limit,
+            "share": round(peak / self.limit.gbs, 3) if peak and self.limit else None,
+            "estimate": estimate(parameters, peak, gpus) if parameters and peak else None,
+            "verdict": [finding.as_dict() for finding in self.verdict],
+        }
+
+
+def estimate(parameters: float, peak: float, gpus: int) -> dict[str, float]:
+    """Time to all-reduce a model's gradients of 4 bytes at a bus bandwidth of `peak` GB/s.
+
+    `seconds` is the rule of thumb, parameters * 4 bytes / bandwidth; `seconds_ring` counts what a ring of
+    this many GPUs really sends, 2(n-1)/n times as much.
+    """
+    seconds = gradient_seconds(parameters, peak * 1e9)
+    return {
+        "parameters": parameters,
+        "seconds": round(seconds, 6),
+        "seconds_ring": round(seconds * 2 * (gpus - 1) / gpus, 6),
+    }
+
+
+def look(gpus: int | None = None) -> Machine:
+    """This machine, by its driver; `gpus` limits how many take part.
+
+    Raises:
+        NodeFailed: there is no driver that answers, or fewer than two GPUs.
+        InvalidInput: more GPUs are asked for than there are.
+    """
+    found = sum(line.startswith("GPU ") for line in _smi("-L").splitlines())
+    if gpus is not None and gpus > found:
+        raise InvalidInput(f"{gpus} GPUs asked for, {found} found", do="give --gpus as many or fewer")
+    taking_part = gpus or found
+    if taking_part < 2:
+        raise NodeFailed(f"{taking_part} GPU on this machine", expected="two or more to reduce between")
+    query = ("--query-gpu=pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader")
+    return Machine(taking_part, nvlink_limit(_smi("nvlink", "-s")), pcie_limit(_smi(*query)))
+
+
+def _smi(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
+    except subprocess.TimeoutExpired:
+        asked = " ".join(arguments)
+        raise NodeFailed(
+            f"`nvidia-smi {asked}` did not answer in {_SMI_TIMEOUT_S} s",
+            do="look for a fallen GPU in `dmesg`",
+        ) from None
+    return done.stdout
+
+
+def tool(gpus: int, python: str | None = None) -> tuple[str, list[str]]:
+    """The name and command line of what can run an all-reduce here: nccl-tests, or a Python with PyTorch.
+
+    Raises:
+        NodeFailed: neither is there.
+    """
+    tests = shutil.which("all_reduce_perf")
+    if tests and python is None:
+        return "nccl-tests", [tests, "-b", "1M", "-e", "1G", "-f", "4", "-g", str(gpus)]
+    for interpreter in [python] if python else [sys.executable, "python3"]:
+        if _has_torch(interpreter):
+            driver = Path(__file__).with_name("allreduce.py")
+            return "PyTorch", [interpreter, str(driver), str(gpus)]
+    raise NodeFailed(
+        "neither `all_reduce_perf` nor a Python with PyTorch is on this machine",
+        do="put nccl-tests on the PATH, or name an interpreter with --python",
+    )
+
+
+def _has_torch(python: str) -> bool:
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    try:
+        return subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def run(machine: Machine, variant: Variant, name: str, command: Sequence[str], timeout_s: float) -> Outcome:
+    """Run one variant and judge it.
+
+    Raises:
+        NodeFailed: it did not end in time, or ended with an error that NCCL does not explain.
+    """
+    text, code = _output(command, {**os.environ, **_ALWAYS, **_ENVIRONMENT[variant]}, timeout_s)
+    log = read_log([io.StringIO(text)])
+    if code and not log.complaints.errors:
+        tail = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+        raise NodeFailed(f"{name} ended with {code}: {tail}", do="run it by hand to see all of its output")
+    limit = machine.limit(variant)
+    expected = Expectation("nvlink" if machine.nvlink else None) if variant == "default" else Expectation()
+    verdict = [*_wanted(judge(log, expected), variant), *_speed(log, limit)]
+    return Outcome(variant, name, log, limit, tuple(verdict))
+
+
+def _output(command: Sequence[str], environment: dict[str, str], timeout_s: float) -> tuple[str, int]:
+    """All a command writes, and its exit code; at the end of the time it and its children are killed."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        text, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NodeFailed(
+            f"the all-reduce did not end in {timeout_s:g} s", do="look for a hung GPU, or raise --timeout"
+        ) from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return text, process.returncode
+
+
+def _wanted(findings: list[Finding], variant: Variant) -> list[Finding]:
+    """Without what a variant asked for: its slow path and its switches are no fault of the machine."""
+    if variant == "default":
+        return findings
+    asked_for = {"intra.transport", "environment.off"}
+    return [Finding("ok", found.rule, found.text) if found.rule in asked_for else found for found in findings]
+
+
+def _speed(log: NcclLog, limit: Limit | None) -> list[Finding]:
+    peak = log.results.peak
+    if peak is None:
+        return [Finding("bad", "check.result", "no bandwidth was measured")]
+    if limit is None:
+        return []
+    share = peak / limit.gbs
+    text = f"{peak:.1f} GB/s of {limit.gbs:g} GB/s ({share:.0%}; {limit.path})"
+    return [Finding("ok" if share >= _POOR else "warn", "check.speed", text)]
