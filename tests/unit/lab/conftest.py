@@ -1,0 +1,45 @@
+"""Simulated nodes without a node: bare ones, and ones that booted with a driver."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from simulated import KERNEL, Bare, Driven, Simulated
+
+from gpuprov.lab.simulator.machines import for_node, pci_devices
+from gpuprov.lab.simulator.node.files import ROOT_VARIABLE, Files
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bare:
+    """bare(machine): a node with a kernel and no driver, not booted."""
+
+    def make(machine: str) -> Simulated:
+        files = Files(tmp_path)
+        files.machine.parent.mkdir(parents=True)
+        files.machine.write_text(json.dumps(for_node(machine)))
+        for device in pci_devices(machine):
+            (files.pci / device["address"]).mkdir(parents=True)
+        (tmp_path / "boot").mkdir()
+        (tmp_path / f"boot/vmlinuz-{KERNEL}").touch()
+        monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+        return Simulated(tmp_path, capsys)
+
+    return make
+
+
+@pytest.fixture
+def driven(bare: Bare) -> Driven:
+    """driven(machine, version, licence=...): a node that booted with a driver."""
+
+    def make(machine: str, version: str = "535.309.01", licence: str = "NVIDIA") -> Simulated:
+        node = bare(machine)
+        node.put_module(version, licence=licence)
+        node.put_library(version)
+        node.blacklist("nouveau")
+        node.reboot()
+        return node
+
+    return make

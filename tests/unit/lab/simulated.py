@@ -1,0 +1,70 @@
+"""A node's root tree with a simulated machine in it, and its programs as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuprov.lab.simulator import stub_module
+from gpuprov.lab.simulator.node.files import Files
+from gpuprov.lab.simulator.node.main import main
+
+KERNEL = "6.1.0-56-amd64"
+
+
+@dataclass
+class Answer:
+    """What a program printed, and its exit status."""
+
+    status: int
+    text: str
+
+
+@dataclass
+class Simulated:
+    """A simulated node; `call` runs one of its programs."""
+
+    root: Path
+    capture: pytest.CaptureFixture[str]
+
+    def call(self, program: str, *arguments: str) -> Answer:
+        status = main(program, list(arguments))
+        captured = self.capture.readouterr()
+        return Answer(status, captured.out + captured.err)
+
+    def smi(self, *arguments: str) -> Answer:
+        return self.call("nvidia-smi", *arguments)
+
+    def reboot(self) -> None:
+        """Lose what lies on a tmpfs, then boot."""
+        Files(self.root).boot_state.unlink(missing_ok=True)
+        assert self.call("gpuprov-sim", "boot").status == 0
+
+    def put_module(self, version: str, *, licence: str = "NVIDIA", kernel: str = KERNEL) -> None:
+        """Lay the driver's modules on disk, as Debian's DKMS names them."""
+        folder = self.root / f"lib/modules/{kernel}/updates/dkms"
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in ("", "-uvm", "-modeset", "-drm"):
+            content = stub_module(version, kernel=kernel, licence=licence)
+            (folder / f"nvidia-current{part}.ko").write_bytes(content)
+
+    def put_library(self, version: str) -> None:
+        """Lay libnvidia-ml on disk and link it."""
+        folder = self.root / "usr/lib/x86_64-linux-gnu"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"libnvidia-ml.so.{version}").touch()
+        (folder / "libnvidia-ml.so.1").unlink(missing_ok=True)
+        (folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{version}")
+
+    def blacklist(self, module: str) -> Path:
+        path = self.root / f"etc/modprobe.d/{module}.conf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# a comment\nblacklist {module}\n")
+        return path
+
+
+Bare = Callable[[str], Simulated]
+Driven = Callable[..., Simulated]
