@@ -63,11 +63,13 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
 class Catalog:
     """All facts, typed. `load` makes one; every table is in the order of its file.
 
-    `facts` holds what no rule reads (clock commands, set-up steps, traps, tables as published), by file and section.
+    `facts` holds what no rule reads (clock commands, set-up steps, traps, tables as published), by file and
+    section.
     """
 
     as_of: str
-    """The day the facts speak of, ISO. "Supported" and "end of life" are judged on that day, not on today's."""
+    """The day the facts speak of, ISO. "Supported" and "end of life" are judged on that day, not on
+    today's."""
     tables: Mapping[str, tuple[Any, ...]]
     sources: Mapping[str, r.Source]
     facts: Mapping[str, Mapping[str, Any]]
@@ -82,7 +84,8 @@ class Catalog:
     @cached_property
     def branches(self) -> Mapping[int, r.Branch]:
         """Driver branches by number, oldest first."""
-        return {branch.branch: branch for branch in self.tables["drivers.branches"]}
+        ordered = sorted(self.tables["drivers.branches"], key=lambda record: record.branch)
+        return {branch.branch: branch for branch in ordered}
 
     @cached_property
     def known_issues(self) -> tuple[r.KnownIssue, ...]:
@@ -94,13 +97,19 @@ class Catalog:
         """Every driver version that any table names."""
         named = {v for branch in self.branches.values() for v in branch.known_versions}
         for toolkit in self.toolkits:
-            named |= {toolkit.driver_corresponding_linux_x86_64, toolkit.driver_bundled_linux_x86_64} - {None}
+            paired = (toolkit.driver_corresponding_linux_x86_64, toolkit.driver_bundled_linux_x86_64)
+            named |= {driver for driver in paired if driver}
         return frozenset(named)
 
     @cached_property
     def toolkits(self) -> tuple[r.Toolkit, ...]:
         """CUDA toolkit releases, oldest first."""
-        return self.tables["cuda.releases"]
+        return _by_version(self.tables["cuda.releases"])
+
+    @cached_property
+    def released_toolkits(self) -> tuple[r.Toolkit, ...]:
+        """CUDA toolkits that were really released, oldest first."""
+        return tuple(toolkit for toolkit in self.toolkits if toolkit.status == "released")
 
     @cached_property
     def minor_compat(self) -> Mapping[int, r.MinorCompat]:
@@ -115,17 +124,17 @@ class Catalog:
     @cached_property
     def cudnn(self) -> tuple[r.Cudnn, ...]:
         """cuDNN releases, oldest first."""
-        return self.tables["cudnn.releases"]
+        return _by_version(self.tables["cudnn.releases"])
 
     @cached_property
     def nccl(self) -> tuple[r.Nccl, ...]:
         """NCCL releases, oldest first."""
-        return self.tables["nccl.releases"]
+        return _by_version(self.tables["nccl.releases"])
 
     @cached_property
     def container_toolkits(self) -> tuple[r.ContainerToolkit, ...]:
         """Container-toolkit releases, oldest first."""
-        return self.tables["containers.toolkits"]
+        return _by_version(self.tables["containers.toolkits"])
 
     @cached_property
     def systems(self) -> Mapping[str, r.System]:
@@ -157,6 +166,10 @@ class Catalog:
         return self._cited[keys]
 
 
+def _by_version(records: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(sorted(records, key=lambda record: record.version))
+
+
 def load(site_dirs: Iterable[Path] = ()) -> Catalog:
     """The package's catalog, with the same-named files of site folders laid over it, in order.
 
@@ -164,7 +177,8 @@ def load(site_dirs: Iterable[Path] = ()) -> Catalog:
     keys of the file's own `sources`, or of the package's.
 
     Raises:
-        InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record, field.
+        InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record,
+        field.
     """
     return _load(tuple(Path(folder) for folder in site_dirs))
 
@@ -218,7 +232,11 @@ def _section(path: Path, raw: dict[str, Any], name: str, kind: Callable[[], Any]
 
 
 def _merged(
-    layers: list[tuple[Path, dict[str, Any]]], section: str, kind: type[Any], key: str, sources: Mapping[str, r.Source]
+    layers: list[tuple[Path, dict[str, Any]]],
+    section: str,
+    kind: type[Any],
+    key: str,
+    sources: Mapping[str, r.Source],
 ) -> Iterable[Any]:
     """Records of a section, each laid field by field over the one of the same name in earlier layers.
 
@@ -239,7 +257,9 @@ def _merged(
         record = _record(kind, raw, places[name])
         for cited in getattr(record, "source", ()):
             if cited not in sources:
-                raise InvalidInput(f"{places[name]}.source: {cited!r} is in no sources section", expected="a known key")
+                raise InvalidInput(
+                    f"{places[name]}.source: {cited!r} is in no sources section", expected="a known key"
+                )
         yield record
 
 

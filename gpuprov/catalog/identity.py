@@ -19,7 +19,8 @@ from gpuprov.errors import InvalidInput
 
 _INDEX: WeakKeyDictionary[Catalog, Mapping[str, tuple[Gpu, ...]]] = WeakKeyDictionary()
 _PCI = re.compile(
-    r"(?:10de[:.])?(?P<device>[0-9a-f]{4})(?:[ /](?P<subsystem>[0-9a-f]{4}[:.][0-9a-f]{4}))?|0x(?P<packed>[0-9a-f]{4})(?:10de)?"
+    r"(?:10de[:.])?(?P<device>[0-9a-f]{4})(?:[ /](?P<subsystem>[0-9a-f]{4}[:.][0-9a-f]{4}))?"
+    r"|0x(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
 )
 _NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpu|generation|edition)\b")
 _COUNT = re.compile(r"(?P<count>[1-9]\d?)\s*[x×*]\s+?(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
@@ -33,8 +34,8 @@ def counted(name: str) -> tuple[int | None, str]:
 
 
 def find_gpu(catalog: Catalog, name: str) -> Gpu:
-    """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), `nvidia-smi` product name,
-    marketing name or alias.
+    """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), `nvidia-smi` product
+    name, marketing name or alias.
 
     Raises:
         InvalidInput: the name fits no GPU of the catalog, or several; lists the candidates.
@@ -45,10 +46,10 @@ def find_gpu(catalog: Catalog, name: str) -> Gpu:
         return found[0]
     if found:
         raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one of {_listed(found)}")
-    near = _candidates(catalog, name)
-    what = "is ambiguous" if len(near) > 1 and _words(name) else "is not in the catalog"
+    holding = _holding(catalog, name)
+    near = holding or _similar(catalog, name)
     raise InvalidInput(
-        f"GPU {name!r} {what if near else 'is not in the catalog'}",
+        f"GPU {name!r} {'is ambiguous' if len(holding) > 1 else 'is not in the catalog'}",
         expected=f"one of {_listed(near)}" if near else "a model, PCI id or product name of the catalog",
         do="`gpuprov catalog gpus` lists them all",
     )
@@ -93,15 +94,15 @@ def _by_pci(index: Mapping[str, tuple[Gpu, ...]], name: str) -> tuple[Gpu, ...]:
     return index.get(f"pci {device} {subsystem}") or index.get(f"pci {device}", ())
 
 
-def _words(name: str) -> set[str]:
-    return set(_plain(name).split())
+def _holding(catalog: Catalog, name: str) -> tuple[Gpu, ...]:
+    """GPUs one of whose names holds every word of `name`: "V100" is six of them."""
+    words = set(_plain(name).split())
+    return tuple(
+        gpu for gpu in catalog.gpus if words and any(words <= set(key.split()) for key in _keys(gpu))
+    )
 
 
-def _candidates(catalog: Catalog, name: str) -> tuple[Gpu, ...]:
-    words = _words(name)
-    holding = tuple(gpu for gpu in catalog.gpus if words and any(words <= set(key.split()) for key in _keys(gpu)))
-    if holding:
-        return holding
+def _similar(catalog: Catalog, name: str) -> tuple[Gpu, ...]:
     known = {_plain(gpu.id): gpu for gpu in catalog.gpus}
     return tuple(known[key] for key in get_close_matches(_plain(name), known, n=5, cutoff=0.5))
 
@@ -111,8 +112,8 @@ def _listed(gpus: Iterable[Gpu]) -> str:
 
 
 def find_system(catalog: Catalog, name: str) -> System | None:
-    """The system that `name` spells (`Ubuntu 22.04`, `rocky9.4`, `bookworm`), or None when the name is understood
-    and no repository of the catalog serves that release.
+    """The system that `name` spells (`Ubuntu 22.04`, `rocky9.4`, `bookworm`), or None when the name is
+    understood and no repository of the catalog serves that release.
 
     Raises:
         InvalidInput: no system is called that; lists what is near.
@@ -136,7 +137,9 @@ def find_system(catalog: Catalog, name: str) -> System | None:
         return None
     near = get_close_matches(squeezed, catalog.systems, n=5, cutoff=0.5) or list(catalog.systems)
     raise InvalidInput(
-        f"operating system {name!r} is not known", expected=f"one of {', '.join(near)}", do="`gpuprov catalog os` lists them"
+        f"operating system {name!r} is not known",
+        expected=f"one of {', '.join(near)}",
+        do="`gpuprov catalog os` lists them",
     )
 
 
@@ -167,7 +170,8 @@ def find_arch(name: str) -> str:
 
 
 def driver_text(text: str) -> str:
-    """A driver's branch or version, freed of `R`, an epoch and a package revision: `580.95.05-0ubuntu1` → `580.95.05`.
+    """A driver's branch or version, freed of `R`, an epoch and a package revision: `580.95.05-0ubuntu1` →
+    `580.95.05`.
 
     Raises:
         InvalidInput: neither a branch nor a version.
@@ -187,5 +191,7 @@ def library_text(what: str, text: str) -> str:
 def _upstream(what: str, text: str) -> str:
     match = re.fullmatch(r"(?:\d+:)?(\d+(?:\.\d+)*)(?:[-~+].*)?", text)
     if not match or any(part > 99999 for part in version(match[1]).parts):
-        raise InvalidInput(f"{what} {text!r} is not a version", expected="digits and dots, such as 580 or 580.95.05")
+        raise InvalidInput(
+            f"{what} {text!r} is not a version", expected="digits and dots, such as 580 or 580.95.05"
+        )
     return match[1]

@@ -18,7 +18,7 @@ Record = TypeVar("Record")
 _Reader = Callable[[Any], Any]
 
 
-class BadField(Exception):  # noqa: N818 - caught where file and record are known, never shown as it is
+class BadField(Exception):
     """A field that does not fit: the path within the record, what was seen, what was expected."""
 
     def __init__(self, seen: str, expected: str, path: str = "") -> None:
@@ -32,12 +32,13 @@ def read(kind: type[Record], raw: object) -> Record:
     Raises:
         BadField: a field that is unknown, missing or of the wrong type.
     """
-    record: Record = _record_reader(kind)(raw)
+    reader: Any = _record_reader
+    record: Record = reader(kind)(raw)
     return record
 
 
 @cache
-def _record_reader(kind: type[Any]) -> _Reader:
+def _record_reader(kind: Any) -> _Reader:
     hints = get_type_hints(kind)
     readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
@@ -52,7 +53,9 @@ def _record_reader(kind: type[Any]) -> _Reader:
             try:
                 values[name] = readers[name](value)
             except BadField as bad:
-                raise BadField(bad.seen, bad.expected, f"{name}{'.' if bad.path[:1].isalpha() else ''}{bad.path}") from None
+                raise BadField(
+                    bad.seen, bad.expected, f"{name}{'.' if bad.path[:1].isalpha() else ''}{bad.path}"
+                ) from None
         for name in required:
             if name not in values:
                 raise BadField("missing", "a value", name)
@@ -82,8 +85,8 @@ def _reader(hint: Any) -> _Reader:
 
 def _read_version(raw: object) -> Version:
     try:
-        return version(raw)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
+        return version(str(raw) if isinstance(raw, str) else "")
+    except ValueError:
         raise BadField(_show(raw), 'a version in quotes, such as "580.65.06"') from None
 
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache, total_ordering
+from functools import lru_cache
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
 
-@total_ordering
 class Version:
     """An upstream version: its text as published, and the integers it compares by."""
 
-    __slots__ = ("parts", "text")
+    __slots__ = ("major", "minor", "parts", "text")
 
     def __init__(self, text: str) -> None:
         if not _DIGITS.fullmatch(text):
             raise ValueError(f"{text!r} is not a version: integers with dots between them")
         self.text = text
         self.parts = tuple(map(int, text.split(".")))
-
-    @property
-    def major(self) -> int:
+        self.major = self.parts[0]
         """The first number: a driver's branch, a toolkit's major."""
-        return self.parts[0]
-
-    @property
-    def minor(self) -> Version:
+        self.minor = self if len(self.parts) <= 2 else version(".".join(text.split(".")[:2]))
         """The first two numbers: `12.4` of `12.4.1`."""
-        return version(".".join(self.text.split(".")[:2]))
 
     def within(self, prefix: Version) -> bool:
         """Whether `prefix` names this version or a group that holds it: 12.4.1 is within 12.4 and 12."""
@@ -37,8 +30,18 @@ class Version:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Version) and self.parts == other.parts
 
+    # all four spelled out: comparisons are the resolver's inner loop, and total_ordering costs a call each
     def __lt__(self, other: Version) -> bool:
         return self.parts < other.parts
+
+    def __le__(self, other: Version) -> bool:
+        return self.parts <= other.parts
+
+    def __gt__(self, other: Version) -> bool:
+        return self.parts > other.parts
+
+    def __ge__(self, other: Version) -> bool:
+        return self.parts >= other.parts
 
     def __hash__(self) -> int:
         return hash(self.parts)

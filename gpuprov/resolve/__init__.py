@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from gpuprov.resolve.answer import Alternative, Answer, Finding, PackageSet, Stack, Verdict
+from gpuprov.resolve.answer import Alternative, Answer, Finding, PackageSet, Stack, Verdict, failed
 from gpuprov.resolve.request import ABSENT, Request
 from gpuprov.resolve.resolver import resolve
 
-__all__ = ["ABSENT", "Alternative", "Answer", "Finding", "PackageSet", "Request", "Stack", "Verdict", "resolve"]
+__all__ = [
+    "ABSENT",
+    "Alternative",
+    "Answer",
+    "Finding",
+    "PackageSet",
+    "Request",
+    "Stack",
+    "Verdict",
+    "failed",
+    "resolve",
+]

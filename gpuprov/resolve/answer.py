@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from gpuprov.errors import GpuprovError
+
 SCHEMA = "gpuprov.resolve/1"
 
 Verdict = Literal["ok", "warn", "refused"]
@@ -40,8 +42,10 @@ class Stack:
     nscq: str | None = None
     nvsdm: str | None = None
     nvlsm: str | None = None
+    """None: needed, in whatever version the repository holds."""
     imex: str | None = None
     dcgm: str | None = None
+    """Major version."""
     compat: str | None = None
     """CUDA version of the forward-compatibility package."""
     docker: str | None = None
@@ -61,9 +65,11 @@ class PackageSet:
     """Exact upstream version of every package in `names` (`580.95.05`: any epoch and revision of it), or a
     pattern (`12.8.*`); None: whatever the index holds."""
     repository: str
-    """Id of a repository in the catalog: `nvidia`, `container-toolkit`, `debian`, `debian-security`, `ubuntu`."""
+    """Id of a repository in the catalog: `nvidia`, `container-toolkit`, `debian`, `debian-security`,
+    `ubuntu`."""
     hold: tuple[str, ...] = ()
-    """Shell patterns of package names: whatever of these is installed belongs to the component and is held."""
+    """Shell patterns of package names: whatever of these is installed belongs to the component and is
+    held."""
     pin: tuple[str, ...] = ()
     """Pinning packages (apt) to install before, or version-lock globs (dnf)."""
     stream: str | None = None
@@ -102,3 +108,11 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON-ready data with its `schema`."""
         return {"schema": SCHEMA, **asdict(self)}
+
+
+def failed(error: GpuprovError) -> dict[str, Any]:
+    """The answer to a request that was not understood: of the same shape, with `error` and nothing
+    resolved."""
+    empty = dict.fromkeys(("reasons", "warnings", "violations", "nearest", "gpus"), ())
+    told = {"seen": error.seen, "expected": error.expected, "do": error.do, "text": str(error)}
+    return {"schema": SCHEMA, "verdict": "error", "error": told, "stack": None, "packages": {}, **empty}

@@ -8,12 +8,10 @@ from gpuprov.catalog import Catalog, Version, version
 from gpuprov.catalog.identity import counted, driver_text, find_arch, find_gpu, find_system, library_text
 from gpuprov.catalog.records import Branch, Flavour, Gpu, Policy, System, Toolkit
 from gpuprov.catalog.rules.frameworks import Framework, find_framework
-from gpuprov.catalog.rules.systems import archive_driver, driver_held, nvidia_serves
 from gpuprov.errors import InvalidInput
 from gpuprov.resolve.request import ABSENT, Request
 
 _LIBRARIES = ("cuda", "cudnn", "nccl", "container_toolkit", "fabricmanager", "docker", "compat")
-_REPOSITORIES = ("nvidia", "distribution")
 _ONE_BOARD = 32
 
 
@@ -32,7 +30,8 @@ class Case:
     driver: Version | None = None
     module: Flavour | None = None
     stated: dict[str, Version] = field(default_factory=dict)
-    """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker, compat."""
+    """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker,
+    compat."""
     absent: frozenset[str] = frozenset()
     """Components that shall not be there."""
     nccl_build: Version | None = None
@@ -111,8 +110,10 @@ def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
     for number, gpu in found:
         total[gpu.id] = total.get(gpu.id, 0) + (number or 1)
     if over := [gpu for gpu, number in total.items() if number > _ONE_BOARD]:
-        raise InvalidInput(f"{total[over[0]]} × {over[0]} in one machine", expected=f"at most {_ONE_BOARD}")
-    open_number = len(found) > 0 and all(number is None for number, _ in found) and all(n == 1 for n in total.values())
+        raise InvalidInput(f"{total[over[0]]} of {over[0]} in one machine", expected=f"at most {_ONE_BOARD}")
+    open_number = (
+        len(found) > 0 and all(number is None for number, _ in found) and all(n == 1 for n in total.values())
+    )
     return {gpu: None if open_number else total[gpu.id] for gpu in catalog.gpus if gpu.id in total}
 
 
@@ -141,90 +142,3 @@ def _nccl_build(text: str | None) -> Version | None:
     if text is None or "+cuda" not in text:
         return None
     return version(library_text("nccl", text.split("+cuda", 1)[1]))
-
-
-def candidates(case: Case) -> list[Draft]:
-    """Drivers to try, best first: the stated one, or the policy's order over what the repositories hold.
-
-    Raises:
-        InvalidInput: a branch that the catalog does not have: no version can be named for it.
-    """
-    repository = (case.request.repository or "").lower() or None
-    if repository not in (None, *_REPOSITORIES):
-        raise InvalidInput(f"repository {case.request.repository!r}", expected=" or ".join(_REPOSITORIES))
-    if case.driver is not None:
-        return [_stated(case, case.driver, repository)]
-    if "fabricmanager" in case.stated and len(case.stated["fabricmanager"].parts) > 1:
-        return [_stated(case, case.stated["fabricmanager"], repository)]
-    nvidia, archive = _by_policy(case, "nvidia"), _by_policy(case, "distribution")
-    if repository == "nvidia":
-        return nvidia
-    if repository == "distribution":
-        return archive or [replace(draft, repository="distribution") for draft in nvidia]
-    served = case.system is not None and nvidia_serves(case.system, case.arch)
-    return nvidia + archive if served else archive + nvidia
-
-
-def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
-    branch = case.catalog.branches.get(driver.major)
-    if len(driver.parts) == 1:
-        driver = _newest_of(case, driver, branch, repository)
-        branch = case.catalog.branches.get(driver.major)
-    return Draft(driver, branch, repository or _home(case, driver))
-
-
-def _newest_of(case: Case, driver: Version, branch: Branch | None, repository: str | None) -> Version:
-    """The version a bare branch stands for: the fabric manager's, the archive's, or the newest known."""
-    manager = case.stated.get("fabricmanager")
-    if manager is not None and len(manager.parts) > 1 and manager.major == driver.major:
-        return manager
-    if case.system and (repository or _home(case, driver)) == "distribution":
-        held = [d.version for d in case.system.archive_drivers if d.version and d.version.major == driver.major]
-        if held:
-            return max(held)
-    if branch is None:
-        known = ", ".join(map(str, case.catalog.branches))
-        raise InvalidInput(f"driver branch {driver} is not in the catalog", expected=f"one of {known}, or a full version")
-    return branch.latest_known
-
-
-def _home(case: Case, driver: Version) -> str:
-    """Where a driver comes from when nobody says: NVIDIA's repository, unless only the archive is known to hold it."""
-    if case.system is None:
-        return "nvidia"
-    archive = archive_driver(case.system, driver) or any(
-        held.version and held.version.within(driver) for held in case.system.archive_drivers
-    )
-    proven = nvidia_serves(case.system, case.arch) and driver_held(case.system, driver.major) == "yes"
-    return "distribution" if archive and not proven else "nvidia"
-
-
-def _by_policy(case: Case, repository: str) -> list[Draft]:
-    ordered: dict[Version, Draft] = {}
-    for number in _branch_order(case):
-        branch = case.catalog.branches[number]
-        for driver in _versions(case, branch, repository):
-            ordered[driver] = Draft(driver, branch, repository, chosen=frozenset({"driver"}))
-    return list(ordered.values())
-
-
-def _branch_order(case: Case) -> list[int]:
-    """Branch numbers in the policy's order; those too new for the system's repository come last."""
-    from gpuprov.catalog.rules.driver import end_of_life
-
-    order: dict[int, None] = {}
-    for tier in case.policy.tiers:
-        for number, branch in sorted(case.catalog.branches.items(), reverse=True):
-            alive = not tier.supported or not end_of_life(branch, case.catalog.as_of)
-            if branch.type in tier.types and alive:
-                order.setdefault(number)
-    newest = case.system.driver_last if case.system else None
-    return sorted(order, key=lambda number: newest is not None and number > newest)
-
-
-def _versions(case: Case, branch: Branch, repository: str) -> list[Version]:
-    if repository == "nvidia":
-        return [branch.latest_known]
-    held = case.system.archive_drivers if case.system else ()
-    exact = sorted((d.version for d in held if d.version and d.version.major == branch.branch), reverse=True)
-    return exact or [branch.latest_known for d in held if d.branch == branch.branch]

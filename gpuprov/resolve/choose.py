@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuprov.catalog import Version
-from gpuprov.catalog.records import Nccl, Toolkit
+from gpuprov.catalog.records import Cudnn, Gpu, Nccl, Toolkit
 from gpuprov.catalog.rules import containers, driver, fabric, libraries, module, systems
 from gpuprov.resolve.case import Case, Draft
 
@@ -38,42 +37,43 @@ def _cuda(case: Case, draft: Draft) -> Draft:
     if not releases:
         return replace(draft, cuda=stated)
     native = [toolkit for toolkit in releases if driver.native(draft.driver, toolkit)]
-    release = max(_published(native) or _published(releases) or releases, key=_version)
+    published = [toolkit for toolkit in native or releases if toolkit.status == "released"]
+    release = (published or releases)[-1]
     return replace(draft, cuda=release.version, toolkit=release)
 
 
-def _published(toolkits: Iterable[Toolkit]) -> list[Toolkit]:
-    return [toolkit for toolkit in toolkits if toolkit.status == "released"]
-
-
-def _version(record: Toolkit | Nccl) -> Version:
-    return record.version
-
-
 def _newest_native(case: Case, draft: Draft) -> Toolkit | None:
-    """The newest release that runs natively, fits every GPU and the stated libraries, and is held for the system;
-    releases nobody has seen in the system's repositories only when there is no other."""
-    proven, unproven = [], []
-    for toolkit in _published(case.catalog.toolkits):
-        if driver.native(draft.driver, toolkit) and _suits(case, toolkit):
-            held = _held(case, toolkit.version)
-            proven += [toolkit] if held == "yes" else []
-            unproven += [toolkit] if held == "unproven" else []
-    return max(proven or unproven, key=_version, default=None)
+    """The newest release that runs natively, fits every GPU and the stated libraries, and is held for the
+    system.
+
+    Releases that nobody has seen in the system's repositories count only when there is no other; where
+    nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
+    """
+    suitable = [
+        (t, _held(case, t.version)) for t in reversed(case.catalog.released_toolkits) if _suits(case, t)
+    ]
+    for wanted in ("yes", "unproven"):
+        for toolkit, held in suitable:
+            if held == wanted and driver.native(draft.driver, toolkit):
+                return toolkit
+    for toolkit, held in reversed(suitable):
+        if held != "no" and driver.minor_compat(case.catalog, draft.driver, toolkit.version.major):
+            return toolkit
+    return None
 
 
 def _suits(case: Case, toolkit: Toolkit) -> bool:
     cuda, catalog = toolkit.version, case.catalog
-    if "compat" in case.stated and not cuda.within(case.stated["compat"].minor):
+    if not all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus):
+        return False
+    compat, build = case.stated.get("compat"), case.nccl_build
+    if (compat and not cuda.within(compat.minor)) or (build and build.major != cuda.major):
         return False
     cudnn, nccl = case.stated.get("cudnn"), case.stated.get("nccl")
-    if cudnn and libraries.cudnn_build_exists(catalog, cudnn, cuda.major) is False:
-        return False
-    if nccl and libraries.nccl_build_exists(catalog, nccl, cuda.major) is False:
-        return False
-    if case.nccl_build and case.nccl_build.major != cuda.major:
-        return False
-    return all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus)
+    built_for_cudnn = not cudnn or libraries.cudnn_build_exists(catalog, cudnn, cuda.major) is not False
+    return built_for_cudnn and (
+        not nccl or libraries.nccl_build_exists(catalog, nccl, cuda.major) is not False
+    )
 
 
 def _held(case: Case, cuda: Version) -> systems.Held:
@@ -104,39 +104,47 @@ def _served(case: Case) -> bool:
 def _cudnn(case: Case, draft: Draft) -> Draft:
     stated = case.stated.get("cudnn")
     if stated is not None:
-        releases = [record.version for record in case.catalog.cudnn if record.version.within(stated)]
-        return replace(draft, cudnn=max(releases, default=stated))
+        releases = [record for record in case.catalog.cudnn if record.version.within(stated)]
+        built = [record for record in releases if draft.cuda and _cudnn_built(record, draft.cuda.major)]
+        return replace(draft, cudnn=(built or releases)[-1].version if releases else stated)
     if draft.cuda is None or "cudnn" in case.absent or not _served(case):
         return draft
     major = draft.cuda.major
-    fitting = [
-        record.version
-        for record in case.catalog.cudnn
-        if (major in record.wheel_cuda_majors or any(build.major == major for build in record.deb_builds_seen))
-        and libraries.cudnn_build_exists(case.catalog, record.version, major) is not False
-        and all(_cudnn_proven(case, record.version, record.min_compute_capability, gpu) for gpu in case.gpus)
-    ]
-    return draft.with_(cudnn=max(fitting, default=None))
+    for record in reversed(case.catalog.cudnn):
+        fits = _cudnn_built(record, major) and libraries.cudnn_build_exists(
+            case.catalog, record.version, major
+        )
+        if fits and all(_cudnn_proven(case, record, gpu) for gpu in case.gpus):
+            return draft.with_(cudnn=record.version)
+    return draft
 
 
-def _cudnn_proven(case: Case, cudnn: Version, floor: Version | None, gpu: driver.Gpu) -> bool:
+def _cudnn_built(record: Cudnn, cuda_major: int) -> bool:
+    seen = any(build.major == cuda_major for build in record.deb_builds_seen)
+    return seen or cuda_major in record.wheel_cuda_majors
+
+
+def _cudnn_proven(case: Case, record: Cudnn, gpu: Gpu) -> bool:
     """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
+    floor = record.min_compute_capability
     read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"
-    return read and libraries.cudnn_gpu_ok(case.catalog, cudnn, gpu)
+    return read and libraries.cudnn_gpu_ok(case.catalog, record.version, gpu)
 
 
 def _nccl(case: Case, draft: Draft) -> Draft:
     stated = case.stated.get("nccl")
     if stated is not None:
         releases = [record for record in case.catalog.nccl if record.version.within(stated)]
-        release = max(releases, key=_version, default=None)
+        release = releases[-1] if releases else None
         build = case.nccl_build or (release and _newest_build(draft, release))
         return replace(draft, nccl=release.version if release else stated, nccl_build=build or None)
     if draft.cuda is None or "nccl" in case.absent or not _served(case):
         return draft
-    for record in sorted(case.catalog.nccl, key=_version, reverse=True):
+    for record in reversed(case.catalog.nccl):
         build = _newest_build(draft, record)
-        if build and all(libraries.nccl_gpu_ok(case.catalog, record.version, build.major, gpu) for gpu in case.gpus):
+        if build and all(
+            libraries.nccl_gpu_ok(case.catalog, record.version, build.major, gpu) for gpu in case.gpus
+        ):
             return draft.with_(nccl=record.version, nccl_build=build)
     return draft
 

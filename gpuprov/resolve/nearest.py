@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from gpuprov.catalog import Catalog
 from gpuprov.errors import InvalidInput
@@ -11,9 +12,20 @@ from gpuprov.resolve.answer import Alternative, Answer
 from gpuprov.resolve.case import Case
 from gpuprov.resolve.request import Request
 
-Settle = Callable[[Request, Catalog], tuple[Answer, Case]]
+Settle = Callable[[Request, Catalog], Answer]
 
-_OPEN = ("driver", "cuda", "cudnn", "nccl", "module", "fabricmanager", "container_toolkit", "compat", "framework", "docker")
+_OPEN = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "module",
+    "fabricmanager",
+    "container_toolkit",
+    "compat",
+    "framework",
+    "docker",
+)
 
 
 def nearest(case: Case, settle: Settle) -> tuple[Alternative, ...]:
@@ -21,7 +33,7 @@ def nearest(case: Case, settle: Settle) -> tuple[Alternative, ...]:
     found = []
     for change, request in _changes(case):
         try:
-            answer, _ = settle(request, case.catalog)
+            answer = settle(request, case.catalog)
         except InvalidInput:
             continue
         if answer.verdict != "refused":
@@ -33,7 +45,7 @@ def _changes(case: Case) -> Iterator[tuple[str, Request]]:
     request = case.request
     for name in _OPEN:
         if getattr(request, name) is not None:
-            yield name, replace(request, **{name: None})
+            yield name, _without(request, name)
     if case.framework and case.framework.name == "torch":
         for cuda in case.framework.builds:
             build = f"{case.framework.name}=={case.framework.version}+cu{str(cuda).replace('.', '')}"
@@ -45,8 +57,15 @@ def _changes(case: Case) -> Iterator[tuple[str, Request]]:
     yield from _other_systems(case)
     if len(case.gpus) > 1:
         for gpu in case.gpus:
-            rest = tuple(f"{n}x {other.id}" if n else other.id for other, n in case.counts.items() if other is not gpu)
+            rest = tuple(
+                f"{n}x {other.id}" if n else other.id for other, n in case.counts.items() if other is not gpu
+            )
             yield "gpus", replace(request, gpus=rest)
+
+
+def _without(request: Request, name: str) -> Request:
+    left_open: dict[str, Any] = {name: None}
+    return replace(request, **left_open)
 
 
 def _other_systems(case: Case) -> Iterator[tuple[str, Request]]:

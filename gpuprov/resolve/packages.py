@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuprov.catalog.records import PackageRule, System
 from gpuprov.catalog.rules import fabric, systems
 from gpuprov.resolve.answer import PackageSet
@@ -22,7 +24,15 @@ def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
         rule = _rule(case, draft, system, table, repository)
         if rule is not None:
             found[component] = _package_set(case, component, repository, rule, words)
-    return found
+    return found if "dcgm" not in found else {**found, "dcgm": _dcgm(case, draft, found["dcgm"])}
+
+
+def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
+    """DCGM's package for CUDA 12 as well, where a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
+    dropped = any(gpu.last_cuda and gpu.last_cuda.major == _OLD_GPUS_CUDA for gpu in case.gpus)
+    if not dropped or draft.branch is None or draft.branch.native_cuda.major <= _OLD_GPUS_CUDA:
+        return base
+    return replace(base, names=(*base.names, f"datacenter-gpu-manager-{DCGM}-cuda{_OLD_GPUS_CUDA}"))
 
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
@@ -42,10 +52,14 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         parts.append(("cuda", own.repository if own and from_archive else "nvidia", "cuda"))
     if draft.cudnn and draft.cuda:
         parts.append(("cudnn", "nvidia", "cudnn8" if draft.cudnn.major == 8 else "cudnn"))
-    if draft.nccl and draft.nccl_build:
+    if draft.nccl and draft.cuda:
         parts.append(("nccl", "nvidia", "nccl"))
     parts += [("compat", "nvidia", "compat")] if draft.compat else []
-    parts += [("container_toolkit", "container-toolkit", "container_toolkit")] if draft.container_toolkit else []
+    if draft.branch and systems.nvidia_serves(system, case.arch):
+        parts.append(("dcgm", "nvidia", "dcgm"))
+    parts += (
+        [("container_toolkit", "container-toolkit", "container_toolkit")] if draft.container_toolkit else []
+    )
     return parts
 
 
@@ -63,7 +77,7 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
         "cudnn": str(cudnn or ""),
         "cudnn3": ".".join(str(cudnn or "").split(".")[:3]),
         "nccl": str(draft.nccl or ""),
-        "nccl_cuda": str(draft.nccl_build or ""),
+        "nccl_cuda": str(draft.nccl_build or f"{cuda.major if cuda else ''}.*"),
         "container_toolkit": str(draft.container_toolkit or ""),
         "driver_cuda_major": str(draft.branch.native_cuda.major if draft.branch else ""),
     }
@@ -71,7 +85,7 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
 
 def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
     archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
-    facts = {
+    facts: dict[str, object] = {
         "manager": system.manager,
         "family": system.family,
         "flavour": draft.flavour,
@@ -80,7 +94,11 @@ def _rule(case: Case, draft: Draft, system: System, component: str, repository: 
         "series": archive is not None and archive.series is not None,
     }
     for rule in case.catalog.tables["packages.packages"]:
-        if rule.component == component and repository in rule.repository and _fits(rule, draft.driver.major, facts):
+        if (
+            rule.component == component
+            and repository in rule.repository
+            and _fits(rule, draft.driver.major, facts)
+        ):
             found: PackageRule = rule
             return found
     return None
@@ -99,7 +117,9 @@ def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
     )
 
 
-def _package_set(case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]) -> PackageSet:
+def _package_set(
+    case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]
+) -> PackageSet:
     def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text.format(**words) for text in texts)
 

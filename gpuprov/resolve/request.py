@@ -8,6 +8,9 @@ from typing import Any
 
 from gpuprov.errors import InvalidInput
 
+DERIVED = frozenset({"branch", "nscq", "nvsdm", "nvlsm", "imex", "dcgm"})
+"""Parts of a stack that follow from others: an answer's stack may be fed back as it is."""
+
 ABSENT = "none"
 """The word for a component that shall deliberately not be there."""
 
@@ -63,11 +66,11 @@ class Request:
             InvalidInput: an unknown key, a missing `gpu` or `os`, a value that is not text.
         """
         known = {field.name for field in fields(cls)} - {"gpus"}
-        if unknown := sorted(set(raw) - known - {"gpu", "gpus", "id"}):
+        if unknown := sorted(set(raw) - known - DERIVED - {"gpu", "gpus"}):
             raise InvalidInput(
                 f"unknown key {unknown[0]!r} in a request", expected=", ".join(["gpu", *sorted(known)])
             )
-        gpus = raw.get("gpu") or raw.get("gpus") or ()
+        gpus = raw.get("gpu") or raw.get("gpus")
         names = [gpus] if isinstance(gpus, str) else gpus
         if not isinstance(names, list | tuple) or not names:
             raise InvalidInput(f"gpu is {gpus!r}", expected="a name, or a list of names with at least one")

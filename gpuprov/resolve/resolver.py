@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from gpuprov.catalog import Catalog, load
-from gpuprov.catalog.rules import fabric
+from gpuprov.catalog.rules import fabric, systems
 from gpuprov.resolve.answer import Answer, Finding, Stack, Verdict
-from gpuprov.resolve.case import Case, Draft, candidates, understand
+from gpuprov.resolve.candidates import candidates
+from gpuprov.resolve.case import Case, Draft, understand
 from gpuprov.resolve.checks import judge
 from gpuprov.resolve.choose import complete
 from gpuprov.resolve.nearest import nearest
-from gpuprov.resolve.packages import packages
+from gpuprov.resolve.packages import DCGM, packages
 from gpuprov.resolve.request import ABSENT, Request
 
 
@@ -21,27 +24,44 @@ def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
     Raises:
         InvalidInput: a name or version that is not understood or ambiguous, or a bad value.
     """
-    answer, case = settle(request, catalog or load())
-    if answer.verdict != "refused":
-        return answer
-    return _with(answer, nearest=nearest(case, settle))
+    settled = settle(request, catalog or load())
+    if settled.answer.verdict != "refused":
+        return settled.answer
+    return replace(settled.answer, nearest=nearest(settled.case, _settled_answer))
 
 
-def settle(request: Request, catalog: Catalog) -> tuple[Answer, Case]:
-    """The answer without alternatives, and the case it was made for."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An answer without alternatives, with the case and the complete draft behind it."""
+
+    answer: Answer
+    case: Case
+    draft: Draft
+
+
+def _settled_answer(request: Request, catalog: Catalog) -> Answer:
+    return settle(request, catalog).answer
+
+
+def settle(request: Request, catalog: Catalog) -> Settled:
+    """The best draft for a request: the first candidate that violates nothing, or the one that violates
+    least.
+
+    Raises:
+        InvalidInput: as `resolve`.
+    """
     case = understand(catalog, request)
-    best: tuple[int, Draft, dict[str, list[Finding]]] | None = None
+    judged = []
     for candidate in candidates(case):
         draft = complete(case, candidate)
         said: dict[str, list[Finding]] = {"reason": [], "warning": [], "violation": []}
         for level, finding in judge(case, draft):
             said[level].append(finding)
-        if best is None or len(said["violation"]) < best[0]:
-            best = len(said["violation"]), draft, said
+        judged.append((draft, said))
         if not said["violation"]:
             break
-    assert best is not None  # noqa: S101 - every policy ends with a tier of all branches
-    return _answer(case, best[1], best[2]), case
+    draft, said = min(judged, key=lambda pair: len(pair[1]["violation"]))
+    return Settled(_answer(case, draft, said), case, draft)
 
 
 def _answer(case: Case, draft: Draft, said: dict[str, list[Finding]]) -> Answer:
@@ -78,18 +98,12 @@ def _stack(case: Case, draft: Draft) -> Stack:
         fabricmanager=text("fabricmanager") or ABSENT,
         nscq=str(draft.driver) if switched and not nvlink5 else ABSENT,
         nvsdm=str(draft.driver) if nvlink5 and case.arch == "x86_64" else ABSENT,
-        nvlsm="chosen by the repository" if nvlink5 else ABSENT,
+        nvlsm=None if nvlink5 else ABSENT,
         imex=str(draft.driver) if fabric.needs_imex(case.gpus) else ABSENT,
-        dcgm=None,
+        dcgm=DCGM if case.system and systems.nvidia_serves(case.system, case.arch) else ABSENT,
         compat=text("compat") or ABSENT,
         docker=text("docker"),
         kernel=case.request.kernel,
         framework=str(case.framework) if case.framework else None,
         repository=draft.repository,
     )
-
-
-def _with(answer: Answer, **values: object) -> Answer:
-    from dataclasses import replace
-
-    return replace(answer, **values)  # type: ignore[arg-type]

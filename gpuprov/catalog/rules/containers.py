@@ -13,7 +13,8 @@ from gpuprov.catalog.version import Version
 
 
 def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[DockerNeed]:
-    """What Docker is too old for: `--gpus` needs 19.03, the CDI specification of toolkit 1.19.1 and later 26.1.0."""
+    """What Docker is too old for: `--gpus` needs 19.03, the CDI specification of toolkit 1.19.1 and later
+    26.1.0."""
     for need in catalog.tables["containers.docker_needs"]:
         concerned = need.from_toolkit is None or (toolkit is not None and toolkit >= need.from_toolkit)
         if concerned and docker < need.min_docker:
@@ -22,7 +23,7 @@ def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | Non
 
 def newest_toolkit(catalog: Catalog, docker: Version | None) -> ContainerToolkit | None:
     """The newest container toolkit whose needs that Docker meets (None: any Docker)."""
-    for toolkit in sorted(catalog.container_toolkits, key=lambda record: record.version, reverse=True):
+    for toolkit in reversed(catalog.container_toolkits):
         if docker is None or not any(unmet_docker_needs(catalog, docker, toolkit.version)):
             return toolkit
     return None

@@ -15,7 +15,8 @@ from gpuprov.catalog.version import Version
 
 Way = Literal["native", "minor", "forward", "forward?", "unknown", "no"]
 """How a toolkit runs on a driver: with everything, by minor-version compatibility, by a forward-compatibility
-package (with ? where the vendor does not say whether the GPU is one of those selected), not known, not at all."""
+package (with ? where the vendor does not say whether the GPU is one of those selected), not known, not at
+all."""
 
 HOPPER = Version("9.0")
 
@@ -23,8 +24,9 @@ HOPPER = Version("9.0")
 def native(driver: Version, toolkit: Toolkit) -> bool:
     """Everything in the toolkit works: the driver is at least the one that the release notes pair with it.
 
-    Where the notes give a branch only (13.4 and later, some patches) the branch decides. A newer driver runs any
-    older toolkit. Source: CUDA Toolkit Release Notes, "CUDA Toolkit and Corresponding Driver Versions".
+    Where the notes give a branch only (13.4 and later, some patches) the branch decides. A newer driver
+    runs any older toolkit. Source: CUDA Toolkit Release Notes, "CUDA Toolkit and Corresponding Driver
+    Versions".
     """
     paired = toolkit.driver_corresponding_linux_x86_64
     return driver >= paired if paired else driver.major >= toolkit.driver_branch
@@ -40,7 +42,8 @@ def min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
 
 
 def minor_compat(catalog: Catalog, driver: Version, cuda_major: int) -> bool:
-    """Works within limits: no PTX newer than the driver (error 222), no feature that needs a newer one (error 801).
+    """Works within limits: no PTX newer than the driver (error 222), no feature that needs a newer one
+    (error 801).
 
     A major without a floor in the catalog is never compatible by this rule. Source: as `min_driver`.
     """
@@ -49,8 +52,8 @@ def minor_compat(catalog: Catalog, driver: Version, cuda_major: int) -> bool:
 
 
 def forward_compat_gpu(gpu: Gpu) -> bool | None:
-    """Whether the vendor supports compat packages on that GPU; None for workstation boards: "selected NGC-Ready
-    RTX boards", and the catalog does not know which.
+    """Whether the vendor supports compat packages on that GPU; None for workstation boards: "selected
+    NGC-Ready RTX boards", and the catalog does not know which.
 
     Source: CUDA Compatibility guide, "Forward Compatibility".
     """
@@ -68,8 +71,11 @@ def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
     return row is not None and branch in row.base_branches and (known is None or known.type != "NFB")
 
 
-def way(catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[Gpu]) -> Way:
-    """How CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on the driver of a host with `gpus`.
+def way(
+    catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[Gpu]
+) -> Way:
+    """How CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on the driver of a host with
+    `gpus`.
 
     Whether the GPUs themselves are supported is `gpu_driver_ok` and `gpu_cuda_ok`.
     """
@@ -96,9 +102,9 @@ def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
 def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
     """Whether the driver supports the GPU; None: no list names it that early, and nothing rules it out.
 
-    `min_driver_branch` comes from device lists with gaps: below it a GPU older than Hopper is unproven, unless the
-    branch is older than the CUDA release that brought the architecture. Sources: Architecture Matrix, README device
-    tables of the open kernel modules, nvidia-detect.
+    `min_driver_branch` comes from device lists with gaps: below it a GPU older than Hopper is unproven,
+    unless the branch is older than the CUDA release that brought the architecture. Sources: Architecture
+    Matrix, README device tables of the open kernel modules, nvidia-detect.
     """
     if gpu.max_driver_branch is not None and driver.major > gpu.max_driver_branch:
         return False
@@ -118,7 +124,8 @@ def predates_architecture(branch: Branch, gpu: Gpu) -> bool:
 
 
 def gpu_cuda_ok(gpu: Gpu, cuda: Version) -> bool:
-    """Whether a toolkit can build for and run on the GPU: between the first and the last CUDA of its architecture.
+    """Whether a toolkit can build for and run on the GPU: between the first and the last CUDA of its
+    architecture.
 
     Source: Architecture Matrix.
     """
@@ -127,7 +134,8 @@ def gpu_cuda_ok(gpu: Gpu, cuda: Version) -> bool:
 
 
 def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[Gpu, ...]) -> bool:
-    """What a plan may accept: every GPU fits driver and toolkit, and there is a way for the toolkit to run."""
+    """What a plan may accept: every GPU fits driver and toolkit, and there is a way for the toolkit to
+    run."""
     fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)
     return fits and way(catalog, driver, toolkit.version, toolkit, gpus) != "no"
 

@@ -1,7 +1,7 @@
 """NVSwitch and NVLink: fabric manager, NSCQ, NVSDM, IMEX.
 
-Sources: Fabric Manager for NVIDIA NVSwitch Systems User Guide; NVIDIA gpu-driver-container (detection of switches,
-package names); catalog of GPUs and their boards.
+Sources: Fabric Manager for NVIDIA NVSwitch Systems User Guide; NVIDIA gpu-driver-container (detection of
+switches, package names); catalog of GPUs and their boards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Need = Literal["required", "likely", "possible", "never"]
 
 _RANK: dict[Need, int] = {"required": 3, "likely": 2, "possible": 1, "never": 0}
 SWITCHED_GROUP = 8
-"""NVSwitch boards carry 8 GPUs (HGX-2 two such boards): fewer visible GPUs are a board without switches, or a guest
-whose host runs the fabric manager."""
+"""NVSwitch boards carry 8 GPUs (HGX-2 two such boards): fewer visible GPUs are a board without switches, or
+a guest whose host runs the fabric manager."""
 
 
 def gpu_need(gpu: Gpu, count: int | None) -> Need:
     """What `count` GPUs of a model (None: a machine of that model, number not stated) say about NVSwitches.
 
-    Superchips reach their switches in the rack, not on the host: GB200 and GB300 run no fabric manager, GH200 only
-    beside an NVLink switch.
+    Superchips reach their switches in the rack, not on the host: GB200 and GB300 run no fabric manager,
+    GH200 only beside an NVLink switch.
     """
     if gpu.fabric_manager == "no":
         return "never"
@@ -35,16 +35,20 @@ def gpu_need(gpu: Gpu, count: int | None) -> Need:
 
 def host_need(counts: dict[Gpu, int | None]) -> Need:
     """The strongest need among the host's GPUs."""
-    return max((gpu_need(gpu, count) for gpu, count in counts.items()), key=_RANK.__getitem__, default="never")
+    return max(
+        (gpu_need(gpu, count) for gpu, count in counts.items()), key=_RANK.__getitem__, default="never"
+    )
 
 
 def matches_driver(component: Version, driver: Version) -> bool:
-    """Fabric manager, NSCQ, NVSDM and IMEX have exactly the driver's version; a bare branch names any of it."""
+    """Fabric manager, NSCQ, NVSDM and IMEX have exactly the driver's version; a bare branch names any of
+    it."""
     return component == driver or (len(component.parts) == 1 and driver.within(component))
 
 
 def needs_nvlsm(gpus: tuple[Gpu, ...]) -> bool:
-    """Whether the switches are NVLink 5: then the fabric manager works through nvlsm, and telemetry through NVSDM."""
+    """Whether the switches are NVLink 5: then the fabric manager works through nvlsm, and telemetry through
+    NVSDM."""
     return any(gpu.fabric_manager == "nvlink5" and not gpu.superchip for gpu in gpus)
 
 

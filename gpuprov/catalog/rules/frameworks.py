@@ -15,7 +15,9 @@ from gpuprov.errors import InvalidInput
 
 _NAMES = {"torch": "torch", "pytorch": "torch", "tensorflow": "tensorflow", "tf": "tensorflow", "jax": "jax"}
 _SPEC = re.compile(
-    r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?\s*(?:[=~]=|[ -]|=|:|@)?\s*v?(?P<version>\d[\d.]*?)\.?(?:\*)?(?:\+(?P<build>cu\d{2,4}|cpu))?"
+    r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?"
+    r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>\d+(?:\.\d+)*)(?:\.\*)?"
+    r"(?:\+(?P<build>cu\d{2,4}|cpu))?"
 )
 
 
@@ -29,7 +31,8 @@ class Trimmed:
 
 
 TORCH_WITHOUT_OLD_GPUS = Trimmed(Version("2.8"), Version("12.8"), Version("7.5"))
-"""From PyTorch 2.8 on, builds for CUDA 12.8 and later leave out Pascal and Volta: those take cu126 (RELEASE.md)."""
+"""From PyTorch 2.8 on, builds for CUDA 12.8 and later leave out Pascal and Volta: those take cu126
+(RELEASE.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,10 @@ def find_framework(catalog: Catalog, text: str) -> Framework:
     """
     match = _SPEC.fullmatch(text.strip().lower())
     if not match or match["name"] not in _NAMES:
-        raise InvalidInput(f"framework {text!r} is not understood", expected="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15")
+        raise InvalidInput(
+            f"framework {text!r} is not understood",
+            expected="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15",
+        )
     release = version(match["version"])
     if _NAMES[match["name"]] == "torch":
         return _torch(catalog, release, match["build"])
@@ -71,7 +77,9 @@ def find_framework(catalog: Catalog, text: str) -> Framework:
 def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
     rows = [row for row in catalog.tables["frameworks.pytorch_wheels"] if row.version.minor == release.minor]
     wheel = next((row for row in rows if row.version == release), rows[-1] if rows else None)
-    table = next((row for row in catalog.tables["frameworks.pytorch_builds"] if row.version == release.minor), None)
+    table = next(
+        (row for row in catalog.tables["frameworks.pytorch_builds"] if row.version == release.minor), None
+    )
     builds = (*table.cuda_stable, *table.cuda_experimental) if table else ()
     source = tuple(dict.fromkeys((*(wheel.source if wheel else ()), *(table.source if table else ()))))
     cuda = wheel.cuda if wheel else None
@@ -84,9 +92,18 @@ def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
 
 
 def _tensorflow(catalog: Catalog, release: Version) -> Framework:
-    rows = [row for row in catalog.tables["frameworks.tensorflow_tested"] if row.version.minor == release.minor]
+    rows = [
+        row for row in catalog.tables["frameworks.tensorflow_tested"] if row.version.minor == release.minor
+    ]
     row = rows[-1] if rows else None
-    return Framework("tensorflow", release, None, row.cuda if row else None, row.source if row else (), known=row is not None)
+    return Framework(
+        "tensorflow",
+        release,
+        None,
+        row.cuda if row else None,
+        row.source if row else (),
+        known=row is not None,
+    )
 
 
 def build_exists(framework: Framework) -> bool | None:

@@ -12,12 +12,15 @@ Build = Literal["builds", "fails", "unknown"]
 
 
 def kernel_version(uname: str) -> Version | None:
-    """The upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None when there is none in front."""
+    """The upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None when there is none in
+    front."""
     match = re.match(r"\d+(?:\.\d+)+", uname)
     return version(match[0]) if match else None
 
 
-def concerns(issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[Gpu, ...]) -> bool:
+def concerns(
+    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[Gpu, ...]
+) -> bool:
     """Whether an issue is about this driver, flavour, system and these GPUs. An empty field concerns all."""
     of_driver = driver in issue.drivers or driver.major in issue.branches
     of_flavour = issue.module is None or flavour is None or issue.module == flavour
@@ -27,8 +30,8 @@ def concerns(issue: KnownIssue, driver: Version, flavour: Flavour | None, system
 
 
 def build_outcome(issue: KnownIssue, kernel: Version) -> Build:
-    """What the record says of building against a kernel; a series it does not name, and the gap between the last
-    release that builds and the first that fails, are unknown."""
+    """What the record says of building against a kernel; a series it does not name, and the gap between the
+    last release that builds and the first that fails, are unknown."""
     for series in issue.kernels:
         if kernel.within(series.series):
             return _in_series(series, kernel)

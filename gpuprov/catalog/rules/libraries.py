@@ -1,6 +1,7 @@
 """cuDNN and NCCL: which builds exist, and for which GPUs.
 
-Sources: cuDNN Support Matrix; wheel listings of nvidia-cudnn-cuNN and nvidia-nccl-cuNN; NVIDIA/nccl makefiles.
+Sources: cuDNN Support Matrix; wheel listings of nvidia-cudnn-cuNN and nvidia-nccl-cuNN; NVIDIA/nccl
+makefiles.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from gpuprov.catalog.version import Version
 
 
 def _covers(row: BuildRange, release: Version) -> bool:
-    """Whether a release lies in a range; a bound of fewer digits takes in all it names (9.10.2 holds 9.10.2.21)."""
+    """Whether a release lies in a range; a bound of fewer digits takes in all it names (9.10.2 holds
+    9.10.2.21)."""
     below = row.last is None or release <= row.last or release.within(row.last)
     return release >= row.first and below
 
@@ -24,7 +26,8 @@ def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: in
 
 
 def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> bool | None:
-    """Whether cuDNN is built for a CUDA major: 11 up to 9.10.2, 12 from 8.8.0, 13 from 9.12.0; None for other majors.
+    """Whether cuDNN is built for a CUDA major: 11 up to 9.10.2, 12 from 8.8.0, 13 from 9.12.0; None for
+    other majors.
 
     Source: cuDNN Support Matrix and the wheels' version listings.
     """
@@ -43,7 +46,11 @@ def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: Gpu) -> bool:
     Source: cuDNN Support Matrix 9.10.2 (Maxwell to Volta deprecated) and 9.17.0.
     """
     for floor in catalog.tables["cudnn.capability_floors"]:
-        if cudnn > floor.after and not cudnn.within(floor.after) and gpu.compute_capability < floor.min_compute_capability:
+        if (
+            cudnn > floor.after
+            and not cudnn.within(floor.after)
+            and gpu.compute_capability < floor.min_compute_capability
+        ):
             return False
     return True
 
@@ -57,7 +64,8 @@ def cudnn_release_floor(catalog: Catalog, cudnn: Version) -> Version | None:
 
 
 def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool | None:
-    """Whether NCCL is built for a CUDA major: 11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7; None for other majors.
+    """Whether NCCL is built for a CUDA major: 11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7; None for
+    other majors.
 
     Source: version listings of the wheels; packages follow the same split.
     """
@@ -65,19 +73,20 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
 
 
 def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: Gpu) -> bool:
-    """Whether builds of NCCL hold code for the GPU: CUDA 12 builds from 2.28 start at 6.0, CUDA 13 builds at 7.5.
+    """Whether builds of NCCL hold code for the GPU: CUDA 12 builds from 2.28 start at 6.0, CUDA 13 builds
+    at 7.5.
 
     Source: NVIDIA/nccl makefiles/common.mk.
     """
     for floor in catalog.tables["nccl.code_floors"]:
         if floor.cuda_major == cuda_major and nccl >= floor.since:
-            return gpu.compute_capability >= floor.min_compute_capability
+            return not gpu.compute_capability < floor.min_compute_capability
     return True
 
 
 def nccl_needs_newer_driver(build: Version, native_cuda: Version) -> bool:
-    """Whether an NCCL build's CUDA minor is newer than the driver's: then it needs code for the GPU itself (its PTX
-    cannot be compiled), or a forward-compatibility package. Source: NCCL package notes."""
+    """Whether an NCCL build's CUDA minor is newer than the driver's: then it needs code for the GPU itself
+    (its PTX cannot be compiled), or a forward-compatibility package. Source: NCCL package notes."""
     return build > native_cuda
 
 

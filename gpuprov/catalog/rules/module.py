@@ -15,7 +15,8 @@ OPEN_ONLY = 615
 
 
 def gpu_flavours(gpu: Gpu) -> frozenset[Flavour]:
-    """Flavours that drive the GPU: proprietary alone before Turing, open alone for Blackwell and Grace superchips.
+    """Flavours that drive the GPU: proprietary alone before Turing, open alone for Blackwell and Grace
+    superchips.
 
     The `kernelopen` flag of supported-gpus.json is not enough: in 595 it is set on legacy chips too.
     """
@@ -49,7 +50,8 @@ def host_flavours(gpus: Iterable[Gpu], branch: int, record: Branch | None = None
 
 
 def default_flavour(gpus: Iterable[Gpu], branch: int, record: Branch | None = None) -> Flavour | None:
-    """The flavour to take when none is stated: open from 560 on, proprietary before, where the host allows it."""
+    """The flavour to take when none is stated: open from 560 on, proprietary before, where the host allows
+    it."""
     allowed = host_flavours(gpus, branch, record)
     preferred: Flavour = "open" if branch >= OPEN_BY_DEFAULT else "proprietary"
     if preferred in allowed:
@@ -58,5 +60,6 @@ def default_flavour(gpus: Iterable[Gpu], branch: int, record: Branch | None = No
 
 
 def open_is_experimental(gpu: Gpu, record: Branch) -> bool:
-    """Whether the open flavour of the branch is alpha or beta on that GPU: GeForce and workstation before 560."""
+    """Whether the open flavour of the branch is alpha or beta on that GPU: GeForce and workstation before
+    560."""
     return gpu.segment != "data-center" and record.open_modules_geforce_workstation in ("alpha", "beta")

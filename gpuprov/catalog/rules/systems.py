@@ -1,7 +1,7 @@
 """Operating systems: what the repositories hold for them.
 
-Sources: CUDA Installation Guide for Linux (distribution tables), NVIDIA Driver Installation Guide (distributions),
-names of published local installers.
+Sources: CUDA Installation Guide for Linux (distribution tables), NVIDIA Driver Installation Guide
+(distributions), names of published local installers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def nvidia_serves(system: System, arch: str) -> bool:
 def cuda_held(system: System, cuda: Version) -> Held:
     """Whether NVIDIA's repository for the system holds a CUDA release.
 
-    `cuda_first` is the oldest release seen, not proven the first: only what a complete table leaves out is "no".
+    `cuda_first` is the oldest release seen, not proven the first: only what a complete table leaves out is
+    "no".
     """
     if system.cuda_absent_to is not None and cuda.minor <= system.cuda_absent_to:
         return "no"
@@ -39,8 +40,8 @@ def cuda_held(system: System, cuda: Version) -> Held:
 def driver_held(system: System, branch: int) -> Held:
     """Whether NVIDIA's repository for the system holds a driver branch.
 
-    "no": the repository was opened after the branch had ended. "unproven": older than what was seen there, or newer
-    than the last CUDA release for that system, and in no driver guide.
+    "no": the repository was opened after the branch had ended. "unproven": older than what was seen there,
+    or newer than the last CUDA release for that system, and in no driver guide.
     """
     if system.driver_absent_to is not None and branch <= system.driver_absent_to:
         return "no"

@@ -1,6 +1,7 @@
 """The checks: every rule asked of one stack, each answering in a person's words, with its source.
 
-A check is a generator over (level, finding); none stops another, so a refusal names every rule that is violated.
+A check is a generator over (level, finding); none stops another, so a refusal names every rule that is
+violated.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ CHECKS = (*system.CHECKS, *driver.CHECKS, *cuda.CHECKS, *libraries.CHECKS, *fabr
 
 
 def judge(case: Case, draft: Draft) -> Iterator[Said]:
-    """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA, libraries."""
+    """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA,
+    libraries."""
     for check in CHECKS:
         yield from check(case, draft)

@@ -19,7 +19,12 @@ def branch(case: Case, draft: Draft) -> Findings:
         yield warning(case, "driver-known", text, "dc-supported-615")
         return
     if draft.driver not in case.catalog.known_drivers:
-        yield warning(case, "driver-known", f"driver {draft.driver} is in no list of branch {record.branch}", *record.source)
+        yield warning(
+            case,
+            "driver-known",
+            f"driver {draft.driver} is in no list of branch {record.branch}",
+            *record.source,
+        )
     kind = _TYPES[record.type] if record.type else "branch of unknown support"
     if rules.end_of_life(record, case.catalog.as_of):
         text = f"driver branch {record.branch} ({kind}) reached its end of life in {record.eol}"
@@ -56,9 +61,15 @@ def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
 def _unsupported(case: Case, draft: Draft, gpu: Gpu) -> Said:
     branch = draft.driver.major
     if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
-        text = f"{gpu.id} ({gpu.architecture}) ends with driver branch {gpu.max_driver_branch}, and {branch} is newer"
+        text = (
+            f"{gpu.id} ({gpu.architecture}) ends with driver branch {gpu.max_driver_branch}, and "
+            f"{branch} is newer"
+        )
     elif branch < gpu.min_driver_branch:
-        text = f"{gpu.id} ({gpu.architecture}) needs driver branch {gpu.min_driver_branch} or newer, not {branch}"
+        text = (
+            f"{gpu.id} ({gpu.architecture}) needs driver branch {gpu.min_driver_branch} or newer, not "
+            f"{branch}"
+        )
     else:
         text = f"{gpu.id} needs driver {gpu.min_driver} or newer, not {draft.driver}"
     return violation(case, "gpu-driver", text, *gpu.source)
@@ -92,7 +103,10 @@ def gpus_together(case: Case, draft: Draft) -> Findings:
 def flavour(case: Case, draft: Draft) -> Findings:
     """One flavour of kernel modules drives every GPU, and the branch ships it."""
     branch = draft.driver.major
-    only = {flavour: [g.id for g in case.gpus if module.gpu_flavours(g) == {flavour}] for flavour in ("open", "proprietary")}
+    only = {
+        flavour: [g.id for g in case.gpus if module.gpu_flavours(g) == {flavour}]
+        for flavour in ("open", "proprietary")
+    }
     if only["open"] and only["proprietary"]:
         text = (
             f"{', '.join(only['proprietary'])} runs with the proprietary kernel modules alone, "
@@ -109,15 +123,25 @@ def flavour(case: Case, draft: Draft) -> Findings:
     yield from _stated_flavour(case, draft, only, shipped)
 
 
-def _stated_flavour(case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]) -> Findings:
+def _stated_flavour(
+    case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]
+) -> Findings:
     other = "proprietary" if draft.flavour == "open" else "open"
     branch = draft.driver.major
     if only[other]:
-        text = f"{', '.join(only[other])} runs with the {other} kernel modules alone, not with the {draft.flavour} ones"
+        text = (
+            f"{', '.join(only[other])} runs with the {other} kernel modules alone, not with the "
+            f"{draft.flavour} ones"
+        )
         yield violation(case, "module-flavour", text, "dig-kernel-modules", "blackwell-open")
     if draft.flavour not in shipped:
-        text = f"driver branch {branch} has no {draft.flavour} modules: open ones start at 515, proprietary ones end at 610"
-        yield violation(case, "module-shipped", text, "dig-kernel-modules", "dig-kernel-modules-620", "r615-ami-doc")
+        text = (
+            f"driver branch {branch} has no {draft.flavour} modules: open ones start at 515, "
+            "proprietary ones end at 610"
+        )
+        yield violation(
+            case, "module-shipped", text, "dig-kernel-modules", "dig-kernel-modules-620", "r615-ami-doc"
+        )
     elif draft.flavour == "open" and draft.branch:
         experimental = [gpu.id for gpu in case.gpus if module.open_is_experimental(gpu, draft.branch)]
         if experimental:
@@ -125,7 +149,9 @@ def _stated_flavour(case: Case, draft: Draft, only: dict[str, list[str]], shippe
             text = f"the open modules of branch {branch} are {level} quality on {', '.join(experimental)}"
             yield warning(case, "module-experimental", text, *draft.branch.source)
     if "flavour" in draft.chosen:
-        yield reason(case, "module-flavour", f"{draft.flavour} modules: {_why(draft, only)}", "dig-kernel-modules")
+        yield reason(
+            case, "module-flavour", f"{draft.flavour} modules: {_why(draft, only)}", "dig-kernel-modules"
+        )
 
 
 def _why(draft: Draft, only: dict[str, list[str]]) -> str:

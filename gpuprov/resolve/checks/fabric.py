@@ -22,12 +22,23 @@ def manager(case: Case, draft: Draft) -> Findings:
         text = f"{named} sits on no NVSwitch board: the fabric manager finds no switch there and fails"
         yield violation(case, "fabric-manager-needless", text, *_SOURCE)
     if not rules.matches_driver(draft.fabricmanager, draft.driver):
-        text = f"the fabric manager must have the driver's version exactly: {draft.fabricmanager} is not {draft.driver}"
+        text = (
+            f"the fabric manager must have the driver's version exactly: {draft.fabricmanager} is not "
+            f"{draft.driver}"
+        )
         yield violation(case, "fabric-manager-version", text, *_SOURCE)
     elif "fabricmanager" in draft.chosen:
-        yield reason(case, "fabric-manager-version", f"{boards} on an NVSwitch board: fabric manager {draft.driver}", *_SOURCE)
+        yield reason(
+            case,
+            "fabric-manager-version",
+            f"{boards} on an NVSwitch board: fabric manager {draft.driver}",
+            *_SOURCE,
+        )
     if draft.repository == "distribution" and case.system and case.system.family == "debian":
-        text = "Debian's archive has no fabric manager: an NVSwitch system takes its driver from NVIDIA's repository"
+        text = (
+            "Debian's archive has no fabric manager: an NVSwitch system takes its driver from "
+            "NVIDIA's repository"
+        )
         yield violation(case, "fabric-manager-packages", text, "debian-apt")
 
 
@@ -36,10 +47,15 @@ def _without(case: Case, need: rules.Need, boards: str) -> Findings:
         text = f"{boards} on an NVSwitch board needs a fabric manager: without one CUDA answers error 802"
         yield violation(case, "fabric-manager-missing", text, *_SOURCE)
     elif need == "likely":
-        text = f"{boards}: boards with 8 GPUs have NVSwitches and need a fabric manager, boards with 4 have none"
+        text = (
+            f"{boards}: boards with 8 GPUs have NVSwitches and need a fabric manager, boards with 4 have none"
+        )
         yield warning(case, "fabric-manager-missing", text, *_SOURCE)
     elif need == "possible":
-        text = f"{boards}: no fabric manager; one is needed only where NVSwitch devices are on the host's own PCI bus"
+        text = (
+            f"{boards}: no fabric manager; one is needed only where NVSwitch devices are on the "
+            "host's own PCI bus"
+        )
         yield reason(case, "fabric-manager-missing", text, *_SOURCE)
 
 
@@ -51,7 +67,9 @@ def docker(case: Case, draft: Draft) -> Findings:
     for need in containers.unmet_docker_needs(case.catalog, draft.docker, draft.container_toolkit):
         text = f"{need.what} needs Docker {need.min_docker} or newer, not {draft.docker}"
         if need.from_toolkit:
-            yield warning(case, "docker-cdi", f"container toolkit {draft.container_toolkit}: {text}", *need.source)
+            yield warning(
+                case, "docker-cdi", f"container toolkit {draft.container_toolkit}: {text}", *need.source
+            )
         elif draft.container_toolkit is not None:
             yield violation(case, "docker-gpus", text, *need.source)
 
@@ -73,7 +91,8 @@ def toolkit(case: Case, draft: Draft) -> Findings:
     if draft.container_toolkit is None or case.system is None:
         return
     if "container_toolkit" in draft.chosen:
-        text = f"container toolkit {draft.container_toolkit}: the newest that the system's Docker works with"
+        docker = f"Docker {draft.docker}" if draft.docker else "the system's own Docker"
+        text = f"container toolkit {draft.container_toolkit}: the newest that {docker} works with"
         yield reason(case, "container-toolkit", text, "ctk-repo")
         return
     known = {record.version.minor for record in case.catalog.container_toolkits}

@@ -14,16 +14,25 @@ def cudnn(case: Case, draft: Draft) -> Findings:
     if draft.cudnn is None:
         return
     if "cudnn" in draft.chosen:
-        yield reason(case, "cudnn-newest", f"cuDNN {draft.cudnn}: the newest that fits CUDA and every GPU", "cudnn-matrix")
+        yield reason(
+            case,
+            "cudnn-newest",
+            f"cuDNN {draft.cudnn}: the newest that fits CUDA and every GPU",
+            "cudnn-matrix",
+        )
     elif not any(record.version == draft.cudnn for record in case.catalog.cudnn):
-        yield warning(case, "cudnn-known", f"cuDNN {draft.cudnn} is in no list of releases", "pypi", "cudnn-matrix")
+        yield warning(
+            case, "cudnn-known", f"cuDNN {draft.cudnn} is in no list of releases", "pypi", "cudnn-matrix"
+        )
     if draft.cuda is None:
         return
     major = draft.cuda.major
     if libraries.cudnn_build_exists(case.catalog, draft.cudnn, major) is False:
         row = next(row for row in case.catalog.tables["cudnn.builds"] if row.cuda_major == major)
         until = f" to {row.last}" if row.last else ""
-        text = f"cuDNN {draft.cudnn} has no build for CUDA {major}: those run from {row.first}{until or ' on'}"
+        text = (
+            f"cuDNN {draft.cudnn} has no build for CUDA {major}: those run from {row.first}{until or ' on'}"
+        )
         yield violation(case, "cudnn-build", text, *row.source)
     elif _wheel_missing(case, draft, major):
         text = f"cuDNN {draft.cudnn} has no wheel for CUDA {major}; its packages were not listed"
@@ -38,7 +47,9 @@ def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
     record = next((record for record in case.catalog.cudnn if record.version == draft.cudnn), None)
     if record is None or not record.wheel_cuda_majors:
         return False
-    return major not in record.wheel_cuda_majors and all(build.major != major for build in record.deb_builds_seen)
+    return major not in record.wheel_cuda_majors and all(
+        build.major != major for build in record.deb_builds_seen
+    )
 
 
 def _runs(case: Case, draft: Draft) -> bool:
@@ -55,7 +66,9 @@ def cudnn_gpus(case: Case, draft: Draft) -> Findings:
     for gpu in case.gpus:
         named = f"{gpu.id} (compute capability {gpu.compute_capability})"
         if not libraries.cudnn_gpu_ok(case.catalog, draft.cudnn, gpu):
-            text = f"cuDNN {draft.cudnn} has dropped {named}: 9.10.2 is the last for Maxwell, Pascal and Volta"
+            text = (
+                f"cuDNN {draft.cudnn} has dropped {named}: 9.10.2 is the last for Maxwell, Pascal and Volta"
+            )
             yield violation(case, "cudnn-gpu", text, "cudnn-911-note", "cudnn-matrix")
         elif floor and gpu.compute_capability < floor:
             text = f"cuDNN {draft.cudnn} starts at compute capability {floor}; {named} is below"
@@ -63,7 +76,10 @@ def cudnn_gpus(case: Case, draft: Draft) -> Findings:
         elif not floor and gpu.architecture == "Kepler":
             text = f"whether cuDNN {draft.cudnn} still has {named} was not read: 8.2 has, 8.9.6 has not"
             yield warning(case, "cudnn-gpu", text, "cudnn-matrix")
-        elif gpu.compute_capability > rules.HOPPER and draft.cudnn.minor <= libraries.LAST_CUDNN_WITHOUT_BLACKWELL:
+        elif (
+            gpu.compute_capability > rules.HOPPER
+            and draft.cudnn.minor <= libraries.LAST_CUDNN_WITHOUT_BLACKWELL
+        ):
             text = f"the matrix of cuDNN {draft.cudnn.minor} ends at compute capability 9.0; {named} is above"
             yield warning(case, "cudnn-gpu", text, "cudnn-matrix")
 
@@ -75,7 +91,9 @@ def nccl(case: Case, draft: Draft) -> Findings:
     build = draft.nccl_build
     named = f"NCCL {draft.nccl}" + (f"+cuda{build}" if build else "")
     if "nccl" in draft.chosen:
-        yield reason(case, "nccl-newest", f"{named}: the newest build that driver and every GPU take", "nccl-repo")
+        yield reason(
+            case, "nccl-newest", f"{named}: the newest build that driver and every GPU take", "nccl-repo"
+        )
     elif not any(record.version == draft.nccl for record in case.catalog.nccl):
         yield warning(case, "nccl-known", f"NCCL {draft.nccl} is in no list of releases", "nccl-repo", "pypi")
     if draft.cuda is not None:
@@ -88,7 +106,10 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
     assert draft.nccl is not None  # noqa: S101
     build = draft.nccl_build
     if build is not None and build.major != major:
-        text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}: the majors must agree"
+        text = (
+            f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}: the "
+            "majors must agree"
+        )
         yield violation(case, "nccl-cuda-major", text, "nccl-ptx-note")
     elif libraries.nccl_build_exists(case.catalog, draft.nccl, major) is False:
         row = next(row for row in case.catalog.tables["nccl.builds"] if row.cuda_major == major)
@@ -97,7 +118,10 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
         yield violation(case, "nccl-build", text, *row.source)
     for gpu in case.gpus:
         if not libraries.nccl_gpu_ok(case.catalog, draft.nccl, major, gpu):
-            text = f"{named} for CUDA {major} has no code for {gpu.id} (compute capability {gpu.compute_capability})"
+            text = (
+                f"{named} for CUDA {major} has no code for {gpu.id} (compute capability "
+                f"{gpu.compute_capability})"
+            )
             yield violation(case, "nccl-gpu", text, "nccl-repo")
 
 
@@ -108,13 +132,16 @@ def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
     for failure in case.catalog.tables["nccl.failures"]:
         if (failure.version, failure.build) == (draft.nccl, build) and draft.driver.major in failure.branches:
             if not compat_covers:
-                text = f"{named} fails on driver branch {draft.driver.major} ({failure.effect}): {failure.remedy}"
+                text = (
+                    f"{named} fails on driver branch {draft.driver.major} ({failure.effect}): "
+                    f"{failure.remedy}"
+                )
                 yield violation(case, "nccl-driver", text, *failure.source)
             return
     if branch and not compat_covers and libraries.nccl_needs_newer_driver(build, branch.native_cuda):
         text = (
-            f"{named} is newer than CUDA {branch.native_cuda} of driver branch {branch.branch}: it works where the build "
-            "holds code for the GPU itself"
+            f"{named} is newer than CUDA {branch.native_cuda} of driver branch {branch.branch}: "
+            "it works where the build holds code for the GPU itself"
         )
         yield warning(case, "nccl-driver", text, "nccl-ptx-note")
 
@@ -159,7 +186,12 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
         text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
         yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
     elif way == "unknown":
-        yield warning(case, "framework-driver", f"{what}: no driver floor is known for CUDA {cuda.major}", *wanted.source)
+        yield warning(
+            case,
+            "framework-driver",
+            f"{what}: no driver floor is known for CUDA {cuda.major}",
+            *wanted.source,
+        )
     else:
         text = cuda_checks.too_old_text(case, what, cuda, draft)
         yield violation(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)

@@ -13,11 +13,10 @@ def served(case: Case, draft: Draft) -> Findings:
     if system is None:
         text = f"no repository of the catalog serves {case.request.os}"
         yield violation(case, "os-served", text, "dig-intro-610", "cig-13.0u1")
-    elif not systems.nvidia_serves(system, case.arch) and not system.archive_drivers:
-        text = f"NVIDIA's repository for {system.title} serves {' and '.join(system.arch)}, not {case.arch}"
-        yield violation(case, "arch-served", text, *system.source)
     elif case.arch not in ("x86_64", "aarch64"):
-        yield violation(case, "arch-served", f"no repository serves {system.title} on {case.arch}", *system.source)
+        yield violation(
+            case, "arch-served", f"no repository serves {system.title} on {case.arch}", *system.source
+        )
 
 
 def superchip(case: Case, draft: Draft) -> Findings:
@@ -37,7 +36,10 @@ def repository(case: Case, draft: Draft) -> Findings:
     elif systems.nvidia_serves(case.system, case.arch):
         yield from _at_nvidia(case, draft)
     else:
-        text = f"NVIDIA's repository for {case.system.title} does not serve {case.arch}"
+        text = (
+            f"NVIDIA's repository for {case.system.title} serves {' and '.join(case.system.arch)}, "
+            f"not {case.arch}"
+        )
         yield violation(case, "arch-served", text, *case.system.source)
 
 
@@ -47,7 +49,10 @@ def _in_archive(case: Case, draft: Draft) -> Findings:
     held = systems.archive_driver(system, draft.driver)
     if held is None:
         names = ", ".join(str(d.version or d.branch) for d in system.archive_drivers)
-        text = f"the archive of {system.title} holds {f'drivers {names}, not {draft.driver}' if names else 'no driver'}"
+        text = (
+            f"the archive of {system.title} holds "
+            f"{f'drivers {names}, not {draft.driver}' if names else 'no driver'}"
+        )
         yield violation(case, "driver-in-archive", text, *system.source)
     elif draft.flavour and draft.flavour not in held.flavours:
         text = f"the archive of {system.title} has no {draft.flavour} modules of driver {draft.driver}"
@@ -62,10 +67,16 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
     assert system is not None  # noqa: S101
     held = systems.driver_held(system, branch)
     if held == "no":
-        text = f"NVIDIA's repository for {system.title} is younger than driver branch {branch} and does not hold it"
+        text = (
+            f"NVIDIA's repository for {system.title} is younger than driver branch {branch} and does "
+            "not hold it"
+        )
         yield violation(case, "driver-on-os", text, *system.source)
     elif held == "unproven":
-        text = f"nobody has seen driver branch {branch} in NVIDIA's repository for {system.title}: read its index first"
+        text = (
+            f"nobody has seen driver branch {branch} in NVIDIA's repository for {system.title}: read "
+            "its index first"
+        )
         yield warning(case, "driver-on-os", text, *system.source)
 
 
@@ -83,10 +94,15 @@ def known_failures(case: Case, draft: Draft) -> Findings:
             text = f"driver {draft.driver} with {issue.condition}: {issue.effect}; {issue.remedy}"
             yield warning(case, issue.id, text, *issue.source)
         elif (outcome := issues.build_outcome(issue, kernel)) == "fails":
-            text = f"driver {draft.driver} does not build against kernel {kernel}: {issue.effect}; {issue.remedy}"
+            text = (
+                f"driver {draft.driver} does not build against kernel {kernel}: {issue.effect}; "
+                f"{issue.remedy}"
+            )
             yield violation(case, issue.id, text, *issue.source)
         elif outcome == "builds":
-            yield reason(case, issue.id, f"driver {draft.driver} builds against kernel {kernel}", *issue.source)
+            yield reason(
+                case, issue.id, f"driver {draft.driver} builds against kernel {kernel}", *issue.source
+            )
         else:
             text = f"driver {draft.driver} on kernel {kernel}: not tried; {issue.condition}: {issue.effect}"
             yield warning(case, issue.id, text, *issue.source)

@@ -1,0 +1,115 @@
+"""The catalog for people: its tables by name, and one record with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.identity import find_gpu, find_system
+from gpuprov.catalog.version import Version
+from gpuprov.errors import InvalidInput
+
+SCHEMA = "gpuprov.catalog/1"
+
+Plain = dict[str, Any]
+
+TABLES: dict[str, Callable[[Catalog], Iterable[Any]]] = {
+    "gpus": lambda catalog: catalog.gpus,
+    "drivers": lambda catalog: catalog.branches.values(),
+    "cuda": lambda catalog: catalog.toolkits,
+    "cudnn": lambda catalog: catalog.cudnn,
+    "nccl": lambda catalog: catalog.nccl,
+    "os": lambda catalog: catalog.systems.values(),
+    "frameworks": lambda catalog: [
+        *catalog.tables["frameworks.pytorch_wheels"],
+        *catalog.tables["frameworks.tensorflow_tested"],
+    ],
+    "container-toolkit": lambda catalog: catalog.container_toolkits,
+    "known-issues": lambda catalog: catalog.known_issues,
+    "repositories": lambda catalog: catalog.repositories.values(),
+    "policies": lambda catalog: catalog.policies.values(),
+}
+
+# table → columns of the short form
+COLUMNS = {
+    "gpus": (
+        "id",
+        "pci_device_ids",
+        "architecture",
+        "compute_capability",
+        "min_driver_branch",
+        "max_driver_branch",
+    ),
+    "drivers": ("branch", "type", "eol", "native_cuda", "latest_known", "open_modules"),
+    "cuda": ("version", "label", "status", "driver_branch", "driver_corresponding_linux_x86_64"),
+    "cudnn": ("version", "wheel_cuda_majors", "min_compute_capability"),
+    "nccl": ("version", "wheel_cuda_majors", "cuda_builds_seen"),
+    "os": ("id", "title", "arch", "manager", "cuda_first", "cuda_last"),
+    "frameworks": ("framework", "version", "cuda", "cudnn", "nccl"),
+    "container-toolkit": ("version", "released", "note"),
+    "known-issues": ("id", "kind", "condition", "effect"),
+    "repositories": ("id", "title", "url"),
+    "policies": ("name", "title"),
+}
+
+
+def table(catalog: Catalog, name: str) -> list[Plain]:
+    """The records of a table as JSON-ready data, in the catalog's order."""
+    return [_plain_record(record) for record in TABLES[name](catalog)]
+
+
+def _plain_record(record: Any) -> Plain:
+    plain: Plain = to_plain(asdict(record))
+    framework = {"TorchWheel": "torch", "TensorflowTested": "tensorflow"}.get(type(record).__name__)
+    return {"framework": framework, **plain} if framework else plain
+
+
+def to_plain(value: Any) -> Any:
+    """JSON-ready data: versions as text, tuples as lists."""
+    if isinstance(value, Version):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: to_plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(each) for each in value]
+    return value
+
+
+def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
+    """The table and the record that `name` means: a GPU by any of its names, a driver branch or version, an
+    operating system, a CUDA, cuDNN or NCCL release, a known issue, a policy. Sources are spelled out.
+
+    Raises:
+        InvalidInput: nothing is called that, or several things are.
+    """
+    found = _by_key(catalog, name) or _gpu_or_system(catalog, name)
+    where, record = found
+    plain = _plain_record(record)
+    plain["source"] = [str(catalog.sources[key]) for key in record.source]
+    return where, plain
+
+
+def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
+    keys = {"drivers": "branch", "known-issues": "id", "policies": "name", "repositories": "id"}
+    for where in ("drivers", "cuda", "cudnn", "nccl", "known-issues", "policies", "repositories"):
+        for record in TABLES[where](catalog):
+            if str(getattr(record, keys.get(where, "version"))) == name:
+                return where, record
+    for branch in catalog.branches.values():
+        if name in map(str, branch.known_versions):
+            return "drivers", branch
+    return None
+
+
+def _gpu_or_system(catalog: Catalog, name: str) -> tuple[str, Any]:
+    try:
+        system = find_system(catalog, name)
+    except InvalidInput:
+        return "gpus", find_gpu(catalog, name)
+    if system is None:
+        raise InvalidInput(
+            f"no repository of the catalog serves {name}", do="`gpuprov catalog os` lists what is served"
+        )
+    return "os", system

@@ -1,0 +1,219 @@
+"""CUDA, its libraries, frameworks and the container toolkit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuprov.catalog.records.hardware import Sources
+from gpuprov.catalog.version import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """One CUDA toolkit release."""
+
+    version: Version
+    label: str | None = None
+    status: Literal["released", "preview", "seen_on_pypi_only", "partial_evidence"]
+    driver_branch: int
+    driver_corresponding_linux_x86_64: Version | None = None
+    driver_bundled_linux_x86_64: Version | None = None
+    released: str | None = None
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpublishedToolkit:
+    """A CUDA version that a driver reports and that no toolkit ever had."""
+
+    version: Version
+    driver_branch: int
+    note: str
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinorCompat:
+    """The driver floor of a CUDA major."""
+
+    cuda_major: int
+    min_driver_linux: Version
+    driver_range_doc: str
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardCompat:
+    """One row of the forward-compatibility matrix: `cuda-compat-X-Y` and the branches it goes on."""
+
+    cuda: Version
+    base_branches: tuple[int, ...]
+    native_branches: tuple[int, ...]
+    refused_branches: tuple[int, ...]
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What CUDA and the drivers say of one compute capability."""
+
+    compute_capability: Version
+    architecture: str
+    first_cuda: Version | None = None
+    last_cuda: Version | None = None
+    last_driver_branch: int | None = None
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRange:
+    """For which releases of a library builds exist for one CUDA major (bounds inclusive)."""
+
+    cuda_major: int
+    first: Version
+    last: Version | None = None
+    min_driver: Version | None = None
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapabilityFloor:
+    """Releases after `after` need this compute capability."""
+
+    after: Version
+    min_compute_capability: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cudnn:
+    """One cuDNN release."""
+
+    version: Version
+    wheel_cuda_majors: tuple[int, ...] = ()
+    deb_builds_seen: tuple[Version, ...] = ()
+    release_date: str | None = None
+    min_compute_capability: Version | None = None
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccl:
+    """One NCCL release."""
+
+    version: Version
+    tag_date: str | None = None
+    wheel_cuda_majors: tuple[int, ...] = ()
+    cuda_builds_seen: tuple[Version, ...] = ()
+    note: str = ""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFloor:
+    """From a release on, builds for a CUDA major hold code for this compute capability and up."""
+
+    cuda_major: int
+    since: Version
+    min_compute_capability: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclFailure:
+    """A build of NCCL that fails on driver branches."""
+
+    version: Version
+    build: Version
+    branches: tuple[int, ...]
+    effect: str
+    remedy: str
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchWheel:
+    """The default Linux wheel of one PyTorch release."""
+
+    version: Version
+    python: str
+    cuda: Version | None = None
+    cuda_runtime: str | None = None
+    cudnn: Version | None = None
+    nccl: Version | None = None
+    min_driver_minor_compat: Version | None = None
+    native_driver_branch: int | None = None
+    min_compute_capability_from_toolkit: Version | None = None
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuilds:
+    """The CUDA builds of one PyTorch minor on the PyTorch index."""
+
+    version: Version
+    cuda_stable: tuple[Version, ...]
+    cuda_experimental: tuple[Version, ...] = ()
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowTested:
+    """One row of TensorFlow's table of tested builds."""
+
+    version: Version
+    cuda: Version
+    cudnn: Version
+    min_driver_minor_compat: Version | None = None
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowWheel:
+    """The pins of one `tensorflow[and-cuda]` release."""
+
+    version: Version
+    python: str
+    extra: str
+    cuda_runtime: str
+    cudnn: str
+    nccl: str
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerToolkit:
+    """One release of the NVIDIA container toolkit."""
+
+    version: Version
+    released: str | None = None
+    nvidia_docker2: str | None = None
+    note: str = ""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerNeed:
+    """What a way of giving GPUs to containers asks of Docker."""
+
+    what: str
+    from_toolkit: Version | None = None
+    min_docker: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLimit:
+    """What container toolkits before a release lack."""
+
+    rule: str
+    before: Version
+    refused: bool
+    os: tuple[str, ...] = ()
+    text: str
+    source: Sources

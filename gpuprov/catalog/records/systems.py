@@ -1,0 +1,141 @@
+"""Operating systems, repositories, package names and policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpuprov.catalog.records.hardware import BranchType, Flavour, Sources
+from gpuprov.catalog.version import Version
+
+Arch = Literal["x86_64", "aarch64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveDriver:
+    """A driver in a distribution's own archive: a version, or a branch of which it keeps the newest."""
+
+    version: Version | None = None
+    branch: int | None = None
+    repository: str
+    flavours: tuple[Flavour, ...]
+    series: str | None = None
+    by_name_only: bool = False
+    """Never chosen, only taken when the request names it."""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveCuda:
+    """A CUDA toolkit in a distribution's own archive."""
+
+    version: Version
+    repository: str
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One operating system release, and what repositories hold for it."""
+
+    id: str
+    family: str
+    title: str
+    folder: str
+    """Its folder in NVIDIA's repository."""
+    arch: tuple[Arch, ...]
+    """What NVIDIA's repository serves."""
+    manager: Literal["apt", "dnf", "zypper"]
+    key_file: str | None = None
+    cuda_first: Version | None = None
+    cuda_absent_to: Version | None = None
+    cuda_last: Version | None = None
+    cuda_absent_from: Version | None = None
+    driver_first: int | None = None
+    driver_absent_to: int | None = None
+    driver_last: int | None = None
+    streams: bool = False
+    archive_drivers: tuple[ArchiveDriver, ...] = ()
+    archive_cuda: tuple[ArchiveCuda, ...] = ()
+    docker: Version | None = None
+    podman: Version | None = None
+    toolkit_listed: bool = False
+    driver_guides: tuple[str, ...] = ()
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How people spell the systems of a family."""
+
+    family: str
+    names: tuple[str, ...]
+    version: Literal["YY.MM", "major"]
+    prefix: str | None = None
+    bare: str | None = None
+    codenames: dict[str, str] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """A package repository, by its id."""
+
+    id: str
+    title: str
+    url: str | None = None
+    components: tuple[str, ...] = ()
+    note: str = ""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRule:
+    """Names of a component's packages under some conditions; the first rule that fits counts."""
+
+    component: str
+    repository: tuple[str, ...]
+    manager: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+    streams: bool | None = None
+    series: bool = False
+    branch_from: int | None = None
+    branch_to: int | None = None
+    flavour: Flavour | None = None
+    arch: tuple[Arch, ...] = ()
+    names: tuple[str, ...]
+    unversioned: tuple[str, ...] = ()
+    pin: tuple[str, ...] = ()
+    stream: str | None = None
+    version: str | None = None
+    note: str = ""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRule:
+    """Which installed packages belong to a component: shell patterns of names, `!` excludes."""
+
+    component: str
+    manager: str
+    patterns: tuple[str, ...]
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One step of a policy: branch types, and whether end of life counts against a branch."""
+
+    types: tuple[BranchType | None, ...]
+    supported: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """In which order driver branches are tried when none is stated."""
+
+    name: str
+    title: str
+    tiers: tuple[Tier, ...]
+    source: Sources

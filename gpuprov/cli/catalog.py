@@ -1,0 +1,52 @@
+"""`gpuprov catalog`: browse GPUs, drivers, CUDA, cuDNN, NCCL, systems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuprov.cli.options import output_option, print_json
+from gpuprov.cli.request_options import catalog_option, read_catalog
+from gpuprov.errors import Exit, InvalidInput
+
+
+@click.command()
+@click.argument("table")
+@click.argument("name", required=False)
+@catalog_option
+@output_option
+def command(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output: str) -> int:
+    """List TABLE (gpus, drivers, cuda, cudnn, nccl, os, frameworks, ...), or `show NAME`: one record with
+    its sources.
+
+    NAME is a GPU by any of its names, a driver branch or version, a system, a release, a known issue, a
+    policy.
+    """
+    from gpuprov.catalog.browse import COLUMNS, SCHEMA, TABLES, show
+    from gpuprov.catalog.browse import table as records_of
+    from gpuprov.report.catalog import describe_record, describe_table
+
+    catalog = read_catalog(catalog_dirs)
+    document: dict[str, Any] = {"schema": SCHEMA, "as_of": catalog.as_of}
+    if table == "show":
+        if name is None:
+            raise InvalidInput("show what?", do="`gpuprov catalog show H100-SXM5-80GB`")
+        where, record = show(catalog, name)
+        document |= {"table": where, "record": record}
+        lines = describe_record(record)
+    else:
+        if table not in TABLES or name is not None:
+            raise InvalidInput(
+                f"no table {' '.join(filter(None, (table, name)))!r}",
+                expected=f"show NAME, or one of {', '.join(TABLES)}",
+            )
+        records = records_of(catalog, table)
+        document |= {"table": table, "records": records}
+        lines = describe_table(records, COLUMNS[table])
+    if output == "json":
+        print_json(document)
+    else:
+        click.echo("\n".join(lines))
+    return Exit.OK

@@ -1,0 +1,95 @@
+"""`gpuprov resolve`: one machine's stack, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.options import output_option, print_json
+from gpuprov.cli.request_options import catalog_option, read_catalog, read_request, request_options
+from gpuprov.errors import Exit, GpuprovError, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.catalog import Catalog
+
+
+@click.command()
+@request_options
+@click.option(
+    "--batch", metavar="FILE", help="JSON lines, one request each; `-` is stdin. One answer a line, in order."
+)
+@click.option("--sources", "show_sources", is_flag=True, help="List the sources of what is said.")
+@catalog_option
+@output_option
+def command(
+    batch: str | None, show_sources: bool, catalog_dirs: tuple[Path, ...], output: str, **stated: Any
+) -> int:
+    """Resolve one machine: what is stated is judged, what is not is chosen.
+
+    Exit 0 when the stack works (warnings included), 5 when it is refused, 2 when a name is not understood.
+    """
+    catalog = read_catalog(catalog_dirs)
+    if batch is not None:
+        if any(stated.values()):
+            raise InvalidInput(
+                "--batch beside a request", do="put the request into the file, or leave --batch out"
+            )
+        return _batch(batch, catalog)
+    from gpuprov.resolve import resolve
+
+    answer = resolve(read_request(stated), catalog)
+    if output == "json":
+        print_json(answer.to_json())
+    else:
+        from gpuprov.report.resolution import describe, sources
+
+        click.echo("\n".join(describe(answer)))
+        if show_sources:
+            click.echo("\nsources\n" + "\n".join(f"  - {line}" for line in sources(answer)))
+    return Exit.REFUSED if answer.verdict == "refused" else Exit.OK
+
+
+def _batch(name: str, catalog: Catalog) -> int:
+    """Answers line by line as they come; 2 when a line was not understood, refusals are answers like
+    others."""
+    if name == "-":
+        return _answer_all(sys.stdin, catalog)
+    try:
+        with Path(name).open(encoding="utf-8") as lines:
+            return _answer_all(lines, catalog)
+    except OSError as error:
+        raise InvalidInput(
+            f"--batch {name}: {error.strerror}", expected="a file of JSON lines, or -"
+        ) from None
+
+
+def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
+    outcome = Exit.OK
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        answer = _answer(line, catalog)
+        if "error" in answer:
+            outcome = Exit.USAGE
+            answer["error"]["line"] = number
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    return outcome
+
+
+def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
+    from gpuprov.resolve import Request, failed, resolve
+
+    try:
+        raw = json.loads(line)
+        if not isinstance(raw, dict):
+            raise InvalidInput(f"not an object: {line.strip()[:60]}", expected="one JSON object a line")
+        return resolve(Request.from_mapping(raw), catalog).to_json()
+    except (ValueError, RecursionError) as error:
+        return failed(InvalidInput(f"not JSON: {error}"))
+    except GpuprovError as error:
+        return failed(error)

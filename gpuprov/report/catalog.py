@@ -1,0 +1,44 @@
+"""Catalog records for a person: a table of the main columns, or one record whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_WIDEST = 60
+
+
+def describe_table(records: Sequence[dict[str, Any]], columns: Sequence[str]) -> Iterator[str]:
+    """Aligned columns with a header."""
+    rows = [[column.replace("_", " ").upper() for column in columns]]
+    rows += [[_cell(record.get(column)) for column in columns] for record in records]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _cell(value: Any) -> str:
+    text = _text(value)
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+
+
+def _text(value: Any) -> str:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
+    return str(value)
+
+
+def describe_record(record: dict[str, Any]) -> Iterator[str]:
+    """One field a line; sources one a line below."""
+    width = max(map(len, record)) + 2
+    for name, value in record.items():
+        if name != "source" and value not in (None, [], {}, ""):
+            yield f"{name.replace('_', ' '):<{width}}{_text(value)}"
+    yield "\nsources"
+    yield from (f"  - {line}" for line in record["source"])

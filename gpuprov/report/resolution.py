@@ -1,0 +1,103 @@
+"""An answer of the resolver as a short story: the stack, why, what to mind, or why not and what would
+work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
+
+from gpuprov.resolve import ABSENT, Answer, Finding
+from gpuprov.resolve.explain import Explanation
+
+_PARTS = (
+    ("driver", "driver"),
+    ("module", "kernel modules"),
+    ("cuda", "CUDA toolkit"),
+    ("compat", "cuda-compat"),
+    ("cudnn", "cuDNN"),
+    ("nccl", "NCCL"),
+    ("container_toolkit", "container toolkit"),
+    ("fabricmanager", "fabric manager"),
+    ("nscq", "NSCQ"),
+    ("nvsdm", "NVSDM"),
+    ("imex", "IMEX"),
+    ("dcgm", "DCGM"),
+    ("framework", "framework"),
+)
+_WIDTH = 100
+
+
+def describe(answer: Answer) -> Iterator[str]:
+    """Lines for a terminal, stack first; a refusal gives the rules first."""
+    stack = answer.stack
+    machine = f"{', '.join(answer.gpus)} · {stack.os or 'unserved system'} {stack.arch}"
+    yield f"{answer.verdict}: {machine}"
+    if answer.verdict == "refused":
+        yield from _section("violated", answer.violations)
+        yield from _nearest(answer)
+        yield from _section("also mind", answer.warnings)
+        return
+    yield ""
+    yield from _table(answer)
+    yield from _section("mind", answer.warnings)
+    yield from _section("because", answer.reasons)
+
+
+def _table(answer: Answer) -> Iterator[str]:
+    for name, title in _PARTS:
+        value = getattr(answer.stack, name)
+        if value is None or value == ABSENT:
+            continue
+        packages = answer.packages.get(name)
+        names = (
+            " ".join([*packages.pin, *packages.names])
+            if packages and "*" not in "".join(packages.pin)
+            else ""
+        )
+        yield f"  {title:<18}{value:<20}{names}".rstrip()
+
+
+def _section(title: str, findings: Iterable[Finding]) -> Iterator[str]:
+    """Findings under a title, each with its rule; the source follows on a line of its own."""
+    lines = [line for finding in findings for line in _lines(finding)]
+    if lines:
+        yield f"\n{title}"
+        yield from lines
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    yield from wrap(
+        f"{finding.rule}: {finding.text}",
+        _WIDTH,
+        initial_indent="  - ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+    )
+
+
+def _nearest(answer: Answer) -> Iterator[str]:
+    yield "\nwhat would work (one change)"
+    for each in answer.nearest:
+        note = "" if each.verdict == "ok" else f"  ({each.verdict})"
+        yield f"  - {each.text}{note}"
+    if not answer.nearest:
+        yield "  - nothing that changes one thing alone"
+
+
+def sources(answer: Answer) -> Iterator[str]:
+    """Each source once, in the order in which findings name them."""
+    findings = (*answer.violations, *answer.warnings, *answer.reasons)
+    yield from dict.fromkeys(part for finding in findings for part in finding.source.split("; "))
+
+
+def describe_explanation(explanation: Explanation) -> Iterator[str]:
+    """The version, what it follows from, and each newer one with what it would need."""
+    title = dict(_PARTS).get(explanation.component, explanation.component)
+    yield f"{title} {explanation.value or ABSENT} ({explanation.answer.verdict})"
+    yield from _section("because", explanation.because)
+    for newer in explanation.newer:
+        yield f"\n{title} {newer.value}: {newer.verdict}"
+        if newer.needs:
+            yield from (line for finding in newer.needs for line in _lines(finding))
+        else:
+            yield "  - would work; the policy or an older choice kept it out"
