@@ -1,0 +1,83 @@
+"""Signing keys that live as long as a mirror is being built."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gpuprov.errors import GpuprovError
+
+OWNER = "gpuprov lab mirror <lab@invalid>"
+
+
+class SigningKey:
+    """A private key in a folder of its own; made and ended by `signing_key`.
+
+    Attributes:
+        public: the public key, armored.
+        fingerprint: 40 hexadecimal digits.
+    """
+
+    def __init__(self, home: Path, options: Sequence[str] = (), expires: str = "never") -> None:
+        """
+        Args:
+            options: gpg's own, for every call: `--faked-system-time` for keys of other days, `--digest-algo`.
+            expires: `never`, or gpg's notation: `1d`.
+        """
+        self._home, self._options = home, options
+        self._gpg(["--passphrase", "", "--quick-generate-key", OWNER, "rsa2048", "sign", expires])
+        self.public = self._gpg(["--armor", "--export"])
+        listing = self._gpg(["--with-colons", "--list-keys"]).decode()
+        self.fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr"))
+
+    def clear_signed(self, text: bytes) -> bytes:
+        """The text with its signature around it, as InRelease."""
+        return self._gpg(["--clear-sign"], text)
+
+    def detached(self, text: bytes) -> bytes:
+        """An armored signature beside the text, as Release.gpg and repomd.xml.asc."""
+        return self._gpg(["--armor", "--detach-sign"], text)
+
+    def binary(self) -> bytes:
+        """The public key as a keyring file."""
+        return self._gpg(["--export"])
+
+    def _gpg(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
+        command = [
+            "gpg",
+            "--homedir",
+            str(self._home),
+            "--batch",
+            "--quiet",
+            "--no-tty",
+            "--pinentry-mode",
+            "loopback",
+        ]
+        done = subprocess.run(
+            [*command, *self._options, *arguments], input=text, capture_output=True, timeout=60, check=False
+        )
+        if done.returncode:
+            raise GpuprovError(f"gpg {arguments[-1]}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+
+@contextmanager
+def signing_key(options: Sequence[str] = (), expires: str = "never") -> Iterator[SigningKey]:
+    """A new key; its folder and gpg's agent are gone afterwards.
+
+    Raises:
+        GpuprovError: gpg is not there, or refuses.
+    """
+    with TemporaryDirectory(prefix="gpuprov-key-") as home:
+        Path(home).chmod(0o700)
+        try:
+            yield SigningKey(Path(home), options, expires)
+        except FileNotFoundError as error:
+            raise GpuprovError("gpg is not installed here", do="install gnupg") from error
+        finally:
+            subprocess.run(
+                ["gpgconf", "--homedir", home, "--kill", "gpg-agent"], capture_output=True, check=False
+            )

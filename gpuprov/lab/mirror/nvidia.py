@@ -1,0 +1,142 @@
+"""The whole mirror: NVIDIA's CUDA and container-toolkit repositories below one root, in their own layout.
+
+ROOT/compute/cuda/repos/<folder>/<arch>/     flat apt or rpm repositories
+ROOT/libnvidia-container/stable/{deb,rpm}/   the container toolkit's
+ROOT/keys/                                   the public key, armored and as a keyring
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.records import System
+from gpuprov.errors import InvalidInput
+from gpuprov.lab.mirror import apt, rpm
+from gpuprov.lab.mirror.deb import build_deb, deb_name
+from gpuprov.lab.mirror.key import SigningKey, signing_key
+from gpuprov.lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
+from gpuprov.repository.sources import NVIDIA_FOLDERS
+
+APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
+PIN_FILE = "etc/apt/preferences.d/nvidia-driver-pin"
+KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
+
+Change = Callable[[str, list[PackageSpec]], list[PackageSpec]]
+"""Gets a repository's folder (`debian12`) and its packages, and gives what shall be built."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A mirror that was built.
+
+    Attributes:
+        root: its folder, to be served or read as `file:`.
+        key: the public key that signed it, armored.
+    """
+
+    root: Path
+    key: Path
+
+    def cuda(self, base: str = "") -> str:
+        """URL template of the CUDA repositories, below `base` or as `file:`."""
+        return f"{base or self.root.as_uri()}/compute/cuda/repos/{{folder}}/{{arch}}/"
+
+    def container_toolkit(self, base: str = "") -> str:
+        """URL of the container toolkit's repositories."""
+        return f"{base or self.root.as_uri()}/libnvidia-container/stable"
+
+
+def build(
+    root: Path,
+    catalog: Catalog,
+    systems: Iterable[str],
+    arch: str = "x86_64",
+    *,
+    base: str = "",
+    key: SigningKey | None = None,
+    change: Change = lambda folder, specs: specs,
+) -> Mirror:
+    """Builds the repositories of some systems.
+
+    Args:
+        systems: ids of the catalog: `ubuntu24.04`, `debian12`, `rhel9`.
+        base: URL under which nodes will find the root; written into the keyring package's sources list.
+        key: signs; a new one by default.
+        change: edits what a repository holds: an older day, a new release overnight, stubs with contents.
+
+    Raises:
+        InvalidInput: no such system.
+    """
+    if key is None:
+        with signing_key() as fresh:
+            return build(root, catalog, systems, arch, base=base, key=fresh, change=change)
+    mirror = _publish_key(root, key)
+    for name in systems:
+        if name not in catalog.systems:
+            raise InvalidInput(f"system {name!r}", expected=f"one of {', '.join(catalog.systems)}")
+        _build_cuda(mirror, catalog.systems[name], catalog, arch, base, key, change)
+    _build_toolkit(mirror, arch, key, change)
+    return mirror
+
+
+def _publish_key(root: Path, key: SigningKey) -> Mirror:
+    keys = root / "keys"
+    keys.mkdir(parents=True, exist_ok=True)
+    (keys / "mirror.asc").write_bytes(key.public)
+    (keys / "mirror.gpg").write_bytes(key.binary())
+    return Mirror(root, keys / "mirror.asc")
+
+
+def _build_cuda(
+    mirror: Mirror, system: System, catalog: Catalog, arch: str, base: str, key: SigningKey, change: Change
+) -> None:
+    place = NVIDIA_FOLDERS[arch]
+    folder = mirror.root / "compute/cuda/repos" / system.folder / place
+    specs = change(system.folder, [_with_contents(spec) for spec in cuda_repository(system, arch, catalog)])
+    if system.manager == "dnf":
+        rpm.build(folder, specs, key)
+    else:
+        url = mirror.cuda(base).format(folder=system.folder, arch=place)
+        keyring = _keyring_package(system, place, url, key)
+        apt.build_flat(folder, [*specs, keyring], key, APT_ABOUT)
+        (folder / deb_name(keyring)).write_bytes(build_deb(keyring))
+        (folder / f"cuda-{system.folder}.pin").write_text(_origin_pin())
+    if system.key_file:
+        (folder / system.key_file).write_bytes(key.public)
+
+
+def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
+    stable = mirror.root / "libnvidia-container/stable"
+    deb, rpms = stable / "deb" / ARCHITECTURES["apt"][arch], stable / "rpm" / arch
+    apt.build_flat(deb, change("deb", toolkit_repository("apt", arch)), key, {"Origin": "NVIDIA"})
+    rpm.build(rpms, change("rpm", toolkit_repository("dnf", arch)), key)
+    (mirror.root / "libnvidia-container/gpgkey").write_bytes(key.public)
+
+
+def _with_contents(spec: PackageSpec) -> PackageSpec:
+    """A pinning package brings its preferences file; which packages the real file names was not read."""
+    if not spec.pins:
+        return spec
+    text = f"Package: *nvidia* cuda-drivers* libxnvctrl*\nPin: version {spec.pins}\nPin-Priority: 1000\n"
+    return replace(spec, files={PIN_FILE: text.encode()})
+
+
+def _keyring_package(system: System, place: str, url: str, key: SigningKey) -> PackageSpec:
+    """cuda-keyring: the same file name in every folder, another key and sources list inside."""
+    line = f"deb [signed-by=/{KEYRING_FILE}] {url} /\n"
+    sources = f"etc/apt/sources.list.d/cuda-{system.folder}-{place}.list"
+    return PackageSpec(
+        name="cuda-keyring",
+        version="1.1-1",
+        architecture="all",
+        section="multiverse/devel",
+        files={KEYRING_FILE: key.binary(), sources: line.encode()},
+    )
+
+
+def _origin_pin() -> str:
+    """cuda-<distro>.pin as the local installer's steps lay it into preferences.d."""
+    return "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"
