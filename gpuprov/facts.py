@@ -173,7 +173,7 @@ class Facts:
         return parse_apt(self.raw("sources"))
 
     @cached_property
-    def loaded_modules(self) -> Mapping[str, int]:
+    def loaded_modules(self) -> Mapping[str, int | None]:
         """NVIDIA, nouveau, RDMA modules in the running kernel → users."""
         return parse_proc_modules(self.raw("modules")["loaded"])
 

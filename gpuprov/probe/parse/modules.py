@@ -60,10 +60,10 @@ def module_name(name: str) -> str:
     return name.replace("-", "_")
 
 
-def parse_proc_modules(text: str) -> Mapping[str, int]:
-    """/proc/modules: module → number of users."""
+def parse_proc_modules(text: str) -> Mapping[str, int | None]:
+    """/proc/modules: module → number of users; `None` on a kernel that never unloads and writes `-`."""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdigit()}
+    return {row[0]: int(row[2]) if row[2].isdecimal() else None for row in rows if len(row) > 2}
 
 
 def parse_modinfo(text: str) -> DiskModule | None:

@@ -1,0 +1,90 @@
+"""Facts of a real node with four H200 (recorded), and what a node that fails leaves to say."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.facts import Facts, Missing
+
+RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
+PROPERTIES = [
+    name for name, value in vars(Facts).items() if isinstance(value, property) or hasattr(value, "attrname")
+]
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RECORDED / "facts.json").read_text())
+    stdout = (RECORDED / "q.xml").read_text()
+    document["collectors"]["smi"] = {"rc": 0, "stdout": stdout, "stderr": ""}
+    return document
+
+
+def changed(answer: dict[str, Any], **collectors: Any) -> Facts:
+    return Facts.from_answer({**answer, "collectors": {**answer["collectors"], **collectors}})
+
+
+def test_a_real_node(answer: dict[str, Any]) -> None:
+    facts = Facts.from_answer(answer)
+    assert (facts.os.id, facts.os.version, facts.arch, facts.is_root) == ("ubuntu", "24.04", "x86_64", True)
+    assert facts.loaded_driver is not None
+    assert facts.loaded_driver.version == facts.smi.driver_version == "580.159.04"
+    assert facts.loaded_driver.open
+    assert facts.loaded_modules == {"nvidia_uvm": None, "nvidia": None}
+    assert len(facts.pci_gpus) == len(facts.smi.gpus) == 4
+    assert {gpu.address for gpu in facts.pci_gpus} == {gpu.pci_address for gpu in facts.smi.gpus}
+    assert facts.packages.version("libcudnn9-cuda-13") == "9.14.0.64-1"
+    assert facts.nccl.libraries == {"/usr/lib/x86_64-linux-gnu/libnccl.so.2": "2.28.3"}
+    assert facts.modprobe.blacklisted == {"nouveau": "kernel command line"}
+    assert facts.driver_parameters["EnableMSI"] == "1"
+    assert facts.apt.keyrings["/etc/apt/trusted.gpg"] == ("EB693B3035CD5710E231E123A4B469963BF863CC",)
+    assert "/dev/nvidia3" in facts.state.device_nodes
+    assert facts.missing == {
+        "limits": "systemctl is not installed",
+        "nics": "ip is not installed",
+        "sshd": "sshd is not installed",
+        "units": "systemctl is not installed",
+    }
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_every_noun_is_there_or_says_why(answer: dict[str, Any], name: str) -> None:
+    facts = Facts.from_answer(answer)
+    if name in ("limits", "nics", "sshd", "units"):
+        with pytest.raises(Missing, match=r"(systemctl|ip|sshd) is not installed"):
+            getattr(facts, name)
+    else:
+        getattr(facts, name)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_failed_collector_makes_its_nouns_missing(answer: dict[str, Any], name: str) -> None:
+    failed = {collector: {"error": "no answer in 10 s"} for collector in answer["collectors"]}
+    facts = changed(answer, **failed)
+    if name == "missing":
+        assert set(facts.missing) == set(failed)
+    elif name == "smi":
+        assert facts.smi.error == "nvidia-smi: no answer in 10 s"
+    else:
+        with pytest.raises(Missing, match="no answer in 10 s"):
+            getattr(facts, name)
+
+
+def test_nvidia_smi_that_is_not_installed_is_a_fact(answer: dict[str, Any]) -> None:
+    facts = changed(answer, smi={"error": "nvidia-smi is not installed"})
+    assert facts.smi.error == "nvidia-smi is not installed"
+
+
+def test_a_thousand_nodes_take_seconds(answer: dict[str, Any]) -> None:
+    """The parts that drift asks for; ten thousand nodes are to fit one process and a minute."""
+    begun = time.process_time()
+    for _ in range(100):
+        facts = Facts.from_answer(answer)
+        for name in ("smi", "packages", "apt", "loaded_driver", "pci_gpus", "modprobe", "disk_modules"):
+            getattr(facts, name)
+    assert (time.process_time() - begun) / 100 < 0.03
