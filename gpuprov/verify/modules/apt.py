@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from typing import NamedTuple
 
 from gpuprov.verify.modules.base import Observed
 
+PACKAGES = "dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n'"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
+
+
+class Package(NamedTuple):
+    """A package as dpkg has it; `want` is `hold` for one that is held."""
+
+    want: str
+    status: str
+    name: str
+    version: str
 
 
 class Apt(Observed):
@@ -18,23 +29,27 @@ class Apt(Observed):
     """
 
     @cached_property
+    def packages(self) -> list[Package]:
+        """Every package that dpkg knows, in one question instead of one for each."""
+        lines = (line.split() for line in self.ask(PACKAGES).splitlines())
+        return [Package(*words) for words in lines if len(words) == len(Package._fields)]
+
+    @property
     def held(self) -> set[str]:
         """Packages that are held."""
-        return set(self.ask("apt-mark showhold").split())
+        return {package.name for package in self.packages if package.want == "hold"}
 
-    @cached_property
+    @property
     def versions(self) -> dict[str, str]:
-        """Every installed package and its version, in one question instead of one for each."""
-        lines = self.ask("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'")
-        words = (line.split() for line in lines.splitlines())
-        return {found[1]: found[2] for found in words if found[0] == "installed" and len(found) == 3}
+        """Versions of the packages that are installed, wholly."""
+        return {package.name: package.version for package in self.packages if package.status == "installed"}
 
     @cached_property
     def moved_by_upgrade(self) -> set[str]:
         """Packages that a `dist-upgrade` would install, move or remove now (simulated).
 
         Raises:
-            AssertionError: apt cannot even simulate one.
+            NodeFailed: apt cannot even simulate one.
         """
         return parse_simulation(self.ask(UPGRADE))
 

@@ -70,7 +70,7 @@ FAULTS: dict[str, Fault] = {
     "half-configured": Fault(answering("dpkg --audit", 0, HALF_DONE), {"dpkg.consistent"}),
     "library-package-of-another-version": Fault(
         both(
-            replacing("db:Status-Status", f"libnvidia-ml1 {VERSION}", f"libnvidia-ml1 {OLD}"),
+            replacing("db:Status-Want", f"libnvidia-ml1 {VERSION}", f"libnvidia-ml1 {OLD}"),
             replacing("realpath", f"libnvidia-ml.so.{VERSION}", f"libnvidia-ml.so.{OLD}"),
             answering("nvidia-smi", 18, MISMATCH),
         ),
@@ -78,7 +78,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "library-gone": Fault(replacing("ldconfig -p", "libnvidia-ml", "libother"), {"driver.library"}),
     "package-gone": Fault(
-        replacing("db:Status-Status", "installed libcuda1", "config-files libcuda1"), {"driver.packages"}
+        replacing("db:Status-Want", "installed libcuda1", "config-files libcuda1"), {"driver.packages"}
     ),
     "headers-gone": Fault(answering("/build/Makefile", 2), {"kernel.headers"}),
     "dkms-not-installed": Fault(replacing("dkms status", ": installed", ": built"), {"driver.dkms"}),
@@ -159,7 +159,9 @@ FAULTS: dict[str, Fault] = {
     "locked-clocks-lost": Fault(
         answering("--query-gpu=index,clocks", 0, per_gpu("[N/A], [N/A], 345")), {"gpu.clocks"}
     ),
-    "hold-removed": Fault(replacing("showhold", "libcuda1\n", ""), {"pins.hold"}),
+    "hold-removed": Fault(
+        replacing("dpkg-query", "hold installed libcuda1", "install installed libcuda1"), {"pins.hold"}
+    ),
     "unattended-upgrades-free": Fault(
         replacing("apt-config dump", '"^libnvidia-"', '"^firefox"'), {"pins.unattended"}
     ),
@@ -288,3 +290,9 @@ def test_running_kernel_stands_for_itself_and_the_next_one(tmp_path: Path) -> No
         "kernel.headers",
         "driver.module_on_disk",
     }
+
+
+def test_rebuilt_initramfs_is_not_looked_into(tmp_path: Path) -> None:
+    rebuilt = both(answering("lsinitramfs", 1), answering("-newer", 0, f"/boot/initrd.img-{KERNEL}\n"))
+    node = judge([paper_node("node", locked_group("node"), rebuilt)], tmp_path)["node"]
+    assert node.failed_checks == []
