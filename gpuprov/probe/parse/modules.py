@@ -63,7 +63,8 @@ def module_name(name: str) -> str:
 def parse_proc_modules(text: str) -> Mapping[str, int | None]:
     """/proc/modules: module → number of users; `None` on a kernel that never unloads and writes `-`."""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[2]) if row[2].isdecimal() else None for row in rows if len(row) > 2}
+    users = {row[0]: row[2] for row in rows if len(row) > 2}
+    return {name: int(count) if re.fullmatch(r"[0-9]{1,9}", count) else None for name, count in users.items()}
 
 
 def parse_modinfo(text: str) -> DiskModule | None:

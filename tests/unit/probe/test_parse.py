@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse import apt, hardware, limits, modules, packages, pci, sshd, system, units, values
@@ -365,6 +365,7 @@ WORDS = (
 
 
 @pytest.mark.parametrize("name", TEXT_PARSERS)
+@settings(deadline=None, max_examples=50)
 @given(text=st.one_of(st.text(max_size=200), st.lists(st.sampled_from(WORDS), max_size=12).map("".join)))
 def test_no_text_raises(name: str, text: str) -> None:
     TEXT_PARSERS[name](text)
