@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,8 @@ from gpuprov.lab.host import cache_home, execute
 
 ARCHIVES = Path("var/cache/apt/archives")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# A line of `apt-get update --print-uris`: the index of one suite's component `main`.
+INDEX = re.compile(r"^'(https?://\S+?)/dists/(\S+?)/main/binary-\w+/Packages", re.MULTILINE)
 # How this machine's apt reaches its archive (a proxy, a frozen snapshot) holds for the nodes too.
 CARRIED_SETTINGS = (
     "Acquire::http::Proxy ",
@@ -58,31 +63,28 @@ def read_archive() -> Archive:
     Raises:
         InvalidInput: apt knows no archive of Debian over HTTP here.
     """
-    template = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
-    indexes = execute(["apt-get", "indextargets", "--format", template, "Created-By: Packages"])
+    uris = execute(["apt-get", "update", "--print-uris", "-o", "Debug::NoLocking=1"])
     settings = execute(["apt-config", "dump"])
-    return parse_archive(indexes, settings)
+    return parse_archive(uris, settings, platform.freedesktop_os_release().get("VERSION_CODENAME", ""))
 
 
-def parse_archive(indexes: str, settings: str) -> Archive:
-    """Pick Debian's own archives out of `apt-get indextargets` lines `URI RELEASE COMPONENT ORIGIN`."""
-    main = security = ""
-    for line in indexes.splitlines():
-        uri, release, component, origin = (*line.split(), "", "")[:4]
-        if component != "main" or not uri.startswith("http") or origin not in ("Debian", ""):
-            continue
-        if release.endswith("-security"):
-            security = security or uri
-        elif "-" not in release:
-            main = main or uri
+def parse_archive(uris: str, settings: str, codename: str) -> Archive:
+    """Pick Debian's own archives out of what `apt-get update --print-uris` and `apt-config dump` say.
+
+    Others may have a suite of the same name too; only Debian's has updates beside it.
+    """
+    indexes = [match.groups() for match in INDEX.finditer(uris)]
+    updated = [uri for uri, suite in indexes if suite == f"{codename}-updates"]
+    main = [*updated, *(uri for uri, suite in indexes if suite == codename)]
+    security = [uri for uri, suite in indexes if suite == f"{codename}-security"]
     if not main:
         raise InvalidInput(
-            "apt on this machine knows no archive of Debian over HTTP",
-            expected="a source with the component `main`",
-            do="add one to /etc/apt/sources.list and run `apt-get update`",
+            f"apt on this machine knows no archive of Debian '{codename}' over HTTP",
+            expected="a source with that suite and the component `main`",
+            do="add one to /etc/apt/sources.list",
         )
     carried = [line for line in settings.splitlines() if line.startswith(CARRIED_SETTINGS)]
-    return Archive(main, security, "".join(f"{line}\n" for line in carried))
+    return Archive(main[0], "".join(security[:1]), "".join(f"{line}\n" for line in carried))
 
 
 def fetched() -> Path:
@@ -91,9 +93,18 @@ def fetched() -> Path:
 
 
 def lend(root: Path) -> None:
-    """Put every package fetched so far where apt of a new node looks first; apt checks the hashes."""
+    """Put every package fetched so far where apt of a new node looks first; apt checks the hashes.
+
+    Args:
+        root: a folder on the file system itself: nothing can be linked into an overlay from outside.
+    """
+    folder = root
+    for part in ARCHIVES.parts:
+        folder /= part
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever our umask is: inside the node this is /var
     for package in fetched().glob("*.deb"):
-        _link(package, root / ARCHIVES / package.name)
+        _link(package, folder / package.name)
 
 
 def harvest(root: Path) -> None:
@@ -104,11 +115,13 @@ def harvest(root: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        os.link(source, part)
-    except OSError:  # another file system: a copy serves as well
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        part = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copyfile(source, part)
-    part.replace(target)
+        part.replace(target)

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed
-from gpuprov.lab.host import MACHINE_LOCK, execute, locked
+from gpuprov.lab.host import MACHINE_LOCK, execute, locked, remove_tree
 
 # systemd-nspawn exits with 133 when the system inside asks for a reboot (its manual page, "Exit status").
-# setpriv makes the node die with this loop, however the loop ends.
 SUPERVISOR = """\
 for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
 while :; do
-    setpriv --pdeathsig KILL "$@"
+    "$@"
     [ $? -eq 133 ] || exit
 done
 """
@@ -56,8 +55,10 @@ def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
 
     `volatile`: nothing here outlives a power cut, so nothing waits for the disk.
     """
+    remove_tree(work)  # it bears the mark of an earlier volatile mount, which bars another
     for folder in (root, upper, work):
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
     lower = ":".join(map(str, layers))
     options = f"lowerdir={lower},upperdir={upper},workdir={work},volatile"
     execute(["mount", "-t", "overlay", "gpuprov-lab", "-o", options, root])
@@ -76,20 +77,23 @@ def start(command: Sequence[str], machine: str, console: Path) -> None:
     with locked(MACHINE_LOCK):
         groups = _make_groups(machine)
     with console.open("ab") as output:
-        supervisor = subprocess.Popen(
-            ["sh", "-c", SUPERVISOR, f"gpuprov-lab-{machine}", *command],
+        subprocess.run(
+            ["setsid", "--fork", "sh", "-c", SUPERVISOR, f"gpuprov-lab-{machine}", *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            check=True,
             env={**os.environ, "CONTROL_GROUPS": " ".join(map(str, groups))},
         )
-    while not runs(machine) and supervisor.poll() is None:
+    deadline = time.monotonic() + 5
+    while not runs(machine):
+        if time.monotonic() > deadline:
+            raise NodeFailed(f"node {machine} did not start", do=f"see {console}")
         time.sleep(0.005)
 
 
 def runs(machine: str) -> bool:
-    """Whether a node's supervisor lives; the node does not live without it."""
+    """Whether a node's supervisor lives; without it, what is left of the node is not one."""
     return bool(_members(_groups(machine)[-1]))
 
 
@@ -127,13 +131,18 @@ def shut_down(machine: str, timeout: float = 30) -> None:
 
 
 def kill(machine: str) -> None:
-    """End a node at once, whatever state it is in, and remove its control groups."""
-    deadline = time.monotonic() + 10
+    """End a node at once, whatever state it is in, and remove its control groups.
+
+    systemd-nspawn is given a second to notice that its node has died, and to clear up behind itself.
+    """
+    began = time.monotonic()
     while not _gone(machine):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > 10:
             raise NodeFailed(f"processes of node {machine} survive SIGKILL: {sorted(processes(machine))}")
         for pid in processes(machine):
-            _kill_process(pid)
+            if waited > 1 or _name(pid) not in ("sh", "systemd-nspawn"):
+                _kill_process(pid)
         time.sleep(0.01)
 
 

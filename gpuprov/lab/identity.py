@@ -9,9 +9,10 @@ from gpuprov.lab.host import execute, write_whole
 
 
 def make_key(path: Path, comment: str) -> None:
-    """Make an Ed25519 key pair at `path` and `path`.pub, unless there is one."""
-    if not path.exists():
+    """Make an Ed25519 key pair at `path` and `path`.pub, unless there is a whole one."""
+    if not path.with_suffix(".pub").exists():
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         execute(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path])
 
 

@@ -37,6 +37,8 @@ systemctl disable apt-daily.timer apt-daily-upgrade.timer
 systemctl mask console-getty.service
 rm -f /etc/ssh/ssh_host_*
 """
+# Processes and mounts of a program run like this go with it, and it goes with us, however we end.
+ALONE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Image:
 
 
 def contained(root: Path, *command: str) -> list[str]:
-    """Command line that runs a program in a system that is not booted; it dies with its caller."""
+    """Command line that runs a program in a system that is not booted."""
     return [
-        *("setpriv", "--pdeathsig", "KILL"),
+        *ALONE,
         *("systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--pipe"),
         *("--suppress-sync=yes", "--timezone=off", "--resolv-conf=copy-host", "--", *command),
     ]
@@ -95,11 +97,10 @@ def _build(root: Path, codename: str, archive: Archive) -> None:
     part = root.with_name(f".{root.name}.part")
     remove_tree(part)
     part.mkdir(parents=True)
-    # Mounts made by debootstrap live in a namespace of its own and go with it, however it ends.
-    alone = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    part.chmod(0o755)
     packages = ",".join(FIRST_PACKAGES)
     execute(
-        [*alone, "debootstrap", "--variant=minbase", f"--include={packages}", codename, part, archive.main],
+        [*ALONE, "debootstrap", "--variant=minbase", f"--include={packages}", codename, part, archive.main],
         timeout=1800,
     )
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
@@ -130,6 +131,7 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
         )
     folder = _saved(name)
     with locked(cache_home() / "saved.lock"):
+        _refuse_in_use(name)
         remove_tree(folder)
         folder.mkdir(parents=True)
         shutil.rmtree(upper / "var/cache/apt/archives", ignore_errors=True)
@@ -151,15 +153,21 @@ def drop_image(name: str) -> None:
     """Forget a saved image; nodes that stand on it must be gone.
 
     Raises:
-        InvalidInput: no such image, or a node uses it.
+        InvalidInput: no such image, or a node stands on it.
     """
     if name not in saved_images():
         raise InvalidInput(
             f"no saved lab image is called '{name}'", expected=", ".join(saved_images()) or "none is saved"
         )
-    if f"{_saved(name)}/layer" in Path("/proc/self/mountinfo").read_text():
-        raise InvalidInput(f"the saved image '{name}' is in use", do="take the nodes down that stand on it")
-    remove_tree(_saved(name))
+    with locked(cache_home() / "saved.lock"):
+        _refuse_in_use(name)
+        remove_tree(_saved(name))
+
+
+def _refuse_in_use(name: str) -> None:
+    layer = f"{_saved(name)}/layer"
+    if layer in Path("/proc/self/mounts").read_text():
+        raise InvalidInput(f"nodes stand on the saved image '{name}'", do="take them down first")
 
 
 def _saved(name: str) -> Path:

@@ -21,7 +21,7 @@ from gpuprov.lab.host import locked, remove_tree, require_root, require_tools, s
 from gpuprov.lab.images import Image, drop_image, find_image, save_image
 from gpuprov.lab.node import Node, load_node
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ class Lab(AbstractContextManager["Lab"]):
     """A named lab; labs of different names do not touch each other.
 
     Args:
-        name: up to 24 lower-case letters, digits and hyphens.
+        name: up to 30 lower-case letters, digits and hyphens.
     """
 
     def __init__(self, name: str = "default") -> None:
@@ -84,6 +84,7 @@ class Lab(AbstractContextManager["Lab"]):
         *,
         image: str | None = None,
         names: Sequence[str] | None = None,
+        prepare: Sequence[Callable[[Path], None]] = (),
     ) -> list[Node]:
         """Add nodes, side by side; returns them once each answers SSH.
 
@@ -93,6 +94,7 @@ class Lab(AbstractContextManager["Lab"]):
             gpu: machine that the GPU simulator plays on them, such as `h200x4`.
             image: a saved image to start from, instead of a fresh `os`.
             names: names of the new nodes; node1, node2, … if not given.
+            prepare: what else to do to each root before its first boot; see `gpuprov.lab.variants`.
 
         Raises:
             InvalidInput: no such system or image, or a name that is taken or not valid.
@@ -107,7 +109,7 @@ class Lab(AbstractContextManager["Lab"]):
             layers = tuple(map(str, base.layers))
             fresh = [Node(name, base.os, gpu, "", layers, self.folder / "nodes" / name) for name in names]
             try:
-                return self._boot(fresh)
+                return self._boot(fresh, prepare)
             except BaseException:
                 _side_by_side(Node.destroy, [load_node(node.folder) for node in fresh])
                 raise
@@ -178,10 +180,10 @@ class Lab(AbstractContextManager["Lab"]):
                 raise InvalidInput(f"lab '{self.name}' has a node '{name}' already", do="choose another name")
         return list(wanted)
 
-    def _boot(self, fresh: list[Node]) -> list[Node]:
+    def _boot(self, fresh: list[Node], prepare: Sequence[Callable[[Path], None]]) -> list[Node]:
         ports = read_archive().ports()
         public_key = self.identity_file.with_suffix(".pub").read_text()
-        nodes = _side_by_side(lambda node: node.make(public_key, ports), fresh)
+        nodes = _side_by_side(lambda node: node.make(public_key, ports, prepare), fresh)
         _side_by_side(Node.await_ssh, nodes)
         nodes = [node.completed() for node in nodes]
         self._write_known_hosts()
@@ -206,7 +208,7 @@ def _side_by_side(work: Callable[[Node], Result], nodes: Sequence[Node]) -> list
 def _valid(name: str, kind: str) -> str:
     if not NAME.fullmatch(name):
         raise InvalidInput(
-            f"'{name}' cannot name a {kind}", expected="up to 24 lower-case letters, digits and hyphens"
+            f"'{name}' cannot name a {kind}", expected="up to 30 lower-case letters, digits and hyphens"
         )
     return name
 

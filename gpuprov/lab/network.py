@@ -119,20 +119,23 @@ def disconnect(link: Link) -> None:
 
 
 def ruleset(ports: Collection[int], forwarding: str) -> str:
-    """Our table: nodes reach each other, name servers and the archive's ports, and nothing else."""
+    """Our table: nodes reach each other, name servers and the archive's ports; nobody else is led to them.
+
+    What `ip_forward` was before is kept as the table's comment, so that it lives exactly as long.
+    """
     archive = ", ".join(map(str, sorted(ports)))
     return f"""\
-add table inet {TABLE} {{ comment "ip_forward was {forwarding}"; }}
-flush table inet {TABLE}
-table inet {TABLE} {{
+add table ip {TABLE} {{ comment "ip_forward was {forwarding}"; }}
+flush table ip {TABLE}
+table ip {TABLE} {{
   chain forward {{
     type filter hook forward priority filter; policy accept;
-    ip saddr != {RANGE} ip daddr != {RANGE} accept
     ct state established,related accept
     ip saddr {RANGE} ip daddr {RANGE} accept
     ip saddr {RANGE} meta l4proto {{ tcp, udp }} th dport 53 accept
     ip saddr {RANGE} tcp dport {{ {archive} }} accept
-    reject with icmpx admin-prohibited
+    ip saddr {RANGE} reject with icmp admin-prohibited
+    ip daddr {RANGE} reject with icmp admin-prohibited
   }}
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;
@@ -154,13 +157,14 @@ def _close_gate_if_last() -> None:
     if not table or any(Path("/sys/class/net").glob("gplab*")):
         return
     FORWARDING.write_text(_forwarding_before(table) + "\n")
-    execute(["nft", "delete", "table", "inet", TABLE])
+    execute(["nft", "delete", "table", "ip", TABLE])
+    MACHINE_LOCK.unlink()
 
 
 def _table() -> str:
-    if f"table inet {TABLE}\n" not in execute(["nft", "list", "tables"]):
+    if f"table ip {TABLE}\n" not in execute(["nft", "list", "tables"]):
         return ""
-    return execute(["nft", "list", "table", "inet", TABLE])
+    return execute(["nft", "list", "table", "ip", TABLE])
 
 
 def _forwarding_before(table: str) -> str:

@@ -6,14 +6,14 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.lab import engine
 from gpuprov.lab.archive import harvest, lend
-from gpuprov.lab.host import remove_tree, write_whole
+from gpuprov.lab.host import execute, remove_tree, write_whole
 from gpuprov.lab.identity import personalise
 from gpuprov.lab.network import Link, connect, disconnect
 
@@ -87,7 +87,7 @@ class Node:
     @property
     def state(self) -> str:
         """`running`, `off`, or `broken`."""
-        return "broken" if self.broken else "off" if self.off else "running"
+        return "broken" if self.broken else "running" if self.running else "off"
 
     @property
     def kernel(self) -> str:
@@ -106,12 +106,15 @@ class Node:
         fields = {**asdict(self), "folder": None}
         write_whole(self.folder / "node.json", json.dumps(fields, indent=1) + "\n")
 
-    def make(self, public_key: str, ports: Collection[int]) -> Node:
+    def make(
+        self, public_key: str, ports: Collection[int], prepare: Collection[Callable[[Path], None]] = ()
+    ) -> Node:
         """Make the node out of its image and boot it; returns it with its address.
 
         Args:
             public_key: who may log in as root.
             ports: TCP ports of the package archive.
+            prepare: what else to do to its root before the first boot.
         """
         self.record()
         made: list[Node] = [self]
@@ -122,13 +125,15 @@ class Node:
 
         connect(self.link.namespace, remember, ports)
         node = made[0]
+        lend(node.upper)
         node.mount()
-        lend(node.root)
         personalise(node.root, node.name, public_key)
         if node.gpu:
             from gpuprov.lab import simulator
 
             simulator.install(node.root, node.gpu)
+        for step in prepare:
+            step(node.root)
         node.start(wait=False)
         return node
 
@@ -249,6 +254,15 @@ class Node:
                     f"{self.name} did not answer SSH within {timeout:.0f} s", do=f"see {self.console}"
                 )
             time.sleep(0.02)
+
+    def add_interface(self, name: str, address: str) -> None:
+        """Give the running node another network interface, such as `fabric0` with `10.9.0.1/24`.
+
+        Its cable ends in the node itself, at NAME-far. It goes with the node.
+        """
+        cable = f"link add {name} type veth peer name {name}-far\nlink set {name}-far up\n"
+        lines = f"{cable}addr add {address} dev {name}\nlink set {name} up\n"
+        execute(["ip", "-n", self.link.namespace, "-batch", "-"], input=lines)
 
     def destroy(self) -> None:
         """Remove the node, or whatever a killed run left of it; its downloaded packages are kept."""

@@ -1,0 +1,51 @@
+"""Nodes unlike a fresh server: steps for `Lab.up(prepare=[...])`, done to a root before its first boot."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuprov.lab.host import execute, write_whole
+from gpuprov.lab.identity import authorise
+from gpuprov.lab.images import contained
+
+
+def without_python(root: Path) -> None:
+    """Purge every Python package, as on the smallest images that one can rent."""
+    inside(root, "apt-get -q -y purge --auto-remove 'python3*' 'libpython3*'")
+
+
+def with_os_release(text: str) -> Callable[[Path], None]:
+    """Have the node say that it is another system; only the name changes."""
+
+    def step(root: Path) -> None:
+        (root / "etc/os-release").unlink(missing_ok=True)
+        write_whole(root / "etc/os-release", text)
+
+    return step
+
+
+def with_admin(name: str, password: str = "") -> Callable[[Path], None]:
+    """Add an account that the lab's key opens and that may use sudo.
+
+    Args:
+        name: of the account.
+        password: what sudo asks for; it asks for nothing if empty.
+    """
+
+    def step(root: Path) -> None:
+        inside(root, f"useradd --create-home --shell /bin/bash --groups sudo {shlex.quote(name)}")
+        if password:
+            inside(root, f"echo {shlex.quote(f'{name}:{password}')} | chpasswd")
+        else:
+            write_whole(root / "etc/sudoers.d" / name, f"{name} ALL=(ALL) NOPASSWD: ALL\n", 0o440)
+        authorise(root / "home" / name, (root / "root/.ssh/authorized_keys").read_text())
+        inside(root, f"chown -R {shlex.quote(name)}: /home/{shlex.quote(name)}/.ssh")
+
+    return step
+
+
+def inside(root: Path, command: str) -> None:
+    """Run a shell command in a system that is not booted."""
+    execute(contained(root, "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", command))
