@@ -14,7 +14,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "drift": ("drift", "what differs from the lock, in seconds"),
     "facts": ("facts", "what a node says of itself"),
     "topo": ("topo", "how GPUs, NICs and CPUs of a node are joined"),
-    "nccl": ("nccl", "read NCCL's own log and judge it"),
+    "nccl": ("nccl", "read NCCL's own log and judge it; measure an all-reduce"),
+    "launch": ("launch", "the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
     "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems"),
     "lab": ("lab", "throwaway real nodes on this machine, with simulated GPUs"),
 }

@@ -1,0 +1,179 @@
+"""`gpuprov launch`: the exact lines that start a job on these nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.launch import Host, Job, Line
+
+SCHEMA = "gpuprov.launch/1"
+
+# Whatever stands behind PROGRAM is the program's own.
+_OPTIONS_FIRST = {"allow_interspersed_args": False}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def command() -> None:
+    """Print the exact lines that start a job; nothing is run.
+
+    Hosts come from --hosts with --gpus-per-node, or from the lock.
+    """
+
+
+def _job_options(verb: F) -> F:
+    """What every launcher is told."""
+    for decorate in reversed(
+        (
+            click.argument("program", nargs=-1, required=True, metavar="PROGRAM [ARGUMENTS]..."),
+            click.option("--hosts", help="Node set, gpu[01-02]; instead of the lock's hosts."),
+            click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of --hosts."),
+            options.lock_option,
+            options.limit_option,
+            click.option("--devices", help="GPUs that take part on each node: 0,1.  [default: all]"),
+            click.option(
+                "--topology",
+                type=click.Path(dir_okay=False, path_type=Path),
+                help="A saved `nvidia-smi topo -m`: bind to the CPUs nearest to each GPU.",
+            ),
+            click.option(
+                "-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of every process."
+            ),
+            click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True),
+            options.output_option,
+        )
+    ):
+        verb = decorate(verb)
+    return verb
+
+
+def _add(name: str, summary: str) -> None:
+    """A subcommand for one of the launchers that need nothing of their own."""
+
+    @command.command(name, help=summary, context_settings=_OPTIONS_FIRST)
+    @_job_options
+    def launcher(output: str, **stated: Any) -> int:
+        from gpuprov.launch import LAUNCHERS
+
+        return _show(LAUNCHERS[name](_job(**stated)), output)
+
+
+_add("torchrun", "A line for each node, with rendezvous endpoint and node rank.")
+_add("mpirun", "One line of Open MPI, ranks beside their GPUs.")
+_add("horovodrun", "One line of Horovod.")
+
+
+@command.command("docker", context_settings=_OPTIONS_FIRST)
+@click.option("--image", required=True)
+@click.option("--plain", is_flag=True, help="Start PROGRAM itself, without torchrun.")
+@_job_options
+def docker_command(image: str, plain: bool, output: str, **stated: Any) -> int:
+    """A line for each node: a container with the GPUs, and torchrun in it."""
+    from gpuprov.launch import docker
+
+    return _show(docker(_job(**stated), image, plain=plain), output)
+
+
+def _job(
+    program: tuple[str, ...],
+    hosts: str | None,
+    gpus_per_node: int | None,
+    lock_path: Path,
+    limit: str | None,
+    devices: str | None,
+    topology: Path | None,
+    env: tuple[str, ...],
+    port: int,
+) -> Job:
+    from gpuprov.launch import Job
+
+    chosen = _devices(devices)
+    named = _stated_hosts(hosts, gpus_per_node, chosen) if hosts else _locked_hosts(lock_path, limit, chosen)
+    affinity = _affinity(topology, chosen, named) if topology else ()
+    return Job(tuple(named), program, _variables(env), chosen, affinity, port)
+
+
+def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
+    from gpuprov.fleet import expand_hosts
+    from gpuprov.launch import Host
+
+    count = len(devices) if devices else gpus
+    if count is None:
+        raise InvalidInput("--hosts without the number of GPUs", do="give --gpus-per-node or --devices")
+    try:
+        return [Host(name, name, count) for name in expand_hosts(hosts)]
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {hosts!r}", expected=str(error)) from None
+
+
+def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
+    from gpuprov.launch import Host
+    from gpuprov.lock import read_lock
+
+    lock = read_lock(lock_path)
+    groups = lock.hosts()
+    found = [
+        Host(name, groups[name].hosts[name], len(devices) if devices else groups[name].hardware.gpu_count)
+        for name in options.select(lock, (), limit)
+    ]
+    without = [host.name for host in found if not host.gpus]
+    if without or not found:
+        raise InvalidInput(
+            f"no GPUs on {options.fold(without) or 'any node'}", do="choose others with --limit"
+        )
+    return found
+
+
+def _devices(stated: str | None) -> tuple[int, ...] | None:
+    if stated is None:
+        return None
+    parts = [part.strip() for part in stated.split(",")]
+    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise InvalidInput(f"--devices {stated!r}", expected="GPU numbers, each once: 0,1")
+    return tuple(int(part) for part in parts)
+
+
+def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) -> tuple[str, ...]:
+    from gpuprov.launch import affinity_of
+    from gpuprov.topology import parse_topology
+
+    try:
+        topology = parse_topology(path.read_text(errors="replace"))
+    except OSError as error:
+        raise InvalidInput(
+            f"{path}: {error.strerror}", do="save `nvidia-smi topo -m` of a node there"
+        ) from None
+    affinity = affinity_of(topology, devices)
+    if any(host.gpus != len(affinity) for host in hosts) and affinity:
+        raise InvalidInput(
+            f"{path}: {len(affinity)} GPUs", expected=f"{hosts[0].gpus}, as many as take part on each node"
+        )
+    return affinity
+
+
+def _variables(stated: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in stated]
+    for name, equals, _ in pairs:
+        if not equals or not name.isidentifier():
+            raise InvalidInput(f"--env {name!r}", expected="NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _show(lines: list[Line], output: str) -> int:
+    if output == "json":
+        rows = [{"host": line.host, "line": line.text} for line in lines]
+        options.print_json({"schema": SCHEMA, "lines": rows})
+        return Exit.OK
+    several = len(lines) > 1
+    for line in lines:
+        click.echo(f"# on {line.host}\n{line.text}" if several else line.text)
+    return Exit.OK

@@ -1,0 +1,91 @@
+"""Hostfiles, node labels, and the SSH pools of dstack and SkyPilot."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from gpuprov.inventory.exports.node import Node
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the nodes of a pool are reached over SSH."""
+
+    user: str
+    port: int = 22
+    identity_file: str | None = None
+    jump: str | None = None
+
+
+def hostfile(nodes: Iterable[Node], style: Literal["openmpi", "mpich"] = "openmpi") -> str:
+    """A line for each node with one slot a GPU: `gpu01 slots=8`, or `gpu01:8` as MPICH and Intel MPI read it.
+
+    DeepSpeed and Horovod read the form of Open MPI.
+    """
+    form = "{} slots={}\n" if style == "openmpi" else "{}:{}\n"
+    return "".join(form.format(node.address, node.gpus) for node in nodes if node.gpus)
+
+
+def kubernetes_labels(nodes: Iterable[Node]) -> str:
+    """`kubectl label` lines with the keys that NVIDIA's GPU feature discovery uses.
+
+    Where that runs it keeps them itself; these lines are for clusters without it.
+    """
+    return "".join(_label_line(node) for node in nodes if node.gpus)
+
+
+def _label_line(node: Node) -> str:
+    labels = {"present": "true", "count": str(node.gpus), "product": _label(node.model)}
+    if node.gpu_memory_mib:
+        labels["memory"] = str(node.gpu_memory_mib)
+    pairs = " ".join(f"nvidia.com/gpu.{key}={value}" for key, value in labels.items())
+    return f"kubectl label --overwrite node {shlex.quote(node.name)} {pairs}\n"
+
+
+def _label(text: str) -> str:
+    """A label's value: at most 63 letters, digits, `-`, `_` and `.`, the first and last no sign."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-_.")
+
+
+def dstack(name: str, nodes: Iterable[Node], access: Access) -> str:
+    """An SSH fleet of dstack, `fleet.dstack.yml`."""
+    config: dict[str, Any] = {"user": access.user}
+    if access.port != Access.port:
+        config["port"] = access.port
+    if access.identity_file:
+        config["identity_file"] = access.identity_file
+    if access.jump:
+        config["proxy_jump"] = _jump(access)
+    config["hosts"] = [node.address for node in nodes]
+    return _yaml({"type": "fleet", "name": name, "placement": "cluster", "ssh_config": config})
+
+
+def _jump(access: Access) -> dict[str, Any]:
+    user, _, host = (access.jump or "").rpartition("@")
+    hop = {"hostname": host, "user": user or access.user}
+    return {**hop, "identity_file": access.identity_file} if access.identity_file else hop
+
+
+def skypilot(name: str, nodes: Iterable[Node], access: Access) -> str:
+    """An SSH node pool of SkyPilot, an entry of `~/.sky/ssh_node_pools.yaml`.
+
+    A pool states neither port nor jump host: SkyPilot takes those from `~/.ssh/config`, so hosts that
+    need one are named instead of addressed.
+    """
+    by_name = access.port != Access.port or access.jump is not None
+    pool: dict[str, Any] = {"user": access.user}
+    if access.identity_file:
+        pool["identity_file"] = access.identity_file
+    pool["hosts"] = [node.name if by_name else node.address for node in nodes]
+    return _yaml({name: pool})
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(document, sort_keys=False, default_flow_style=False)
+    return text

@@ -1,0 +1,91 @@
+"""Slurm's gres.conf, and the node lines of slurm.conf; nodes that are alike share a line.
+
+The keys are those of the manual pages gres.conf(5) and slurm.conf(5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
+
+
+def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
+    """Slurm's core indexes for a list of logical CPUs.
+
+    Slurm counts cores, not threads. Linux on x86 servers numbers the first thread of every core before any
+    second thread, so the logical CPUs below the number of cores are the cores.
+    """
+    return ranges(cpu for cpu in numbers(cpus) if cpu < sockets * cores_per_socket)
+
+
+def gres_conf(nodes: Iterable[Node]) -> str:
+    """gres.conf for all nodes: device files, type, and the cores nearest to them where they are known."""
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node in nodes:
+        if node.gpus:
+            groups[tuple(_devices(node))].append(node.name)
+    return "".join(
+        f"NodeName={_fold(names)} {device}\n" for devices, names in groups.items() for device in devices
+    )
+
+
+def _devices(node: Node) -> list[str]:
+    """One line for GPUs in a row that share their cores."""
+    cores = node.gpu_cores if len(node.gpu_cores) == node.gpus else ("",) * node.gpus
+    lines = []
+    for near, indexes in groupby(range(node.gpus), key=lambda index: cores[index]):
+        files = ranges(indexes)
+        device = f"/dev/nvidia[{files}]" if "-" in files else f"/dev/nvidia{files}"
+        bound = f" Cores={near}" if near else ""
+        lines.append(f"Name=gpu Type={short_model(node.model)} File={device}{bound}")
+    return lines
+
+
+def slurm_conf(nodes: Iterable[Node]) -> str:
+    """`GresTypes` and the `NodeName` lines of slurm.conf."""
+    groups: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        groups[_hardware(node)].append(node)
+    lines = [f"{names} {hardware}\n" for hardware, alike in groups.items() for names in _names(alike)]
+    return "".join(["GresTypes=gpu\n", *lines])
+
+
+def _hardware(node: Node) -> str:
+    counts = {
+        "CPUs": node.cpus,
+        "Sockets": node.sockets,
+        "CoresPerSocket": node.cores_per_socket,
+        "ThreadsPerCore": node.threads_per_core,
+        "RealMemory": node.memory_mib,
+    }
+    stated = [f"{key}={value}" for key, value in counts.items() if value]
+    gres = [f"Gres=gpu:{short_model(node.model)}:{node.gpus}"] if node.gpus else []
+    return " ".join([*stated, *gres, "State=UNKNOWN"])
+
+
+def _names(nodes: Sequence[Node]) -> list[str]:
+    """Names, and addresses where they differ: on one line if both fold, and unfold in the same order."""
+    address = {node.name: node.address for node in nodes}
+    names = _fold(address)
+    if all(name == where for name, where in address.items()):
+        return [f"NodeName={names}"]
+    in_order = [address[name] for name in _unfolded(names)]
+    addresses = _fold(in_order)
+    if _unfolded(addresses) == in_order:
+        return [f"NodeName={names} NodeAddr={addresses}"]
+    return [f"NodeName={name} NodeAddr={where}" for name, where in address.items()]
+
+
+def _fold(names: Iterable[str]) -> str:
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(list(names)))
+
+
+def _unfolded(names: str) -> list[str]:
+    from ClusterShell.NodeSet import NodeSet
+
+    return list(NodeSet(names))

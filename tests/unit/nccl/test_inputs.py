@@ -1,0 +1,63 @@
+"""From a node's facts and topology to what the derivation needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.facts import Facts, Missing
+from gpuprov.nccl.derive import derive
+from gpuprov.nccl.inputs import from_facts, gigabits
+from gpuprov.topology import parse_topology
+
+NICS = [
+    {"name": "eno1", "kind": "physical", "state": "up", "speed": "1000", "mtu": "1500", "driver": "igb",
+     "addresses": ["192.168.0.5/24", "fe80::1/64"]},
+    {"name": "ib0", "kind": "physical", "state": "up", "speed": "400000", "mtu": "4092", "type": "32",
+     "addresses": ["10.1.0.5/24"]},
+    {"name": "docker0", "kind": "bridge", "state": "down", "speed": "-1", "addresses": ["172.17.0.1/16"]},
+]  # fmt: skip
+HCAS = [
+    {"name": f"mlx5_{index}", "port": "1", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)",
+     "link_layer": "InfiniBand", "interfaces": [f"ib{index}"]}
+    for index in (0, 1)
+]  # fmt: skip
+TOPOLOGY = """\
+\tGPU0\tNIC0\tNIC1\tCPU Affinity
+GPU0\t X \tPIX\tSYS\t0-7
+NIC0\tPIX\t X \tSYS
+NIC1\tSYS\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+
+
+def facts(**collectors: object) -> Facts:
+    return Facts("gpu01", "2026-01-01T00:00:00Z", 0.1, collectors)
+
+
+def test_a_node_with_infiniband() -> None:
+    nics, hcas = from_facts(facts(nics=NICS, hcas=HCAS), parse_topology(TOPOLOGY))
+    assert [(hca.rate, hca.gpu_distance) for hca in hcas] == [(400.0, 2), (400.0, 6)]
+    derived = derive(nics, hcas)
+    assert derived.environment["NCCL_SOCKET_IFNAME"] == "=ib0"
+    assert derived.environment["NCCL_IB_HCA"] == "=mlx5_0:1"
+    assert derived.excluded["mlx5_1:1"].startswith("has no GPU near it")
+
+
+def test_without_topology_all_ports_are_rails() -> None:
+    assert derive(*from_facts(facts(nics=NICS, hcas=HCAS))).environment["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
+
+
+def test_a_node_that_did_not_tell() -> None:
+    with pytest.raises(Missing, match="nics: timed out"):
+        from_facts(facts(nics={"error": "timed out"}, hcas=[]))
+
+
+@pytest.mark.parametrize(
+    ("rate", "value"), [("400 Gb/sec (4X NDR)", 400), ("2.5 Gb/sec (1X SDR)", 2.5), ("", 0)]
+)
+def test_rates(rate: str, value: float) -> None:
+    assert gigabits(rate) == value
