@@ -127,9 +127,19 @@ class Catalog:
         return _by_version(self.tables["cudnn.releases"])
 
     @cached_property
+    def cudnn_by_version(self) -> Mapping[Version, r.Cudnn]:
+        """cuDNN releases by their full version."""
+        return {record.version: record for record in self.cudnn}
+
+    @cached_property
     def nccl(self) -> tuple[r.Nccl, ...]:
         """NCCL releases, oldest first."""
         return _by_version(self.tables["nccl.releases"])
+
+    @cached_property
+    def nccl_by_version(self) -> Mapping[Version, r.Nccl]:
+        """NCCL releases by version."""
+        return {record.version: record for record in self.nccl}
 
     @cached_property
     def container_toolkits(self) -> tuple[r.ContainerToolkit, ...]:

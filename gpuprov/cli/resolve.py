@@ -88,7 +88,8 @@ def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
         raw = json.loads(line)
         if not isinstance(raw, dict):
             raise InvalidInput(f"not an object: {line.strip()[:60]}", expected="one JSON object a line")
-        return resolve(Request.from_mapping(raw), catalog).to_json()
+        named = {"id": raw.pop("id")} if "id" in raw else {}
+        return {**resolve(Request.from_mapping(raw), catalog).to_json(), **named}
     except (ValueError, RecursionError) as error:
         return failed(InvalidInput(f"not JSON: {error}"))
     except GpuprovError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpuprov.catalog import Catalog, Version, version
 from gpuprov.catalog.identity import counted, driver_text, find_arch, find_gpu, find_system, library_text
@@ -21,8 +21,10 @@ class Case:
 
     catalog: Catalog
     request: Request
+    gpus: tuple[Gpu, ...]
+    """The host's distinct GPU models, in the catalog's order."""
     counts: dict[Gpu, int | None]
-    """GPUs in the catalog's order, each with its number (None: not stated)."""
+    """How many of each (None: not stated)."""
     system: System | None
     """None: understood, and served by nobody."""
     arch: str
@@ -37,15 +39,10 @@ class Case:
     nccl_build: Version | None = None
     framework: Framework | None = None
 
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """The host's distinct GPU models."""
-        return tuple(self.counts)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
-    """A stack in the making: what the request states, filled up with choices."""
+    """A stack in the making: a driver to try, filled up with what the request states and what is chosen."""
 
     driver: Version
     branch: Branch | None
@@ -63,13 +60,15 @@ class Draft:
     container_toolkit: Version | None = None
     fabricmanager: Version | None = None
     docker: Version | None = None
-    chosen: frozenset[str] = frozenset()
-    """Fields that the request left open."""
+    chosen: set[str] = field(default_factory=set)
+    """Fields that the request left open and that have a value now."""
 
-    def with_(self, **values: object) -> Draft:
-        """The draft with choices made: a value that is not None counts as chosen."""
-        made = self.chosen | {name for name, value in values.items() if value is not None}
-        return replace(self, **values, chosen=made)  # type: ignore[arg-type]
+    def choose(self, **values: object) -> None:
+        """Take values for fields that the request left open."""
+        for name, value in values.items():
+            if value is not None:
+                setattr(self, name, value)
+                self.chosen.add(name)
 
 
 def understand(catalog: Catalog, request: Request) -> Case:
@@ -90,6 +89,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
     return Case(
         catalog=catalog,
         request=request,
+        gpus=tuple(counts),
         counts=counts,
         system=find_system(catalog, request.os),
         arch=find_arch(request.arch) if request.arch else _own_arch(counts),

@@ -1,8 +1,8 @@
-"""What is not stated is chosen here: one choice after the other, each from the catalog's own lists."""
+"""What is not stated is chosen here: one component after the other, each from the catalog's own lists."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import cached_property
 
 from gpuprov.catalog import Version
 from gpuprov.catalog.records import Cudnn, Gpu, Nccl, Toolkit
@@ -10,69 +10,172 @@ from gpuprov.catalog.rules import containers, driver, fabric, libraries, module,
 from gpuprov.resolve.case import Case, Draft
 
 
-def complete(case: Case, draft: Draft) -> Draft:
-    """The draft with every open component chosen; a component that nothing fits stays None."""
-    for choose in (_flavour, _cuda, _compat, _cudnn, _nccl, _container_toolkit, _fabricmanager):
-        draft = choose(case, draft)
-    return draft
+class Chooser:
+    """Completes the drafts of one case; what does not depend on the driver is worked out once."""
 
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._catalog = case.catalog
+        self._newest_cudnn: dict[int, Version | None] = {}
 
-def _flavour(case: Case, draft: Draft) -> Draft:
-    if case.module is not None:
-        return replace(draft, flavour=case.module)
-    flavour = module.default_flavour(case.gpus, draft.driver.major, draft.branch)
-    held = case.system and systems.archive_driver(case.system, draft.driver)
-    if draft.repository == "distribution" and held and flavour not in held.flavours:
-        allowed = module.host_flavours(case.gpus, draft.driver.major, draft.branch) & set(held.flavours)
-        flavour = next(iter(allowed), flavour)
-    return draft.with_(flavour=flavour)
+    def complete(self, draft: Draft) -> Draft:
+        """The draft with every open component chosen; a component that nothing fits stays None."""
+        self._flavour(draft)
+        self._cuda(draft)
+        self._compat(draft)
+        self._cudnn(draft)
+        self._nccl(draft)
+        self._container_toolkit(draft)
+        self._fabricmanager(draft)
+        return draft
 
+    def _flavour(self, draft: Draft) -> None:
+        case = self._case
+        if case.module is not None:
+            draft.flavour = case.module
+            return
+        flavour = module.default_flavour(case.gpus, draft.driver.major, draft.branch)
+        held = case.system and systems.archive_driver(case.system, draft.driver)
+        if draft.repository == "distribution" and held and flavour not in held.flavours:
+            allowed = module.host_flavours(case.gpus, draft.driver.major, draft.branch) & set(held.flavours)
+            flavour = next(iter(allowed), flavour)
+        draft.choose(flavour=flavour)
 
-def _cuda(case: Case, draft: Draft) -> Draft:
-    stated = case.stated.get("cuda")
-    if stated is None:
-        toolkit = None if "cuda" in case.absent else _newest_native(case, draft)
-        return draft.with_(cuda=toolkit.version, toolkit=toolkit) if toolkit else draft
-    releases = [toolkit for toolkit in case.catalog.toolkits if toolkit.version.within(stated)]
-    if not releases:
-        return replace(draft, cuda=stated)
-    native = [toolkit for toolkit in releases if driver.native(draft.driver, toolkit)]
-    published = [toolkit for toolkit in native or releases if toolkit.status == "released"]
-    release = (published or releases)[-1]
-    return replace(draft, cuda=release.version, toolkit=release)
+    def _cuda(self, draft: Draft) -> None:
+        if "cuda" in self._case.absent:
+            return
+        stated = self._case.stated.get("cuda")
+        if stated is None:
+            toolkit = self._newest_toolkit(draft)
+            draft.choose(cuda=toolkit and toolkit.version, toolkit=toolkit)
+            return
+        releases = [toolkit for toolkit in self._catalog.toolkits if toolkit.version.within(stated)]
+        if not releases:
+            draft.cuda = stated
+            return
+        native = [toolkit for toolkit in releases if driver.native(draft.driver, toolkit)]
+        published = [toolkit for toolkit in native or releases if toolkit.status == "released"]
+        draft.toolkit = (published or releases)[-1]
+        draft.cuda = draft.toolkit.version
 
+    def _newest_toolkit(self, draft: Draft) -> Toolkit | None:
+        """The newest suitable release that runs natively.
 
-def _newest_native(case: Case, draft: Draft) -> Toolkit | None:
-    """The newest release that runs natively, fits every GPU and the stated libraries, and is held for the
-    system.
-
-    Releases that nobody has seen in the system's repositories count only when there is no other; where
-    nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
-    """
-    suitable = [
-        (t, _held(case, t.version)) for t in reversed(case.catalog.released_toolkits) if _suits(case, t)
-    ]
-    for wanted in ("yes", "unproven"):
-        for toolkit, held in suitable:
-            if held == wanted and driver.native(draft.driver, toolkit):
+        Releases that nobody has seen in the system's repositories count only when there is no other; where
+        nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
+        """
+        for wanted in ("yes", "unproven"):
+            for toolkit, held in self._suitable_toolkits:
+                if held == wanted and driver.native(draft.driver, toolkit):
+                    return toolkit
+        for toolkit, _ in reversed(self._suitable_toolkits):
+            if driver.minor_compat(self._catalog, draft.driver, toolkit.version.major):
                 return toolkit
-    for toolkit, held in reversed(suitable):
-        if held != "no" and driver.minor_compat(case.catalog, draft.driver, toolkit.version.major):
-            return toolkit
-    return None
+        return None
+
+    @cached_property
+    def _suitable_toolkits(self) -> list[tuple[Toolkit, systems.Held]]:
+        """Releases that fit every GPU and the stated libraries and may be held for the system, newest
+        first."""
+        found: list[tuple[Toolkit, systems.Held]] = []
+        for toolkit in reversed(self._catalog.released_toolkits):
+            held = _held(self._case, toolkit.version)
+            if held != "no" and _suits(self._case, toolkit.version):
+                found.append((toolkit, held))
+        return found
+
+    def _compat(self, draft: Draft) -> None:
+        """A forward-compatibility package, where CUDA does not run without one; never when one is ruled
+        out."""
+        if "compat" in self._case.stated:
+            draft.compat = self._case.stated["compat"].minor
+        elif draft.cuda is not None and "compat" not in self._case.absent:
+            way = driver.way(self._catalog, draft.driver, draft.cuda, draft.toolkit, self._case.gpus)
+            draft.choose(compat=draft.cuda.minor if way in ("forward", "forward?") else None)
+
+    def _cudnn(self, draft: Draft) -> None:
+        stated = self._case.stated.get("cudnn")
+        if stated is not None:
+            releases = [record for record in self._catalog.cudnn if record.version.within(stated)]
+            built = [record for record in releases if draft.cuda and _built_for(record, draft.cuda.major)]
+            draft.cudnn = (built or releases)[-1].version if releases else stated
+        elif draft.cuda is not None and "cudnn" not in self._case.absent and self._served:
+            floor = libraries.cudnn_min_driver(self._catalog, draft.cuda.major)
+            if floor is None or draft.driver >= floor or draft.compat is not None:
+                draft.choose(cudnn=self._cudnn_for(draft.cuda.major))
+
+    def _cudnn_for(self, cuda_major: int) -> Version | None:
+        """The newest release with a build for the CUDA major and code for every GPU."""
+        if cuda_major not in self._newest_cudnn:
+            fitting = (
+                record.version
+                for record in reversed(self._catalog.cudnn)
+                if _built_for(record, cuda_major)
+                and libraries.cudnn_build_exists(self._catalog, record.version, cuda_major)
+                and all(self._cudnn_proven(record, gpu) for gpu in self._case.gpus)
+            )
+            self._newest_cudnn[cuda_major] = next(fitting, None)
+        return self._newest_cudnn[cuda_major]
+
+    def _cudnn_proven(self, record: Cudnn, gpu: Gpu) -> bool:
+        """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
+        floor = record.min_compute_capability
+        read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"
+        return read and libraries.cudnn_gpu_ok(self._catalog, record.version, gpu)
+
+    def _nccl(self, draft: Draft) -> None:
+        stated = self._case.stated.get("nccl")
+        if stated is not None:
+            releases = [record for record in self._catalog.nccl if record.version.within(stated)]
+            draft.nccl = releases[-1].version if releases else stated
+            known = _newest_build(draft, releases[-1]) if releases else None
+            draft.nccl_build = self._case.nccl_build or known
+        elif draft.cuda is not None and "nccl" not in self._case.absent and self._served:
+            for record in reversed(self._catalog.nccl):
+                build = _newest_build(draft, record)
+                if build and self._nccl_fits(record, build):
+                    draft.choose(nccl=record.version, nccl_build=build)
+                    return
+
+    def _nccl_fits(self, record: Nccl, build: Version) -> bool:
+        gpus = self._case.gpus
+        return all(libraries.nccl_gpu_ok(self._catalog, record.version, build.major, gpu) for gpu in gpus)
+
+    @cached_property
+    def _served(self) -> bool:
+        """Whether NVIDIA's repository, the only one with these libraries, serves the machine."""
+        return self._case.system is not None and systems.nvidia_serves(self._case.system, self._case.arch)
+
+    def _container_toolkit(self, draft: Draft) -> None:
+        """The newest release that Docker can work with: the stated Docker, or the system's own."""
+        case = self._case
+        draft.docker = case.stated.get("docker")
+        if "container_toolkit" in case.stated:
+            draft.container_toolkit = case.stated["container_toolkit"]
+        elif "container_toolkit" not in case.absent and case.system is not None:
+            newest = containers.newest_toolkit(self._catalog, draft.docker or case.system.docker)
+            draft.choose(container_toolkit=newest.version if newest else None)
+
+    def _fabricmanager(self, draft: Draft) -> None:
+        stated = self._case.stated.get("fabricmanager")
+        if stated is not None:
+            same = len(stated.parts) == 1 and draft.driver.within(stated)
+            draft.fabricmanager = draft.driver if same else stated
+        elif "fabricmanager" not in self._case.absent:
+            switched = fabric.host_need(self._case.counts) in ("required", "likely")
+            draft.choose(fabricmanager=draft.driver if switched else None)
 
 
-def _suits(case: Case, toolkit: Toolkit) -> bool:
-    cuda, catalog = toolkit.version, case.catalog
+def _suits(case: Case, cuda: Version) -> bool:
     if not all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus):
         return False
     compat, build = case.stated.get("compat"), case.nccl_build
     if (compat and not cuda.within(compat.minor)) or (build and build.major != cuda.major):
         return False
     cudnn, nccl = case.stated.get("cudnn"), case.stated.get("nccl")
-    built_for_cudnn = not cudnn or libraries.cudnn_build_exists(catalog, cudnn, cuda.major) is not False
+    built_for_cudnn = not cudnn or libraries.cudnn_build_exists(case.catalog, cudnn, cuda.major) is not False
     return built_for_cudnn and (
-        not nccl or libraries.nccl_build_exists(catalog, nccl, cuda.major) is not False
+        not nccl or libraries.nccl_build_exists(case.catalog, nccl, cuda.major) is not False
     )
 
 
@@ -86,93 +189,15 @@ def _held(case: Case, cuda: Version) -> systems.Held:
     return systems.cuda_held(case.system, cuda)
 
 
-def _compat(case: Case, draft: Draft) -> Draft:
-    """A forward-compatibility package, where CUDA does not run without one; never when one is ruled out."""
-    if "compat" in case.stated:
-        return replace(draft, compat=case.stated["compat"].minor)
-    if draft.cuda is None or "compat" in case.absent:
-        return draft
-    way = driver.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
-    return draft.with_(compat=draft.cuda.minor) if way in ("forward", "forward?") else draft
-
-
-def _served(case: Case) -> bool:
-    """Whether NVIDIA's repository, the only one with these libraries, serves the machine."""
-    return case.system is not None and systems.nvidia_serves(case.system, case.arch)
-
-
-def _cudnn(case: Case, draft: Draft) -> Draft:
-    stated = case.stated.get("cudnn")
-    if stated is not None:
-        releases = [record for record in case.catalog.cudnn if record.version.within(stated)]
-        built = [record for record in releases if draft.cuda and _cudnn_built(record, draft.cuda.major)]
-        return replace(draft, cudnn=(built or releases)[-1].version if releases else stated)
-    if draft.cuda is None or "cudnn" in case.absent or not _served(case):
-        return draft
-    major = draft.cuda.major
-    for record in reversed(case.catalog.cudnn):
-        fits = _cudnn_built(record, major) and libraries.cudnn_build_exists(
-            case.catalog, record.version, major
-        )
-        if fits and all(_cudnn_proven(case, record, gpu) for gpu in case.gpus):
-            return draft.with_(cudnn=record.version)
-    return draft
-
-
-def _cudnn_built(record: Cudnn, cuda_major: int) -> bool:
+def _built_for(record: Cudnn, cuda_major: int) -> bool:
     seen = any(build.major == cuda_major for build in record.deb_builds_seen)
     return seen or cuda_major in record.wheel_cuda_majors
-
-
-def _cudnn_proven(case: Case, record: Cudnn, gpu: Gpu) -> bool:
-    """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
-    floor = record.min_compute_capability
-    read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"
-    return read and libraries.cudnn_gpu_ok(case.catalog, record.version, gpu)
-
-
-def _nccl(case: Case, draft: Draft) -> Draft:
-    stated = case.stated.get("nccl")
-    if stated is not None:
-        releases = [record for record in case.catalog.nccl if record.version.within(stated)]
-        release = releases[-1] if releases else None
-        build = case.nccl_build or (release and _newest_build(draft, release))
-        return replace(draft, nccl=release.version if release else stated, nccl_build=build or None)
-    if draft.cuda is None or "nccl" in case.absent or not _served(case):
-        return draft
-    for record in reversed(case.catalog.nccl):
-        build = _newest_build(draft, record)
-        if build and all(
-            libraries.nccl_gpu_ok(case.catalog, record.version, build.major, gpu) for gpu in case.gpus
-        ):
-            return draft.with_(nccl=record.version, nccl_build=build)
-    return draft
 
 
 def _newest_build(draft: Draft, release: Nccl) -> Version | None:
     """The release's newest build for the toolkit's major whose CUDA minor the driver knows."""
     known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
-    builds = [build for build in release.cuda_builds_seen if draft.cuda and build.major == draft.cuda.major]
-    return max((build for build in builds if known and build <= known), default=None)
-
-
-def _container_toolkit(case: Case, draft: Draft) -> Draft:
-    """The newest release that Docker can work with: the stated Docker, or the system's own."""
-    docker = case.stated.get("docker")
-    draft = replace(draft, docker=docker)
-    if "container_toolkit" in case.stated:
-        return replace(draft, container_toolkit=case.stated["container_toolkit"])
-    if "container_toolkit" in case.absent or case.system is None:
-        return draft
-    newest = containers.newest_toolkit(case.catalog, docker or case.system.docker)
-    return draft.with_(container_toolkit=newest.version) if newest else draft
-
-
-def _fabricmanager(case: Case, draft: Draft) -> Draft:
-    if "fabricmanager" in case.stated:
-        stated = case.stated["fabricmanager"]
-        same = len(stated.parts) == 1 and draft.driver.within(stated)
-        return replace(draft, fabricmanager=draft.driver if same else stated)
-    if "fabricmanager" in case.absent or fabric.host_need(case.counts) not in ("required", "likely"):
-        return draft
-    return draft.with_(fabricmanager=draft.driver)
+    if draft.cuda is None or known is None:
+        return None
+    major = draft.cuda.major
+    return max((b for b in release.cuda_builds_seen if b.major == major and b <= known), default=None)

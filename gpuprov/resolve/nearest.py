@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -69,11 +70,17 @@ def _without(request: Request, name: str) -> Request:
 
 
 def _other_systems(case: Case) -> Iterator[tuple[str, Request]]:
-    """The other releases of the same family, newest first as the catalog lists them."""
-    if case.system is not None:
-        for system in case.catalog.systems.values():
-            if system.family == case.system.family and system is not case.system:
-                yield "os", replace(case.request, os=system.id)
+    """The other releases of the same family, newest first as the catalog lists them; for an unserved system those
+    whose name begins alike."""
+    name = re.sub(r"[^a-z].*", "", case.request.os.lower())
+    for system in case.catalog.systems.values():
+        akin = (
+            system.family == case.system.family
+            if case.system
+            else name and system.id.startswith(name[0] or "?")
+        )
+        if akin and system is not case.system:
+            yield "os", replace(case.request, os=system.id)
 
 
 def _alternative(change: str, before: Request, after: Request, answer: Answer) -> Alternative:

@@ -9,8 +9,8 @@ from gpuprov.catalog.rules import fabric, systems
 from gpuprov.resolve.answer import Answer, Finding, Stack, Verdict
 from gpuprov.resolve.candidates import candidates
 from gpuprov.resolve.case import Case, Draft, understand
-from gpuprov.resolve.checks import judge
-from gpuprov.resolve.choose import complete
+from gpuprov.resolve.checks import DRIVER_INDEPENDENT, judge
+from gpuprov.resolve.choose import Chooser
 from gpuprov.resolve.nearest import nearest
 from gpuprov.resolve.packages import DCGM, packages
 from gpuprov.resolve.request import ABSENT, Request
@@ -51,14 +51,15 @@ def settle(request: Request, catalog: Catalog) -> Settled:
         InvalidInput: as `resolve`.
     """
     case = understand(catalog, request)
+    chooser = Chooser(case)
     judged = []
     for candidate in candidates(case):
-        draft = complete(case, candidate)
+        draft = chooser.complete(candidate)
         said: dict[str, list[Finding]] = {"reason": [], "warning": [], "violation": []}
         for level, finding in judge(case, draft):
             said[level].append(finding)
         judged.append((draft, said))
-        if not said["violation"]:
+        if all(finding.rule in DRIVER_INDEPENDENT for finding in said["violation"]):
             break
     draft, said = min(judged, key=lambda pair: len(pair[1]["violation"]))
     return Settled(_answer(case, draft, said), case, draft)

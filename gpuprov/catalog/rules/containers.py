@@ -22,8 +22,9 @@ def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | Non
 
 
 def newest_toolkit(catalog: Catalog, docker: Version | None) -> ContainerToolkit | None:
-    """The newest container toolkit whose needs that Docker meets (None: any Docker)."""
+    """The newest container toolkit whose own needs that Docker meets (None: any Docker)."""
     for toolkit in reversed(catalog.container_toolkits):
-        if docker is None or not any(unmet_docker_needs(catalog, docker, toolkit.version)):
+        unmet = unmet_docker_needs(catalog, docker, toolkit.version) if docker else ()
+        if not any(need.from_toolkit for need in unmet):
             return toolkit
     return None

@@ -57,10 +57,8 @@ def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: Gpu) -> bool:
 
 def cudnn_release_floor(catalog: Catalog, cudnn: Version) -> Version | None:
     """The lowest compute capability in the support matrix of that very release; None when it was not read."""
-    for release in catalog.cudnn:
-        if release.version == cudnn or release.version.within(cudnn):
-            return release.min_compute_capability
-    return None
+    record = catalog.cudnn_by_version.get(cudnn)
+    return record.min_compute_capability if record else None
 
 
 def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool | None:

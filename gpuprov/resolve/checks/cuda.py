@@ -90,8 +90,8 @@ def on_driver(case: Case, draft: Draft) -> Findings:
 def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     """What minor-version compatibility leaves out, in a sentence."""
     return (
-        f"{what}: works by minor-version compatibility; code that must be compiled from PTX fails "
-        f"(error 222) and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
+        f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
+        f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
     )
 
 
@@ -107,7 +107,8 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     """Why a toolkit does not run on a driver, and why no compat package helps."""
     floor = rules.min_driver(case.catalog, cuda.major)
     if floor is None:
-        return f"{what}: the driver knows CUDA up to {draft.branch.native_cuda if draft.branch else 'another major'}"
+        known = draft.branch.native_cuda if draft.branch else "another major"
+        return f"{what}: the driver knows CUDA up to {known}"
     text = f"{what}: CUDA {cuda.major} needs driver {floor} or newer"
     row = case.catalog.forward_compat.get(cuda.minor)
     name = f"cuda-compat-{str(cuda.minor).replace('.', '-')}"
@@ -115,7 +116,9 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
         return f"{text}; there is no {name} in the forward-compatibility matrix"
     if not rules.forward_compat_base(case.catalog, draft.driver.major, cuda):
         bases = ", ".join(map(str, row.base_branches))
-        return f"{text}, and {name} goes on branches {bases}, new-feature ones left out, not on {draft.driver.major}"
+        return (
+            f"{text}, and {name} goes on branches {bases} (no new-feature ones), not on {draft.driver.major}"
+        )
     boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is False)
     return f"{text}, and forward compatibility is not for {boards}"
 

@@ -20,7 +20,7 @@ def cudnn(case: Case, draft: Draft) -> Findings:
             f"cuDNN {draft.cudnn}: the newest that fits CUDA and every GPU",
             "cudnn-matrix",
         )
-    elif not any(record.version == draft.cudnn for record in case.catalog.cudnn):
+    elif draft.cudnn not in case.catalog.cudnn_by_version:
         yield warning(
             case, "cudnn-known", f"cuDNN {draft.cudnn} is in no list of releases", "pypi", "cudnn-matrix"
         )
@@ -44,7 +44,7 @@ def cudnn(case: Case, draft: Draft) -> Findings:
 
 
 def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
-    record = next((record for record in case.catalog.cudnn if record.version == draft.cudnn), None)
+    record = case.catalog.cudnn_by_version.get(draft.cudnn) if draft.cudnn else None
     if record is None or not record.wheel_cuda_majors:
         return False
     return major not in record.wheel_cuda_majors and all(
@@ -94,7 +94,7 @@ def nccl(case: Case, draft: Draft) -> Findings:
         yield reason(
             case, "nccl-newest", f"{named}: the newest build that driver and every GPU take", "nccl-repo"
         )
-    elif not any(record.version == draft.nccl for record in case.catalog.nccl):
+    elif draft.nccl not in case.catalog.nccl_by_version:
         yield warning(case, "nccl-known", f"NCCL {draft.nccl} is in no list of releases", "nccl-repo", "pypi")
     if draft.cuda is not None:
         yield from _nccl_major(case, draft, named, draft.cuda.major)
