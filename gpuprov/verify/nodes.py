@@ -13,7 +13,7 @@ from testinfra.host import Host
 from gpuprov.errors import GpuprovError
 from gpuprov.expectations import Expectation
 from gpuprov.lock import Lock, LockedGroup
-from gpuprov.verify.connection import LOCAL, Limits, ssh_argv
+from gpuprov.verify.connection import LOCAL, Limits, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
@@ -54,12 +54,16 @@ class NodeUnderTest:
             self.lost = error
 
 
-def nodes_under_test(lock: Lock, *, local: bool, limits: Limits) -> list[NodeUnderTest]:
+def nodes_under_test(
+    lock: Lock, *, local: bool, limits: Limits, password: str | None = None
+) -> list[NodeUnderTest]:
     """All nodes of a lock, not yet connected; `local` means this machine in place of every one."""
     nodes = []
     for name, group in lock.hosts().items():
-        argv = LOCAL if local else ssh_argv(group.hosts[name], group.connection)
-        shell = Shell(argv, limits.command_s)
+        argv = LOCAL if local else ssh_argv(group.hosts[name], group.connection, password=bool(password))
+        by_sudo = not local and group.connection.user != "root"
+        greeting = sudo_answer(password) if password and by_sudo else ""
+        shell = Shell(argv, limits.command_s, greeting)
         backend = ShellBackend(name, shell, limits.node_s)
         host = Host(backend)
         backend.set_host(host)

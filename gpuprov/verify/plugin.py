@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     ours.addoption("--lock", type=Path, default=Path("fleet.lock.yml"), help="the lock to verify against")
     ours.addoption("--limit", default="", help="only these nodes, such as gpu[01-08]")
     ours.addoption("--local", action="store_true", help="this machine in place of the lock's nodes, no SSH")
+    ours.addoption("--sudo-password-fd", type=int, help="read sudo's password from this file descriptor")
     ours.addoption("--account", type=Path, help="write what was seen to this file, a JSON object a line")
     ours.addoption(
         "--command-timeout", type=float, default=Limits.command_s, help="seconds a command may take"
@@ -48,7 +49,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     except GpuprovError as error:
         raise pytest.UsageError(str(error)) from None
     limits = Limits(option.command_timeout, option.node_timeout)
-    nodes = nodes_under_test(lock, local=option.local, limits=limits)
+    nodes = nodes_under_test(lock, local=option.local, limits=limits, password=_password(option))
     session.config.pluginmanager.register(Verification(nodes, Account(option.account)))
 
 
@@ -145,6 +146,14 @@ class Verification:
         for node in self.nodes:
             if node.lost:
                 terminalreporter.write_line(f"{node.name}: {node.lost}")
+
+
+def _password(option: Any) -> str | None:
+    """sudo's password, where one was handed over."""
+    if option.sudo_password_fd is None:
+        return None
+    with open(option.sudo_password_fd, encoding="utf-8", closefd=False) as handed_over:
+        return handed_over.readline().rstrip("\n") or None
 
 
 def _node(item: pytest.Item) -> NodeUnderTest | None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.lock import Lock, write_lock
 from gpuprov.report.junit import junit_xml
 from gpuprov.verify.account import read_account
-from gpuprov.verify.connection import Limits
+from gpuprov.verify.connection import Limits, with_absolute_paths
 from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import NodeVerdict, Verdict
 
@@ -34,6 +35,7 @@ def run(
     json: Path | None = None,
     forks: int = 64,
     local: bool = False,
+    password: str | None = None,
     limits: Limits | None = None,
 ) -> Verdict:
     """Verify hosts of a lock.
@@ -44,6 +46,7 @@ def run(
         json: write the results here, schema gpuprov.verify/1.
         forks: nodes at a time.
         local: look at this machine instead of connecting to the one host.
+        password: sudo's, where it asks for one.
 
     Raises:
         InvalidInput: a report cannot be written, or `local` with several hosts.
@@ -53,71 +56,74 @@ def run(
         raise InvalidInput(
             f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
         )
-    limits = limits or Limits()
     together = min(max(1, forks), NODES_IN_A_PROCESS)
-    chunks = [names[start : start + together] for start in range(0, len(names), together)]
+    chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
+    how = _How(local, password, limits or Limits())
     checked_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with (
-        tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as folder,
-        ThreadPoolExecutor(processes) as pool,
-    ):
-        verdicts = pool.map(
-            lambda numbered: _verify(
-                Path(folder) / str(numbered[0]), narrowed(lock, numbered[1]), local=local, limits=limits
-            ),
-            enumerate(chunks),
-        )
+    with ThreadPoolExecutor(processes) as pool:
+        verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
         verdict = Verdict(checked_at, [node for chunk in verdicts for node in chunk])
     _write_reports(verdict, junit, json)
     return verdict
 
 
-def _verify(folder: Path, lock: Lock, *, local: bool, limits: Limits) -> list[NodeVerdict]:
+@dataclass(frozen=True)
+class _How:
+    local: bool
+    password: str | None
+    limits: Limits
+
+    def options(self) -> list[str]:
+        limits = self.limits
+        told = ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
+        return [*told, "--local"] if self.local else told
+
+
+def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
     """Run pytest over a lock's hosts, in a folder of its own."""
-    folder.mkdir()
-    account, log, lock_path = folder / "account.jsonl", folder / "pytest.log", folder / "fleet.lock.yml"
-    write_lock(lock, lock_path)
     names = list(lock.hosts())
-    command = [sys.executable, "-P", "-m", "pytest", *_isolated(folder), "--pyargs", "gpuprov.verify"]
-    command += ["--lock", str(lock_path), "--account", str(account), *(["--local"] if local else [])]
-    command += ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
-    with log.open("wb") as output:
-        ended = _wait(command, output.fileno(), folder, START_S + limits.node_s * len(names))
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return read_account(account, names, cut_short=f"{ended}: {lines[-1] if lines else 'no word'}")
+    with tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as name:
+        folder = Path(name)
+        account, lock_path = folder / "account.jsonl", folder / "fleet.lock.yml"
+        write_lock(with_absolute_paths(lock), lock_path)
+        command = [sys.executable, "-P", "-m", "pytest", *_isolated(folder), "--pyargs", "gpuprov.verify"]
+        command += ["--lock", str(lock_path), "--account", str(account), *how.options()]
+        ended = _wait(command, folder, START_S + how.limits.node_s * len(names), how.password)
+        return read_account(account, names, cut_short=ended)
 
 
-def _wait(command: list[str], output: int, folder: Path, timeout_s: float) -> str:
-    """Run a command to its end or its time-out; returns how it ended, for a person."""
+def _wait(command: list[str], folder: Path, timeout_s: float, password: str | None) -> str:
+    """Run pytest to its end or its time-out; returns how it ended and its last word, for a person."""
+    reader, writer = os.pipe()
+    os.write(writer, f"{password}\n".encode() if password is not None else b"")
+    os.close(writer)
     try:
         done = subprocess.run(
-            command,
+            [*command, "--sudo-password-fd", str(reader)],
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=_environment(),
+            pass_fds=[reader],
             timeout=timeout_s,
+            text=True,
+            errors="replace",
             check=False,
         )
     except subprocess.TimeoutExpired:
         return f"pytest was ended after {timeout_s:g} s"
-    return f"pytest ended with status {done.returncode}"
+    finally:
+        os.close(reader)
+    *_, last = ["no word", *done.stdout.strip().splitlines()]
+    return f"pytest ended with status {done.returncode}: {last}"
 
 
 def _isolated(folder: Path) -> list[str]:
     """Options that keep out the ini files, caches and plugins of the operator's own pytest."""
-    return [
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(folder),
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "gpuprov.verify.plugin",
-    ]
+    ours = ["-p", "no:cacheprovider", "-p", "gpuprov.verify.plugin"]
+    return ["-c", os.devnull, "--rootdir", str(folder), *ours]
 
 
 def _environment() -> dict[str, str]:

@@ -65,10 +65,11 @@ class Shell:
     Args:
         argv: the command that starts it, such as `ssh … sh`.
         timeout_s: how long any single command may take.
+        greeting: lines that what stands before the shell wants to read.
     """
 
-    def __init__(self, argv: list[str], timeout_s: float) -> None:
-        self.argv, self.timeout_s = argv, timeout_s
+    def __init__(self, argv: list[str], timeout_s: float, greeting: str = "") -> None:
+        self.argv, self.timeout_s, self.greeting = argv, timeout_s, greeting
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
@@ -86,7 +87,7 @@ class Shell:
             process_group=0,  # so that `close` ends what it started, too
         )
         self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
-        self.ask(PRELUDE, quoted=False)
+        self.ask(self.greeting + PRELUDE, quoted=False)
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
         """Run one command; returns its exit status, standard output and standard error.

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
+import pytest
+from nodes_on_paper import lock_of
+
+from gpuprov.errors import NodeFailed
 from gpuprov.lock import Connection
-from gpuprov.verify.connection import ssh_argv
+from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
+from gpuprov.verify.shell import Shell
 
 
 def effective(connection: Connection) -> dict[str, str]:
@@ -26,7 +32,7 @@ def test_everything_stated_reaches_ssh() -> None:
     assert seen["identityfile"] == "/keys/fleet"
     assert seen["userknownhostsfile"] == "/keys/known"
     assert seen["proxyjump"] == "gate.example"
-    assert ssh_argv("192.0.2.7", stated)[-4:] == ["sudo", "-n", "--", "sh"]
+    assert ssh_argv("192.0.2.7", stated)[-2:] == ["192.0.2.7", "sudo -n -- sh"]
 
 
 def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
@@ -35,3 +41,51 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
     assert seen["batchmode"] == "yes"
     assert seen["kexalgorithms"].startswith("curve25519-sha256")
     assert ssh_argv("192.0.2.7", Connection())[-2:] == ["192.0.2.7", "sh"]
+
+
+SUDO = """#!/bin/sh
+[ "$1 $2 $3 $4" = "-S -p  --" ] || exit 9
+if [ -n "$ASKS" ]; then
+    read -r password
+    [ "$password" = "correct horse" ] || { echo 'sudo: 1 incorrect password attempt' >&2; exit 1; }
+fi
+shift 4
+exec "$@"
+"""
+
+
+@pytest.fixture
+def through_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that a node's login shell gets, with a sudo that asks when ASKS is set."""
+    (tmp_path / "sudo").write_text(SUDO)
+    (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return ["/bin/sh", "-c", ssh_argv("192.0.2.7", Connection(user="admin"), password=True)[-1]]
+
+
+@pytest.mark.parametrize("asks", ["", "yes"])
+def test_password_goes_to_sudo_or_to_nobody(
+    through_sudo: list[str], monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    monkeypatch.setenv("ASKS", asks)
+    shell = Shell(through_sudo, timeout_s=10, greeting=sudo_answer("correct horse"))
+    shell.open()
+    assert shell.ask("echo mine") == (0, b"mine\n", b"")
+    shell.close()
+
+
+def test_wrong_password_is_said(through_sudo: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASKS", "yes")
+    with pytest.raises(NodeFailed, match="sudo: 1 incorrect password attempt"):
+        Shell(through_sudo, timeout_s=10, greeting=sudo_answer("wrong")).open()
+
+
+def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    lock = lock_of("node")
+    group = lock.groups["train"]
+    stated = Connection(identity_file="keys/id", known_hosts="~/known")
+    lock = lock.model_copy(update={"groups": {"train": group.model_copy(update={"connection": stated})}})
+    found = with_absolute_paths(lock).groups["train"].connection
+    assert (found.identity_file, found.known_hosts) == (str(tmp_path / "keys/id"), "/home/me/known")
