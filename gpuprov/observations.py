@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuprov.expectations import CLOCKS_UNIT, FOREIGN_MODULES, PERSISTENCE_UNIT, Expectation
 from gpuprov.facts import Facts, Missing
+from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.modules import DiskModule
-from gpuprov.probe.parse.smi import Gpu
 
 Observer = Callable[[Facts, Expectation], Any]
 OBSERVERS: dict[str, Observer] = {}

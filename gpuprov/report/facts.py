@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuprov.facts import Facts, Missing
-from gpuprov.probe.parse.smi import Gpu, Smi
+from gpuprov.probe.parse.gpu import Gpu
+from gpuprov.probe.parse.smi import Smi
 
 SMI_SCHEMA = "gpuprov.smi/1"
 

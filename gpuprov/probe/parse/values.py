@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # How drivers from 270 to today say that there is no value; lower case, brackets taken off.
 _NOTHING = frozenset(
@@ -20,11 +21,13 @@ _DEPRECATED = ("requested functionality has been deprecated", "deprecated")
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 
 
+@lru_cache(maxsize=4096)
 def trouble(text: str | None) -> bool:
     """Whether a tool answered with a failure in a value's place: `ERR!`, `Unknown Error`, `GPU is lost`."""
     return bool(_TROUBLE.search((text or "").strip().strip("[]").strip()))
 
 
+@lru_cache(maxsize=4096)
 def text_or_none(text: str | None) -> str | None:
     """The text without its surroundings, or `None` where a tool says there is no value (`[N/A]`, `ERR!`)."""
     bare = _NOTICE.sub("", (text or "").strip())

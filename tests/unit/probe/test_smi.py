@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.probe.parse.smi import Clocks, Pair, parse_smi, pci_address
+from gpuprov.probe.parse.gpu import Clocks, Pair, pci_address
+from gpuprov.probe.parse.smi import parse_smi
 
 from .layouts import BY_DRIVER, LAYOUTS, Layout, document, gpu
 
