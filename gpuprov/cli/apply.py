@@ -124,7 +124,14 @@ def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | 
     if not names:
         return None
     options.note(f"verifying {options.fold(names)}")
-    return verify(lock, names, junit=run / "verify.xml", json=run / "verify.json", forks=how.forks)
+    return verify(
+        lock,
+        names,
+        junit=run / "verify.xml",
+        json=run / "verify.json",
+        forks=how.forks,
+        password=how.become_password,
+    )
 
 
 def _conclude(
