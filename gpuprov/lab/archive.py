@@ -93,7 +93,7 @@ def fetched() -> Path:
 
 
 def lend(root: Path) -> None:
-    """Put every package fetched so far where apt of a new node looks first; apt checks the hashes.
+    """Put every package fetched so far where apt of a new node looks first; it takes those of the right size.
 
     Args:
         root: a folder on the file system itself: nothing can be linked into an overlay from outside.

@@ -123,16 +123,18 @@ class Lab(AbstractContextManager["Lab"]):
         Raises:
             InvalidInput: the lab has no such node.
         """
-        if not self.folder.exists():
+        if names is None and not self.folder.exists():
             return
         with locked(self.folder / "lock"):
-            going = self._recorded() if names is None else [self.node(name) for name in names]
-            _side_by_side(Node.destroy, going)
-            self._mend()
-            if self.nodes():
-                self._write_known_hosts()
-            else:
-                remove_tree(self.folder)
+            try:
+                going = self._recorded() if names is None else [self.node(name) for name in names]
+                _side_by_side(Node.destroy, going)
+            finally:
+                self._mend()
+                if self.nodes():
+                    self._write_known_hosts()
+                else:
+                    remove_tree(self.folder)
 
     def fleet(self, profile: str) -> str:
         """Text of a fleet.yml for all nodes of this lab, with a profile of that name."""
@@ -196,6 +198,7 @@ class Lab(AbstractContextManager["Lab"]):
 
 def lab_names() -> list[str]:
     """Names of the labs that exist, whole or in pieces."""
+    require_root()
     return sorted(folder.name for folder in state_home().glob("*") if folder.is_dir())
 
 

@@ -199,4 +199,4 @@ def test_mistakes_are_told_in_a_line(lab: Lab, arguments: dict[str, str], told: 
     with pytest.raises(InvalidInput, match=told):
         lab.up(1, **arguments)
     with pytest.raises(InvalidInput, match="has no node 'node1'"):
-        lab.node("node1")
+        lab.down(["node1"])
