@@ -41,7 +41,13 @@ class Parameters:
     modules: Sequence[str] = ("nvidia", "nvidia_current", "nvidia_current_open", "nvidia_peermem", "gdrdrv")
     """Those to ask modinfo about; Debian's own packages name NVIDIA's module nvidia-current."""
     module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
-    units: Sequence[str] = ()
+    units: Sequence[str] = (
+        "nvidia-persistenced.service",
+        "nvidia-fabricmanager.service",
+        "nvidia-dcgm.service",
+        "containerd.service",
+        "docker.service",
+    )
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|UCX)_|LD_LIBRARY_PATH$"

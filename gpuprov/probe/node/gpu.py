@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 KERNELS_AT_MOST = 8
+DKMS_TREE = "/var/lib/dkms/"
 MODPROBE_FOLDERS = tuple(
     f"{root}/modprobe.d" for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 )
@@ -73,8 +74,8 @@ def dkms(parameters: "Values") -> "Any":
     Installed builds have a link `kernel-RELEASE-ARCH` beside the versions.
     """
     rows = []
-    for name in names_in("/var/lib/dkms"):
-        tree = "/var/lib/dkms/" + name + "/"
+    for name in names_in(DKMS_TREE):
+        tree = DKMS_TREE + name + "/"
         installed = {os.path.realpath(tree + link) for link in names_in(tree) if link.startswith("kernel-")}
         for version in names_in(tree):
             if not os.path.lexists(tree + version + "/source"):

@@ -94,7 +94,9 @@ def environment(parameters: "Values") -> "Any":
     found = {}
     for path in paths:
         pairs = assignment.findall(read_or_none(path) or "")
-        values = {name: blot(value.strip().strip("\"'")) for name, value in pairs if wanted.match(name)}
+        values = {
+            name: blot_value(value.strip().strip("\"'"), name) for name, value in pairs if wanted.match(name)
+        }
         if values:
             found[path] = values
     return found

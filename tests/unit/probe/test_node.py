@@ -1,0 +1,166 @@
+"""What the node's side does with a node's own texts: hides secrets, finds keys, orders configuration."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuprov.probe.node import base, gpu, main, packages, system
+from gpuprov.probe.payload import Parameters
+
+# Begins like a key of version 4; its fingerprint is SHA-1 over 0x99, length and body (RFC 9580, 5.5.4).
+BODY = bytes([4]) + bytes(range(50))
+FINGERPRINT = "A89A2E66D020CFEFCD92D0C9B67622777A37BBB8"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("https://user:pa55@m.example/x", "https://(hidden)@m.example/x"),
+        ("http_proxy=http://u:pa55@proxy:3128/", "http_proxy=http://(hidden)@proxy:3128/"),
+        ("quiet rd.iscsi.password=pa55 ro", "quiet rd.iscsi.password=(hidden) ro"),
+        ("dockerd --registry-token pa55 --debug", "dockerd --registry-token (hidden) --debug"),
+        ('{"api_key": "pa55", "x": 1}', '{"api_key": "(hidden)", "x": 1}'),
+        ("NCCL_DEBUG=INFO", "NCCL_DEBUG=INFO"),
+        ("passwordauthentication no", "passwordauthentication no"),
+    ],
+)
+def test_secrets_are_hidden(text: str, hidden: str) -> None:
+    assert base.blot(text) == hidden
+
+
+def test_secrets_in_json_are_hidden_by_name() -> None:
+    value = {
+        "log-opts": {"splunk-token": "pa55", "tag": "x"},
+        "proxies": {"http-proxy": "http://u:pa55@p"},
+        "l": ["a"],
+    }
+    shown = base.blot_value(value)
+    assert "pa55" not in json.dumps(shown)
+    assert (shown["log-opts"]["tag"], shown["l"]) == ("x", ["a"])
+
+
+def test_only_named_variables_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        'export NCCL_DEBUG="INFO"\nAWS_SECRET_ACCESS_KEY=pa55\nOMP_NUM_THREADS=8\n# CUDA_X=1\n TF_TOKEN=a\n'
+    )
+    monkeypatch.setattr(system, "read_or_none", lambda path: text if path == "/etc/environment" else None)
+    found = system.environment({"environment": Parameters().environment})
+    assert found == {
+        "/etc/environment": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "TF_TOKEN": "(hidden)"}
+    }
+
+
+def test_sources_lose_comments_keys_and_credentials() -> None:
+    key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END PGP PUBLIC KEY BLOCK-----"
+    text = f"# a comment\nTypes: deb\nURIs: https://u:pa55@m.example/\n\n\n\nSigned-By:\n {key}\n"
+    assert packages._without_comments(text) == (
+        "Types: deb\nURIs: https://(hidden)@m.example/\n\nSigned-By:\n BEGIN PGP"
+    )
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        bytes([0x99, 0, len(BODY)]),
+        bytes([0x98, len(BODY)]),
+        bytes([0xC6, len(BODY)]),
+        b"\xc6\xff" + bytes([0, 0, 0, len(BODY)]),
+    ],
+)
+@pytest.mark.parametrize("armoured", [False, True])
+def test_fingerprints_of_keyrings(tmp_path: Path, header: bytes, armoured: bool) -> None:
+    user_id = bytes([0xCD, 4]) + b"name"
+    data = header + BODY + user_id
+    if armoured:
+        lines = base64.encodebytes(data).decode()
+        begin, end = (f"-----{word} PGP PUBLIC KEY BLOCK-----\n" for word in ("BEGIN", "END"))
+        data = f"{begin}Version: x\n\n{lines}=abcd\n{end}".encode()
+    ring = tmp_path / "ring.gpg"
+    ring.write_bytes(data)
+    assert packages._fingerprints(str(ring)) == [FINGERPRINT]
+
+
+def test_what_is_no_keyring_has_no_fingerprints(tmp_path: Path) -> None:
+    ring = tmp_path / "ring.gpg"
+    for noise in (b"", b"\xff", b"\x99\x01", b"<html>not found</html>", os.urandom(64)):
+        ring.write_bytes(noise)
+        assert isinstance(packages._fingerprints(str(ring)), list)
+
+
+def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    etc, lib = tmp_path / "etc", tmp_path / "lib"
+    for folder in (etc, lib):
+        folder.mkdir()
+    (lib / "nvidia.conf").write_text("blacklist nouveau\n")
+    (etc / "nvidia.conf").write_text("# emptied\n")
+    (lib / "other.conf").write_text("blacklist pcspkr\noptions nvidia NVreg_EnableMSI=1\n")
+    (lib / "ignored.txt").write_text("blacklist nouveau\n")
+    monkeypatch.setattr(gpu, "MODPROBE_FOLDERS", (str(etc), str(lib)))
+    rows = gpu.modprobe({"module_pattern": Parameters().module_pattern})
+    assert rows == [[f"{lib}/other.conf:2", "options nvidia NVreg_EnableMSI=1"]]
+
+
+def test_dkms_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dkms 2.8 to 3.x lay it out: a build's folder holds `module`, an installed one has a link beside it."""
+    version = tmp_path / "nvidia-current/535.309.01"
+    for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
+        (version / kernel / "x86_64/module").mkdir(parents=True)
+    (version / "build").mkdir()
+    (version / "source").symlink_to("/usr/src/nvidia-current-535.309.01")
+    link = tmp_path / "nvidia-current/kernel-6.1.0-56-amd64-x86_64"
+    link.symlink_to("535.309.01/6.1.0-56-amd64/x86_64")
+    (tmp_path / "gdrdrv/2.5").mkdir(parents=True)
+    (tmp_path / "gdrdrv/2.5/source").symlink_to("/usr/src/gdrdrv-2.5")
+    monkeypatch.setattr(gpu, "DKMS_TREE", f"{tmp_path}/")
+    assert gpu.dkms({}) == [
+        ["gdrdrv", "2.5", "", "", "added"],
+        ["nvidia-current", "535.309.01", "6.1.0-56-amd64", "x86_64", "installed"],
+        ["nvidia-current", "535.309.01", "6.1.0-9-amd64", "x86_64", "built"],
+    ]
+
+
+def test_commands_are_killed_with_their_children(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(base.Failed, match="sh did not answer in time"):
+        base.run("sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait", seconds=0.5)
+    assert time.monotonic() - begun < 5
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+    assert not base.CHILDREN
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo one >&2; echo two >&2; exit 3", "sh exited with 3: two"),
+        ("exit 1", "sh exited with 1: no output"),
+        ("exec >&- 2>&-; sleep 60", "sh .*timed out"),
+    ],
+)
+def test_a_failed_command_says_why(script: str, said: str) -> None:
+    with pytest.raises(base.Failed, match=said):
+        base.run("sh", "-c", script, seconds=0.5)
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(base.Failed, match="no-such-program is not installed"):
+        base.run("no-such-program")
+
+
+def test_a_collector_gets_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(base.COLLECTORS, "sleeper", (lambda parameters: time.sleep(3), 0.2))
+    begun = time.monotonic()
+    document = main.collect({"collectors": ["sleeper"]})
+    assert document["collectors"] == {"sleeper": {"error": "no answer in 0.2 s"}}
+    assert time.monotonic() - begun < 2
+
+
+def test_large_reads_of_proc_are_made_in_pieces() -> None:
+    assert base.read("/proc/sys/kernel/ostype") == "Linux\n"
+    assert base.read("/proc/self/status", limit=5) == "Name:"
