@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gpuprov.finding import Finding
 from gpuprov.nccl.networks import Choice, Nic, choose
@@ -48,6 +49,15 @@ class Derived:
     def environment(self) -> dict[str, str]:
         """Name → value."""
         return {name: decision.value for name, decision in self.variables.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "variables": {name: asdict(decision) for name, decision in self.variables.items()},
+            "excluded": self.excluded,
+            "mtu": self.mtu,
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
 
 
 def derive(nics: Sequence[Nic], hcas: Sequence[Hca] = (), site: Mapping[str, str] | None = None) -> Derived:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 _MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
 _SPEAKER = re.compile(
@@ -21,8 +22,7 @@ _LONGEST_PREFIX = 400
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """One message: who said it (host and pid are None where the prefix was cut off), how loud, and what."""
 
     host: str | None
@@ -60,8 +60,7 @@ _PATH = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """A connection of one channel: ranks, transport (`P2P/CUMEM`, `SHM`, `NET/IB`), and whether over GDRDMA.
 
     `receiving` is true on the second of the two lines that a NET connection has. `target` is None for

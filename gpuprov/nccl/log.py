@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from gpuprov.nccl import lines
 from gpuprov.nccl.bandwidth import Results
+from gpuprov.nccl.communicators import Communicators, Process
 from gpuprov.nccl.complaints import Complaints
 
 SCHEMA = "gpuprov.nccl/1"
@@ -26,33 +26,6 @@ _NO_P2P = re.compile(
 )
 _DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d+)")
 
-Process = tuple[str | None, int | None]
-
-
-@dataclass
-class Communicator:
-    """One communicator, gathered from the lines of its ranks."""
-
-    comm_id: str | None
-    nranks: int
-    hosts: dict[int, str | None] = field(default_factory=dict)
-    complete: set[int] = field(default_factory=set)
-    layout: tuple[int, int] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data: `nodes` and `local_ranks` are NCCL's own count, `waiting` ranks never got ready."""
-        nodes, local_ranks = self.layout or (None, None)
-        return {
-            "id": self.comm_id,
-            "nranks": self.nranks,
-            "ranks_seen": len(self.hosts),
-            "ranks_complete": len(self.complete),
-            "waiting": sorted(set(self.hosts) - self.complete),
-            "nodes": nodes,
-            "local_ranks": local_ranks,
-            "hosts": sorted({host for host in self.hosts.values() if host}),
-        }
-
 
 class NcclLog:
     """What a log says; `feed` it line by line, then ask."""
@@ -61,19 +34,18 @@ class NcclLog:
         self.messages = 0
         self.versions: Counter[tuple[str, str | None]] = Counter()
         self.driver_cuda: str | None = None
-        self.communicators: dict[str | tuple[int, int], Communicator] = {}
+        self.communicators = Communicators()
         self.environment: dict[str, Counter[str]] = defaultdict(Counter)
         self.interfaces: set[lines.Interface] = set()
         self.hcas: set[lines.Hca] = set()
         self.networks: Counter[str] = Counter()
         self.provider: str | None = None
-        self.gdrdma = self.gdrdma_refused = self.nvls = self.p2p_refused = self.multi_node_nvlink = False
+        self.gdrdma_refused = self.nvls = self.p2p_refused = self.multi_node_nvlink = False
+        self.network_lines = self.gdrdma_lines = 0
         self.complaints = Complaints()
         self.results = Results()
         self.paths: Counter[tuple[Process, int, int | None, bool, str]] = Counter()
-        self._pointers: dict[tuple[Process, str], Communicator] = {}
         self._listed_ranks: dict[int, str] = {}
-        self._memberships: dict[Process, list[tuple[Communicator, int]]] = defaultdict(list)
 
     def feed(self, line: str) -> None:
         """Take up one line."""
@@ -117,7 +89,8 @@ class NcclLog:
         path = lines.path(said.text)
         if path is None:
             return
-        self.gdrdma |= path.gdrdma
+        self.network_lines += path.transport.startswith("NET")
+        self.gdrdma_lines += path.gdrdma
         self.paths[(said.host, said.pid), path.source, path.target, path.receiving, path.transport] += 1
 
     def _member(self, said: lines.Said) -> None:
@@ -127,46 +100,7 @@ class NcclLog:
         if member is None:
             return
         self.multi_node_nvlink |= member.multi_node_nvlink
-        process = (said.host, said.pid)
-        communicator = self._communicator(process, member)
-        if member.rank not in communicator.hosts:
-            communicator.hosts[member.rank] = said.host
-            self._memberships[process].append((communicator, member.rank))
-        communicator.layout = member.layout or communicator.layout
-        if member.stage in ("complete", "gone"):
-            communicator.complete.add(member.rank)
-        if member.stage == "gone":
-            self._pointers.pop((process, member.pointer), None)
-
-    def _communicator(self, process: Process, member: lines.Member) -> Communicator:
-        """Where a member belongs: by its id; without one (before 2.15) by the order in which ranks joined."""
-        place = (process, member.pointer)
-        known = self._pointers.get(place)
-        if known is None or (member.comm_id and known.comm_id not in (None, member.comm_id)):
-            key = member.comm_id or self._next_without(member)
-            known = self.communicators.setdefault(key, Communicator(member.comm_id, member.nranks))
-        elif member.comm_id and known.comm_id is None:
-            known = self._identified(known, member.comm_id)
-        self._pointers[place] = known
-        return known
-
-    def _next_without(self, member: lines.Member) -> tuple[int, int]:
-        """The first communicator of this size that the rank has not joined yet."""
-        order = 0
-        while (known := self.communicators.get((member.nranks, order))) and member.rank in known.hosts:
-            order += 1
-        return (member.nranks, order)
-
-    def _identified(self, known: Communicator, comm_id: str) -> Communicator:
-        """A communicator whose first lines lacked its id, under that id; ranks found apart come together."""
-        self.communicators = {key: comm for key, comm in self.communicators.items() if comm is not known}
-        other = self.communicators.setdefault(comm_id, known)
-        known.comm_id = comm_id
-        if other is not known:
-            other.hosts.update(known.hosts)
-            other.complete |= known.complete
-            known.hosts, known.complete = other.hosts, other.complete
-        return other
+        self.communicators.hear((said.host, said.pid), member)
 
     def _network_line(self, text: str) -> None:
         self.interfaces.update(lines.interfaces(text))
@@ -204,19 +138,15 @@ class NcclLog:
         return max(stated, key=lambda entry: entry[1])[0] if stated else None
 
     @property
-    def largest(self) -> Communicator | None:
-        """The communicator of most ranks: the job itself, not a group within it."""
-        return max(self.communicators.values(), key=lambda comm: comm.nranks, default=None)
-
-    @property
     def ranks(self) -> int | None:
         """How many ranks the job has; None where no line tells."""
-        return self.largest.nranks if self.largest else len(self._listed_ranks) or None
+        job = self.communicators.largest
+        return job.nranks if job else len(self._listed_ranks) or None
 
     @property
     def hosts(self) -> list[str]:
         """The hosts that speak in the log."""
-        named = {host for comm in self.communicators.values() for host in comm.hosts.values() if host}
+        named = {host for comm in self.communicators for host in comm.hosts.values() if host}
         named |= {process[0] for process, *_ in self.paths if process[0]}
         return sorted(named | set(self._listed_ranks.values()))
 
@@ -227,7 +157,7 @@ class NcclLog:
         NCCL's own count holds unless it contradicts the host names: without P2P and shared memory it
         takes every rank for a node of its own; and containers of one machine have names of their own.
         """
-        comm, hosts = self.largest, len(self.hosts)
+        comm, hosts = self.communicators.largest, len(self.hosts)
         if comm is None or comm.layout is None:
             return hosts or None
         claimed, local_ranks = comm.layout
@@ -260,11 +190,8 @@ class NcclLog:
         if target is None:
             return False
         own, peer = (target, source) if receiving else (source, target)
-        for comm, rank in reversed(self._memberships[process]):
-            other = comm.hosts.get(peer)
-            if rank == own and other is not None and process[0] is not None:
-                return other == process[0] or (comm.layout is not None and comm.layout[0] == 1)
-        return transport.startswith("P2P") or (self.nodes or 1) == 1
+        known = self.communicators.same_node(process, own, peer)
+        return transport.startswith("P2P") or (self.nodes or 1) == 1 if known is None else known
 
     def as_dict(self) -> dict[str, Any]:
         """The reading without its verdict: schema gpuprov.nccl/1."""
@@ -277,7 +204,7 @@ class NcclLog:
             "ranks": self.ranks,
             "nodes": self.nodes,
             "hosts": self.hosts,
-            "communicators": [comm.as_dict() for comm in self.communicators.values()],
+            "communicators": [comm.as_dict() for comm in self.communicators],
             "transports": self.transports,
             "network": self.network,
             "gdrdma": self.gdrdma,
@@ -293,6 +220,11 @@ class NcclLog:
             "errors": self.complaints.errors,
             "bus_bandwidth": self.results.as_dict(),
         }
+
+    @property
+    def gdrdma(self) -> bool:
+        """Whether any connection moves data between GPU and NIC without host memory."""
+        return self.gdrdma_lines > 0
 
     @property
     def network(self) -> str | None:

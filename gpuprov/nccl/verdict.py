@@ -63,7 +63,7 @@ def _versions(log: NcclLog, _: Expectation) -> list[Finding]:
 def _ready(log: NcclLog, _: Expectation) -> list[Finding]:
     waiting = {
         (comm.nranks, tuple(sorted(set(comm.hosts) - comm.complete))): len(comm.complete)
-        for comm in log.communicators.values()
+        for comm in log.communicators
         if set(comm.hosts) - comm.complete
     }
     return [_not_ready(nranks, ranks, complete) for (nranks, ranks), complete in waiting.items()]
@@ -79,7 +79,7 @@ def _not_ready(nranks: int, ranks: tuple[int, ...], complete: int) -> Finding:
 
 
 def _partial(log: NcclLog, _: Expectation) -> list[Finding]:
-    comm = log.largest
+    comm = log.communicators.largest
     if comm is None or len(comm.hosts) >= comm.nranks:
         return []
     text = f"the log holds {len(comm.hosts)} of {comm.nranks} ranks: the others' paths are not judged"
@@ -194,6 +194,9 @@ def _why_not_rdma(log: NcclLog) -> list[str]:
 def _gdrdma(log: NcclLog, _: Expectation) -> list[Finding]:
     if not _fabrics(log) & _RDMA or not log.transports["inter"]:
         return []
+    if 0 < log.gdrdma_lines < log.network_lines:
+        text = f"GPUDirect RDMA on {log.gdrdma_lines} of {log.network_lines} network paths only: "
+        return [Finding("warn", "inter.gdrdma", f"{text}some GPUs are far from their NIC (`gpuprov topo`)")]
     if log.gdrdma:
         return [Finding("ok", "inter.gdrdma", "GPUDirect RDMA is used between nodes")]
     reasons = [f"NCCL_NET_GDR_LEVEL={value} is set" for value in log.environment["NCCL_NET_GDR_LEVEL"]]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from gpuprov.cli.nccl import command
+from gpuprov.errors import InvalidInput
 from gpuprov.facts import Facts, Missing
 from gpuprov.nccl.derive import derive
 from gpuprov.nccl.inputs import from_facts, gigabits
@@ -61,3 +67,38 @@ def test_a_node_that_did_not_tell() -> None:
 )
 def test_rates(rate: str, value: float) -> None:
     assert gigabits(rate) == value
+
+
+def run(*arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
+    result = CliRunner().invoke(command, ["derive", "-o", "json", *arguments], standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return int(result.return_value), json.loads(result.stdout)
+
+
+def save(folder: Path, host: str, **collectors: object) -> str:
+    path = folder / f"{host}.json"
+    answer = {**facts(**collectors).to_answer(), "host": host}
+    path.write_text(json.dumps(answer))
+    return str(path)
+
+
+def test_the_verb_names_the_odd_node(tmp_path: Path) -> None:
+    files = [save(tmp_path, f"gpu0{i}", nics=NICS, hcas=HCAS) for i in (1, 2)]
+    files.append(save(tmp_path, "gpu03", nics=NICS[:1], hcas=[]))
+    code, document = run(*files)
+    assert code == 1
+    assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu03"]
+    assert "gpu03: NCCL_IB_DISABLE is 1, 0 on 2 others" in {entry["text"] for entry in document["group"]}  # type: ignore[index]
+
+
+def test_the_verb_lets_the_site_win(tmp_path: Path) -> None:
+    code, document = run(save(tmp_path, "gpu01", nics=NICS, hcas=[]), "--site", "NCCL_SOCKET_IFNAME==eno1")
+    stated = document["nodes"]["gpu01"]["variables"]["NCCL_SOCKET_IFNAME"]  # type: ignore[index]
+    assert (code, stated["value"], stated["site"]) == (0, "=eno1", True)
+
+
+def test_the_verb_refuses_what_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello")
+    with pytest.raises(InvalidInput, match="not JSON"):
+        run(str(tmp_path / "x"))

@@ -101,7 +101,7 @@ def test_two_communicators_of_one_process_are_told_apart() -> None:
 
 def test_old_communicators_without_id_are_told_apart_by_order() -> None:
     later = logs.V210_IB.replace("comm 0x", "comm 0xf")
-    assert len(read(logs.V210_IB + later).communicators) == 2
+    assert len(list(read(logs.V210_IB + later).communicators)) == 2
 
 
 def test_a_communicator_whose_first_lines_lack_its_id_is_one() -> None:

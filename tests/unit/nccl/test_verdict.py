@@ -73,6 +73,14 @@ def test_rdma_without_gpudirect() -> None:
     assert "nvidia_peermem" in text
 
 
+def test_gpudirect_on_some_paths_only() -> None:
+    level, text = verdict(logs.V210_IB.replace("[send] via NET/IB/0/GDRDMA", "[send] via NET/IB/0"))[
+        "inter.gdrdma"
+    ]
+    assert level == "warn"
+    assert "on 2 of 4 network paths" in text
+
+
 def test_efa() -> None:
     found = verdict(logs.V221_EFA, "nvlink", "efa")
     assert found["inter.transport"][0] == "ok"
