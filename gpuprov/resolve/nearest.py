@@ -70,16 +70,14 @@ def _without(request: Request, name: str) -> Request:
 
 
 def _other_systems(case: Case) -> Iterator[tuple[str, Request]]:
-    """The other releases of the same family, newest first as the catalog lists them; for an unserved system those
-    whose name begins alike."""
+    """The other releases of the family, as the catalog lists them; for an unserved system those named alike."""
     name = re.sub(r"[^a-z].*", "", case.request.os.lower())
     for system in case.catalog.systems.values():
-        akin = (
-            system.family == case.system.family
-            if case.system
-            else name and system.id.startswith(name[0] or "?")
-        )
-        if akin and system is not case.system:
+        if case.system:
+            akin = system.family == case.system.family and system is not case.system
+        else:
+            akin = bool(name) and system.id.startswith(name)
+        if akin:
             yield "os", replace(case.request, os=system.id)
 
 

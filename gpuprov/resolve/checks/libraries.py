@@ -53,9 +53,10 @@ def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
 
 
 def _runs(case: Case, draft: Draft) -> bool:
-    """Whether CUDA itself runs: if not, its own check has said so, and cuDNN's floor is the same one."""
+    """Whether CUDA itself runs on the bare driver: if not, its own check has said so, and the floor is the same."""
     assert draft.cuda is not None  # noqa: S101
-    return rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus) != "no"
+    way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
+    return way in ("native", "minor")
 
 
 def cudnn_gpus(case: Case, draft: Draft) -> Findings:

@@ -1,0 +1,24 @@
+"""Short words for the requests of these tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.catalog import load
+from gpuprov.resolve import Answer, Request, resolve
+
+V100 = "Tesla V100 SXM2 16GB"
+A100 = "A100 PCIe 80GB"
+H100_BOARD = ("8x H100 SXM5 80GB",)
+H200_BOARD = ("8x NVIDIA H200",)
+
+
+def answer(gpu: str | tuple[str, ...], os: str = "ubuntu22.04", **stated: Any) -> Answer:
+    """The resolver's answer for one machine."""
+    gpus = (gpu,) if isinstance(gpu, str) else gpu
+    return resolve(Request(gpus=gpus, os=os, **stated), load())
+
+
+def rules(findings: tuple[Any, ...]) -> set[str]:
+    """Names of the rules behind findings."""
+    return {finding.rule for finding in findings}
