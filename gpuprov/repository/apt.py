@@ -225,6 +225,13 @@ class _Stanza:
     text: str
 
     def package(self, repository: str) -> Package:
+        try:
+            return self._parsed(repository)
+        except (KeyError, ValueError) as error:
+            name = _value(self.text, "Package")
+            raise InvalidInput(f"{repository}: the stanza of {name} cannot be read: {error}") from error
+
+    def _parsed(self, repository: str) -> Package:
         said: dict[str, str] = dict(FIELD.findall(self.text))
         name = said["Package"]
         return Package(

@@ -119,23 +119,32 @@ class _Walk:
         if clash:
             return clash
         if any(self.family.fullmatch(wanted.name) for wanted in alternatives):
-            text = " | ".join(map(str, alternatives))
-            raise Refused(
-                f"{package.name} {package.version} needs {text}, which no repository offers",
-                expected=_offers(self.index, alternatives),
-                do=f"look in {', '.join(self.index.origins)}, or name the repository that has it",
-            )
+            raise self._unmet(package, alternatives)
         return None
+
+    def _unmet(self, package: Package, alternatives: Alternatives) -> Refused:
+        need = f"{package.name} {package.version} needs {' | '.join(map(str, alternatives))}"
+        others = [demand for wanted in alternatives for demand in self.asked.get(wanted.name, ())]
+        if others:
+            return Refused(
+                f"no version fits: {'; '.join([need, *map(str, others)])}",
+                expected="versions that go together",
+                do="ask for one version of the whole set",
+            )
+        return Refused(
+            f"{need}, which no repository offers",
+            expected=_offers(self.index, alternatives),
+            do=f"look in {', '.join(self.index.origins)}, or name the repository that has it",
+        )
 
     def _acceptable(self, package: Package, wanted: Relation) -> list[Package]:
         """Packages for a relation, best first: its own name, the same source, the same upstream version."""
         own = self.index.order.upstream(package.version)
-        demands = [demand.relation for demand in self.asked.get(wanted.name, ())]
         fitting = [
             other
             for other in self.index.providers(wanted)
             if other.name not in self.chosen
-            and all(self.index.satisfies(other, relation) for relation in demands)
+            and all(self.index.satisfies(other, demand.relation) for demand in self.asked.get(other.name, ()))
         ]
 
         def rank(other: Package) -> tuple[bool, bool, bool]:
@@ -154,13 +163,11 @@ def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapp
     if any(all(index.satisfies(package, demand.relation) for demand in demands) for package in offered):
         return
     asked = "; ".join(map(str, demands))
-    chosen = (
-        f"{name} {roots[name].version} is asked for, but "
-        if name in roots
-        else f"no version of {name} fits: "
-    )
+    chosen = f"{name} {roots[name].version} is asked for, but" if name in roots else "no version fits:"
     raise Refused(
-        chosen + asked, expected="versions that fit together", do="ask for one version of the whole set"
+        f"{chosen} {asked}",
+        expected="versions that go together",
+        do="ask for one version of the whole set",
     )
 
 

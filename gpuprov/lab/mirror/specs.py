@@ -131,24 +131,23 @@ def _drivers(system: System) -> Iterator[dict[str, Any]]:
             yield release
 
 
-def _driver(system: System, arch: str, release: Mapping[str, Any]) -> Iterator[PackageSpec]:
+def _driver(system: System, arch: str, release: Mapping[str, Any]) -> list[PackageSpec]:
+    """All packages of one driver release; a stream is one that has a kernel module, RHEL 10 has none."""
     driver = release["driver"]
     branch = int(driver.split(".")[0])
     full = f"{driver}-{release['revision'][system.family]}"
     words = {"driver": driver, "full": full}
     if system.manager == "dnf":
         words |= {"full": f"{RPM_EPOCH}:{full}.{_dist(system)}", "evr": f"{RPM_EPOCH}:{driver}"}
+    specs: list[PackageSpec] = []
     for entry in releases()["driver_sets"]:
         fits = entry.get("family", system.family) == system.family
         fits = fits and entry.get("manager", system.manager) == system.manager
         if fits and entry.get("from", 0) <= branch <= entry.get("to", branch):
-            for spec in read_set(entry["set"], system.manager, arch, branch, **words):
-                yield spec if system.streams else _outside_streams(spec)
-
-
-def _outside_streams(spec: PackageSpec) -> PackageSpec:
-    """RHEL 10 has the same packages and no module streams."""
-    return replace(spec, streams=())
+            specs += read_set(entry["set"], system.manager, arch, branch, **words)
+    modules = {stream for spec in specs if spec.name.startswith("kmod-") for stream in spec.streams}
+    real = modules if system.streams else set()
+    return [replace(spec, streams=tuple(s for s in spec.streams if s in real)) for spec in specs]
 
 
 def _dist(system: System) -> str:

@@ -1,0 +1,134 @@
+"""The HTTP client and its cache, against a server of this process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from gpuprov.errors import Refused, Unreachable
+from gpuprov.repository.fetch import Fetcher
+
+CONTENT = b"Origin: test\n"
+
+
+@dataclass
+class Site:
+    """What the server answers, and what it was asked."""
+
+    url: str = ""
+    statuses: list[int] = field(default_factory=list)
+    asked: list[dict[str, str]] = field(default_factory=list)
+    short: int = 0
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    about = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            about.asked.append(dict(self.headers.items()))
+            status = about.statuses.pop(0) if about.statuses else 200
+            if status == 200 and self.headers.get("If-None-Match") == '"one"':
+                status = 304
+            self.send_response(status)
+            self.send_header("ETag", '"one"')
+            body = CONTENT if status == 200 else b""
+            self.send_header("Content-Length", str(len(body) + about.short))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    about.url = f"http://127.0.0.1:{server.server_port}/InRelease"
+    yield about
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_second_time_the_server_is_asked_whether_it_changed(site: Site, fetcher: Fetcher) -> None:
+    assert fetcher.get(site.url) == fetcher.get(site.url) == CONTENT
+    assert [headers.get("If-None-Match") for headers in site.asked] == [None, '"one"']
+
+
+def test_known_content_is_not_asked_for_again(site: Site, fetcher: Fetcher) -> None:
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    for _ in range(2):
+        assert fetcher.get(site.url, size=len(CONTENT), sha256=digest) == CONTENT
+    assert len(site.asked) == 1
+
+
+def test_a_spoilt_cache_is_fetched_anew(site: Site, fetcher: Fetcher) -> None:
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    fetcher.get(site.url, sha256=digest)
+    (fetcher.cache / "content" / digest).write_bytes(b"spoilt")
+    assert fetcher.get(site.url, sha256=digest) == CONTENT
+
+
+def test_wrong_content_is_not_kept(site: Site, fetcher: Fetcher) -> None:
+    with pytest.raises(Refused, match="as its index says"):
+        fetcher.get(site.url, sha256="0" * 64)
+    assert not (fetcher.cache / "content").exists()
+
+
+def test_passing_trouble_is_tried_again(site: Site, fetcher: Fetcher) -> None:
+    site.statuses = [503]
+    assert fetcher.get(site.url) == CONTENT
+
+
+def test_lasting_trouble_is_said(site: Site, fetcher: Fetcher) -> None:
+    site.statuses = [503, 503, 503]
+    with pytest.raises(Unreachable, match="answered 503 Service Unavailable 2 times; try again later"):
+        fetcher.get(site.url)
+    assert len(site.asked) == fetcher.attempts
+
+
+def test_denied(site: Site, fetcher: Fetcher) -> None:
+    site.statuses = [407]
+    with pytest.raises(Refused, match="407 Proxy Authentication Required; check the URL, the proxy"):
+        fetcher.get(site.url)
+
+
+def test_gone_is_none(site: Site, fetcher: Fetcher) -> None:
+    site.statuses = [404]
+    assert fetcher.get(site.url) is None
+
+
+def test_answer_that_breaks_off(site: Site, fetcher: Fetcher) -> None:
+    site.short = 10
+    with pytest.raises(Unreachable, match="gives no complete answer"):
+        fetcher.get(site.url)
+
+
+def test_offline_takes_the_copy(site: Site, fetcher: Fetcher) -> None:
+    fetcher.get(site.url)
+    assert replace(fetcher, offline=True).get(site.url) == CONTENT
+    assert len(site.asked) == 1
+
+
+def test_offline_without_a_copy(site: Site, fetcher: Fetcher) -> None:
+    with pytest.raises(Unreachable, match=r"offline, and .* is not in the cache"):
+        replace(fetcher, offline=True).get(site.url)
+
+
+def test_broken_network_names_the_age_of_the_copy(site: Site, fetcher: Fetcher) -> None:
+    fetcher.get(site.url)
+    site.short = 10
+    site.statuses = [500, 500]
+    with pytest.raises(Unreachable):
+        fetcher.get(site.url)
+    gone = replace(fetcher)
+    kept = next((fetcher.cache / "url").glob("*.json"))
+    kept.unlink()
+    with pytest.raises(Unreachable, match=r"the cache has the copy of .* GMT: work offline with it"):
+        gone.get(site.url)

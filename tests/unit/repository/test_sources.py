@@ -1,0 +1,173 @@
+"""Where repositories are, and whose keys may sign them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.lab.mirror import nvidia as nvidia_mirror
+from gpuprov.lab.mirror.key import SigningKey
+from gpuprov.repository import sources
+from gpuprov.repository.fetch import Fetcher
+from gpuprov.repository.signature import fingerprints
+from gpuprov.repository.sources import AptSource, archive, parse_sources
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+DEB822 = """\
+# As the installer writes it.
+Types: deb deb-src
+URIs: http://mirror.site/debian/
+Suites: bookworm bookworm-updates
+Components: main non-free
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://mirror.site/debian-security
+Suites: bookworm-security
+Components: main
+
+Types: deb
+URIs: http://other.site/
+Suites: bookworm
+Components: main
+Enabled: no
+"""
+ONE_LINE = """\
+# deb http://old.site/debian bookworm main
+deb [arch=amd64 signed-by=/k.gpg] http://mirror.site/debian bookworm main non-free # the fast one
+deb-src http://mirror.site/debian bookworm main
+deb [trusted=yes] file:/srv/mirror ./
+"""
+
+
+def test_deb822_format() -> None:
+    assert [(source.uri, source.suite) for source in parse_sources(DEB822)] == [
+        ("http://mirror.site/debian", "bookworm"),
+        ("http://mirror.site/debian", "bookworm-updates"),
+        ("http://mirror.site/debian-security", "bookworm-security"),
+    ]
+
+
+def test_one_line_format() -> None:
+    assert parse_sources(ONE_LINE) == [
+        AptSource("http://mirror.site/debian", "bookworm", ("main", "non-free"), "/k.gpg"),
+        AptSource("file:/srv/mirror", "./", (), trusted=True),
+    ]
+
+
+def test_embedded_key() -> None:
+    key = "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQEN\n"
+    text = f"Types: deb\nURIs: http://a\nSuites: x\nComponents: main\n{key}"
+    assert parse_sources(text)[0].signed_by == "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQEN"
+
+
+@pytest.mark.parametrize(
+    ("repository", "url", "suites"),
+    [
+        ("debian", "http://mirror.site/debian", ("trixie",)),
+        ("debian-updates", "http://mirror.site/debian", ("trixie-updates",)),
+        ("debian-security", "http://mirror.site/debian-security", ("trixie-security",)),
+    ],
+)
+def test_archive_of_another_release_at_the_same_mirror(
+    repository: str, url: str, suites: tuple[str, ...]
+) -> None:
+    found = archive(repository, "trixie", ["main"], parse_sources(DEB822), "bookworm", keyring=KEYRING)
+    assert (found.url, found.suites, found.keyring) == (url, suites, KEYRING)
+
+
+def test_a_stranger_with_the_same_suite_is_not_the_archive() -> None:
+    stranger = AptSource("http://stranger.site", "bookworm", ("main",), "/usr/share/keyrings/stranger.gpg")
+    found = archive(
+        "debian", "bookworm", ["main"], [stranger, *parse_sources(DEB822)], "bookworm", keyring=KEYRING
+    )
+    assert found.url == "http://mirror.site/debian"
+
+
+def test_machine_without_the_archive() -> None:
+    with pytest.raises(InvalidInput, match=r"the suite noble .* repositories: {ubuntu: URL}"):
+        archive("ubuntu", "noble", ["main"], parse_sources(DEB822), "noble", keyring=KEYRING)
+
+
+def test_unknown_archive() -> None:
+    with pytest.raises(InvalidInput, match="expected one of debian, debian-updates"):
+        archive("slackware", "15", [], [], "15", keyring=KEYRING)
+
+
+def test_keys_of_a_node_are_read_by_the_caller() -> None:
+    found = archive(
+        "debian",
+        "bookworm",
+        [],
+        parse_sources(DEB822),
+        "bookworm",
+        keyring=KEYRING,
+        read_key=lambda path: path.encode(),
+    )
+    assert found.keyring == str(KEYRING).encode()
+
+
+def test_trusted_and_embedded_keys() -> None:
+    trusted = AptSource("http://a", "bookworm", ("main",), trusted=True)
+    assert archive("debian", "bookworm", [], [trusted], "bookworm", keyring=KEYRING).keyring is None
+    embedded = AptSource("http://a", "bookworm", ("main",), "-----BEGIN PGP PUBLIC KEY BLOCK-----")
+    found = archive("debian", "bookworm", [], [embedded], "bookworm", keyring=KEYRING)
+    assert found.keyring == b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
+
+
+@pytest.mark.parametrize(
+    ("folder", "arch", "manager", "url", "suites"),
+    [
+        ("debian12", "x86_64", "apt", "http://mirror/repos/debian12/x86_64/", ("/",)),
+        ("ubuntu2404", "aarch64", "apt", "http://mirror/repos/ubuntu2404/sbsa/", ("/",)),
+        ("rhel9", "aarch64", "rpm", "http://mirror/repos/rhel9/sbsa/", ()),
+    ],
+)
+def test_nvidia(folder: str, arch: str, manager: str, url: str, suites: tuple[str, ...]) -> None:
+    found = sources.nvidia("http://mirror/repos/{folder}/{arch}/", folder, arch, manager, None)  # type: ignore[arg-type]
+    assert (found.url, found.suites) == (url, suites)
+
+
+@pytest.mark.parametrize("manager", ["apt", "rpm"])
+def test_container_toolkit(mirror: nvidia_mirror.Mirror, fetcher: Fetcher, manager: str) -> None:
+    spec = sources.container_toolkit(mirror.container_toolkit(), "x86_64", manager, mirror.key)  # type: ignore[arg-type]
+    assert spec.open("x86_64", fetcher).candidate("nvidia-container-toolkit", "1.18").version == "1.18.1-1"
+
+
+def test_several_at_once(mirror: nvidia_mirror.Mirror, fetcher: Fetcher) -> None:
+    specs = [
+        sources.nvidia(mirror.cuda(), "debian12", "x86_64", "apt", mirror.key),
+        sources.container_toolkit(mirror.container_toolkit(), "x86_64", "apt", mirror.key),
+    ]
+    index = sources.open_all(specs, "x86_64", fetcher)
+    assert index.origins == [spec.url.rstrip("/") for spec in specs]
+
+
+def test_key_that_the_repository_publishes(mirror: nvidia_mirror.Mirror, key: SigningKey) -> None:
+    url = mirror.cuda().format(folder="debian12", arch="x86_64") + "3bf863cc.pub"
+    assert fingerprints(sources.published_key(url, key.fingerprint.lower())) == [key.fingerprint]
+    with pytest.raises(Refused, match=f"has the fingerprint {key.fingerprint}; expected EB69"):
+        sources.published_key(url, "EB693B3035CD5710E231E123A4B469963BF863CC")
+    with pytest.raises(Refused, match="no key at"):
+        sources.published_key(url + ".gone", key.fingerprint)
+
+
+def test_key_from_a_keyring_package(mirror: nvidia_mirror.Mirror, key: SigningKey) -> None:
+    place = mirror.root / "compute/cuda/repos/debian12/x86_64"
+    package = place / "cuda-keyring_1.1-1_all.deb"
+    assert fingerprints(sources.key_from_deb(package.read_bytes(), package.name)) == [key.fingerprint]
+
+
+def test_package_without_a_key(mirror: nvidia_mirror.Mirror) -> None:
+    package = next((mirror.root / "compute/cuda/repos/debian12/x86_64").glob("nvlsm_*.deb"))
+    with pytest.raises(InvalidInput, match="has no file in /usr/share/keyrings"):
+        sources.key_from_deb(package.read_bytes(), package.name)
+    with pytest.raises(InvalidInput, match=r"page\.html: .* expected a keyring package"):
+        sources.key_from_deb(b"<html>", "page.html")
+
+
+def test_fingerprint_of_what_is_no_key() -> None:
+    with pytest.raises(InvalidInput, match="not an OpenPGP key"):
+        fingerprints(b"<html>")
