@@ -157,12 +157,13 @@ def unfinished() -> bool:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    status, said = run("cloud-init", "status", "--wait", timeout=asked["wait"])
+    wait = float(asked["wait"])  # ansible-core 2.18 hands numbers on as text
+    status, said = run("cloud-init", "status", "--wait", timeout=wait)
     look = {
         "os": operating_system(),
         "arch": os.uname().machine,
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
-        "package_lock": wait_for_packages(asked["wait"]),
+        "package_lock": wait_for_packages(wait),
         "too_full": too_full(asked["free_mb"]),
         "secure_boot": secure_boot(),
         "gpu_users": users_of_gpus(asked["bystanders"]),
