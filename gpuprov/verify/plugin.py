@@ -82,9 +82,11 @@ class Verification:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Drop the placeholders that pytest makes of tests without a node, and say what is going to run."""
         items[:] = [item for item in items if _node(item)]
-        for node in self.nodes:
-            if not node.lost:
-                self.account.plan(node.name, [_mark(item).args[0] for item in items if _node(item) is node])
+        plans: dict[str, list[str]] = {node.name: [] for node in self.nodes if not node.lost}
+        for item in items:
+            plans[item.callspec.params["node"].name].append(_mark(item).args[0])  # type: ignore[attr-defined]
+        for name, checks in plans.items():
+            self.account.plan(name, checks)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Ask a group's nodes side by side once its first is done; leave alone a node that was lost."""

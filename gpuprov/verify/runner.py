@@ -122,7 +122,7 @@ def _wait(command: list[str], folder: Path, timeout_s: float, password: str | No
 
 def _isolated(folder: Path) -> list[str]:
     """Options that keep out the ini files, caches and plugins of the operator's own pytest."""
-    ours = ["-p", "no:cacheprovider", "-p", "gpuprov.verify.plugin"]
+    ours = ["-p", "no:cacheprovider", "-p", "gpuprov.verify.plugin", "-q", "--tb=no", "--no-summary"]
     return ["-c", os.devnull, "--rootdir", str(folder), *ours]
 
 
