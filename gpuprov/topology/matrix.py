@@ -175,7 +175,7 @@ def _affinity(rest: str, headings: list[str]) -> Affinity:
     words = [word.strip() for word in rest.split("\t")[1:]] if "\t" in rest else rest.split()
     values: dict[str, str] = {}
     if "gpu_numa" in headings and len(words) >= len(headings):
-        values["gpu_numa"] = words.pop()
+        values["gpu_numa"] = words[-1]
     for name, word in zip(headings, words, strict=False):
         values.setdefault(name, word)
     return Affinity(_present(values.get("cpus")), _node(values.get("numa")), _node(values.get("gpu_numa")))

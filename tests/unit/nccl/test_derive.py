@@ -189,6 +189,12 @@ LAYOUTS = [
         finding="rdma.efa",
     ),
     Layout(
+        "cloud without a known route",
+        tuple(Nic(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",)) for i in (10, 2)),
+        {"NCCL_SOCKET_IFNAME": "=eth2"},
+        finding="network.doubt",
+    ),
+    Layout(
         "Google: gVNIC",
         (
             Nic("eth1", driver="gve", addresses=("10.1.0.5/32",)),
@@ -294,6 +300,11 @@ def test_layout(layout: Layout) -> None:
 
 def test_a_healthy_layout_has_no_findings() -> None:
     assert derive([LO, ethernet("eth0", 100)]).findings == ()
+
+
+def test_a_known_route_leaves_no_doubt() -> None:
+    nics = [Nic(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",), default_route=i == 1) for i in (0, 1)]
+    assert derive(nics).findings == ()
 
 
 def test_everything_not_taken_has_a_reason() -> None:
