@@ -6,6 +6,7 @@ import os
 import pwd
 import signal
 import socket
+import sys
 import syslog
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,12 @@ def persistenced(files: Files, arguments: list[str]) -> int:
     try:
         owner = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
     except KeyError:
-        return _fail(f"Failed to find user ID of user '{user}': Success", say=True)
+        sys.stderr.write(f"Failed to find user ID of user '{user}': Success\n")
+        return 1
     kernel = Kernel(files)
     if "nvidia" not in kernel.modules() or library_version(files) is None:
-        syslog.syslog(syslog.LOG_ERR, _NO_DEVICES.format(owner.pw_uid))
-        return _fail("nvidia-persistenced failed to initialize. Check syslog for more details.", say=True)
+        sys.stderr.write("nvidia-persistenced failed to initialize. Check syslog for more details.\n")
+        return _fail(_NO_DEVICES.format(owner.pw_uid))
     folder = files.at("/run/nvidia-persistenced")
     folder.mkdir(exist_ok=True)
     pid_file = folder / "nvidia-persistenced.pid"
@@ -128,8 +130,6 @@ def _option(arguments: list[str], name: str) -> str | None:
     return None
 
 
-def _fail(text: str, *, say: bool = False) -> int:
+def _fail(text: str) -> int:
     syslog.syslog(syslog.LOG_ERR, text)
-    if say:
-        os.write(2, f"{text}\n".encode())
     return 1
