@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from contextlib import ExitStack
@@ -163,9 +164,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _open(name: str, files: ExitStack) -> TextIO:
     if name == "-":
-        return sys.stdin
+        return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
     try:
-        return files.enter_context(open(name, errors="replace"))  # noqa: PTH123 - closed by the stack
+        return files.enter_context(open(name, encoding="utf-8", errors="replace"))  # noqa: PTH123 - closed by the stack
     except OSError as error:
         raise InvalidInput(f"{name}: {error.strerror}", do="give the file of a log, or `-`") from None
 

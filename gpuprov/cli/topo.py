@@ -70,9 +70,9 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
     if source is None:
         return _run_here(), "this machine"
     if source == "-":
-        return sys.stdin.read(), "standard input"
+        return sys.stdin.buffer.read().decode(errors="replace"), "standard input"
     try:
-        return Path(source).read_text(errors="replace"), Path(source).name
+        return Path(source).read_text(encoding="utf-8", errors="replace"), Path(source).name
     except OSError as error:
         raise InvalidInput(f"{source}: {error.strerror}", do="give a file, `-` or --local") from None
 

@@ -174,3 +174,10 @@ def test_the_verb_fails_only_against_an_expectation() -> None:
         for more in ([], ["--expect", "nvlink"])
     ]
     assert outcomes == [0, 1]
+
+
+def test_the_verb_reads_bytes_that_are_no_text() -> None:
+    noise = b"\xff\xfe\x00 NCCL INFO Using network IB\n"
+    result = CliRunner().invoke(command, ["parse", "-", "-o", "json"], input=noise, standalone_mode=False)
+    assert result.exception is None
+    assert json.loads(result.stdout)["network"] == "IB"
