@@ -107,7 +107,7 @@ def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_dkms_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As dkms 2.8 to 3.x lay it out: a build's folder holds `module`, an installed one has a link beside it."""
+    """As dkms 2.8 to 3.x lay it out: a build holds `module`, an installed one has a link beside it."""
     version = tmp_path / "nvidia-current/535.309.01"
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
         (version / kernel / "x86_64/module").mkdir(parents=True)
