@@ -87,7 +87,10 @@ class Shell:
             process_group=0,  # so that `close` ends what it started, too
         )
         self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
-        self.ask(self.greeting + PRELUDE, quoted=False)
+        try:
+            self.ask(self.greeting + PRELUDE, quoted=False)
+        except NoAnswer:  # its text would show the greeting, which may hold a password
+            raise NodeFailed(f"no shell within {self.timeout_s:g} s of connecting") from None
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
         """Run one command; returns its exit status, standard output and standard error.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from testinfra.host import Host
 
+from gpuprov.errors import Unreachable
 from gpuprov.lock import (
     Components,
     Connection,
@@ -82,17 +83,23 @@ def lock_of(*hosts: str) -> Lock:
 
 
 class PaperShell(Shell):
-    """A shell that knows its answers; asked anything else it has no such command."""
+    """A shell that knows its answers; asked anything else it has no such command.
 
-    def __init__(self, answers: Answers) -> None:
+    Args:
+        breaks_at: what in a command breaks the connection.
+    """
+
+    def __init__(self, answers: Answers, breaks_at: str | None) -> None:
         super().__init__([], timeout_s=0)
-        self.answers = answers
+        self.answers, self.breaks_at = answers, breaks_at
 
     def open(self) -> None:
         """Nothing to open."""
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
         """The recorded answer."""
+        if self.breaks_at and self.breaks_at in command:
+            raise Unreachable("Connection reset by peer")
         code, out, err = self.answers.get(command, (127, "", f"sh: 1: not recorded: {command}"))
         return code, out.encode(), err.encode()
 
@@ -102,11 +109,11 @@ def recorded() -> Answers:
     return {command: tuple(answer) for command, answer in json.loads(RECORDED.read_text()).items()}
 
 
-def paper_node(name: str, group: LockedGroup, change: Change) -> NodeUnderTest:
+def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | None = None) -> NodeUnderTest:
     """A node of the recording, with one thing changed."""
     answers = recorded()
     change(answers)
-    backend = ShellBackend(name, PaperShell(answers), budget_s=60)
+    backend = ShellBackend(name, PaperShell(answers, breaks_at), budget_s=60)
     host = Host(backend)
     backend.set_host(host)
     return NodeUnderTest(name, group, backend, host)

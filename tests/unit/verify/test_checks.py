@@ -296,3 +296,17 @@ def test_rebuilt_initramfs_is_not_looked_into(tmp_path: Path) -> None:
     rebuilt = both(answering("lsinitramfs", 1), answering("-newer", 0, f"/boot/initrd.img-{KERNEL}\n"))
     node = judge([paper_node("node", locked_group("node"), rebuilt)], tmp_path)["node"]
     assert node.failed_checks == []
+
+
+def test_node_lost_on_the_way_is_left_alone(tmp_path: Path) -> None:
+    group = locked_group("first", "second", "third")
+    nodes = [
+        paper_node("first", group, healthy, breaks_at="dkms status"),
+        paper_node("second", group, healthy, breaks_at="dkms status"),
+        paper_node("third", group, healthy),
+    ]
+    found = judge(nodes, tmp_path)
+    lost = [("unreachable", "Connection reset by peer")] * 2
+    assert [(found[name].status, found[name].message) for name in ("first", "second")] == lost
+    assert len(found["first"].checks) == 2
+    assert found["third"].status == "passed"

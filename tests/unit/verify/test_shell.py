@@ -106,3 +106,10 @@ def test_node_has_a_budget() -> None:
         backend.run("sleep 30")
     with pytest.raises(NoAnswer, match="`echo` was not asked: the node's time is used up"):
         backend.run("echo")
+
+
+def test_silent_login_does_not_give_the_greeting_away() -> None:
+    shell = Shell(["/bin/sh", "-c", "sleep 30"], timeout_s=0.2, greeting="secret\n")
+    with pytest.raises(NodeFailed, match=r"^no shell within 0.2 s of connecting$") as caught:
+        shell.open()
+    assert "secret" not in str(caught.value)
