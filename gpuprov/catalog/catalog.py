@@ -258,7 +258,7 @@ def _merged(
         layer: dict[str, dict[str, Any]] = {}
         for index, raw in enumerate(_section(path, document, section, list)):
             name = str(raw.get(key, index)) if key and isinstance(raw, dict) else f"{path}#{index}"
-            places[name] = f"{path}: {section}[{name if key else index}]"
+            places[name] = f"{path}: {section}[{index if '#' in name else name}]"
             if not isinstance(raw, dict):
                 raise InvalidInput(f"{places[name]}: {raw!r}", expected="an object")
             layer[name] = {**raws.get(name, {}), **raw}

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.records import Gpu, System
-from gpuprov.catalog.version import version
 from gpuprov.errors import InvalidInput
 
 _INDEX: WeakKeyDictionary[Catalog, Mapping[str, tuple[Gpu, ...]]] = WeakKeyDictionary()
@@ -189,9 +188,10 @@ def library_text(what: str, text: str) -> str:
 
 
 def _upstream(what: str, text: str) -> str:
-    match = re.fullmatch(r"(?:\d+:)?(\d+(?:\.\d+)*)(?:[-~+].*)?", text)
-    if not match or any(part > 99999 for part in version(match[1]).parts):
+    match = re.fullmatch(r"(?:[0-9]+:)?([0-9]{1,5}(?:\.[0-9]{1,5})*)(?:[-~+].*)?", text)
+    if not match:
+        seen = text if len(text) <= 40 else text[:37] + "..."
         raise InvalidInput(
-            f"{what} {text!r} is not a version", expected="digits and dots, such as 580 or 580.95.05"
+            f"{what} {seen!r} is not a version", expected="digits and dots, as 580 or 580.95.05"
         )
     return match[1]

@@ -9,7 +9,8 @@ from gpuprov.catalog.rules import fabric, systems
 from gpuprov.resolve.answer import Answer, Finding, Stack, Verdict
 from gpuprov.resolve.candidates import candidates
 from gpuprov.resolve.case import Case, Draft, understand
-from gpuprov.resolve.checks import DRIVER_INDEPENDENT, judge
+from gpuprov.resolve.checks import judge
+from gpuprov.resolve.checks.mends import mends
 from gpuprov.resolve.choose import Chooser
 from gpuprov.resolve.nearest import nearest
 from gpuprov.resolve.packages import DCGM, packages
@@ -27,7 +28,7 @@ def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
     settled = settle(request, catalog or load())
     if settled.answer.verdict != "refused":
         return settled.answer
-    return replace(settled.answer, nearest=nearest(settled.case, _settled_answer))
+    return replace(settled.answer, nearest=nearest(settled.case, settled.answer, _settled_answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def settle(request: Request, catalog: Catalog) -> Settled:
         for level, finding in judge(case, draft):
             said[level].append(finding)
         judged.append((draft, said))
-        if all(finding.rule in DRIVER_INDEPENDENT for finding in said["violation"]):
+        if all("driver" not in mends(finding.rule) for finding in said["violation"]):
             break
     draft, said = min(judged, key=lambda pair: len(pair[1]["violation"]))
     return Settled(_answer(case, draft, said), case, draft)

@@ -16,8 +16,8 @@ from gpuprov.errors import InvalidInput
 _NAMES = {"torch": "torch", "pytorch": "torch", "tensorflow": "tensorflow", "tf": "tensorflow", "jax": "jax"}
 _SPEC = re.compile(
     r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?"
-    r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>\d+(?:\.\d+)*)(?:\.\*)?"
-    r"(?:\+(?P<build>cu\d{2,4}|cpu))?"
+    r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5})*)(?:\.\*)?"
+    r"(?:\+(?P<build>cu[0-9]{2,4}|cpu))?"
 )
 
 

@@ -14,30 +14,6 @@ from gpuprov.resolve.checks.said import Said
 
 CHECKS = (*system.CHECKS, *driver.CHECKS, *cuda.CHECKS, *libraries.CHECKS, *fabric.CHECKS)
 
-DRIVER_INDEPENDENT = frozenset(
-    {
-        "os-served",
-        "superchip-arch",
-        "gpus-together",
-        "gpu-cuda",
-        "cuda-published",
-        "cuda-on-os",
-        "cudnn-build",
-        "cudnn-gpu",
-        "nccl-cuda-major",
-        "nccl-build",
-        "nccl-gpu",
-        "framework-gpu",
-        "framework-build",
-        "fabric-manager-missing",
-        "fabric-manager-needless",
-        "docker-gpus",
-        "container-toolkit-cgroup2",
-        "forward-compat-gpu",
-    }
-)
-"""Rules whose violation no other driver mends: where only these are violated, no further driver is tried."""
-
 
 def judge(case: Case, draft: Draft) -> Iterator[Said]:
     """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA,

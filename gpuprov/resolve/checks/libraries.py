@@ -53,7 +53,7 @@ def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
 
 
 def _runs(case: Case, draft: Draft) -> bool:
-    """Whether CUDA itself runs on the bare driver: if not, its own check has said so, and the floor is the same."""
+    """Whether CUDA runs on the bare driver: if not, its own check has said so, and the floor is the same."""
     assert draft.cuda is not None  # noqa: S101
     way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
     return way in ("native", "minor")

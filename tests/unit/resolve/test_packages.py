@@ -9,27 +9,34 @@ import pytest
 from gpuprov.catalog import load
 from tests.unit.resolve.machines import A100, H200_BOARD, V100, answer
 
+DEBIAN_OPEN = ["nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced"]
+DEBIAN_PROPRIETARY = ["nvidia-driver-cuda", "nvidia-kernel-dkms", "nvidia-persistenced"]
+DNF_OPEN = ["nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-persistenced"]
+DNF_PROPRIETARY = ["nvidia-driver-cuda", "kmod-nvidia-latest-dkms", "nvidia-persistenced"]
+PIN_580 = "nvidia-driver-pinning-580.95.05"
+PIN_595 = "nvidia-driver-pinning-595.91.07"
+
 
 @pytest.mark.parametrize(
     ("os", "driver", "module", "names", "pin", "stream"),
     [
         ("ubuntu22.04", "570.211.01", "open", ["nvidia-open-570"], [], None),
         ("ubuntu22.04", "535.309.01", "proprietary", ["cuda-drivers-535"], [], None),
-        ("ubuntu24.04", "580.95.05", "open", ["nvidia-open"], ["nvidia-driver-pinning-580.95.05"], None),
-        ("ubuntu24.04", "595.91.07", "proprietary", ["cuda-drivers"], ["nvidia-driver-pinning-595.91.07"], None),
-        ("debian12", "580.95.05", "open", ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"], ["nvidia-driver-pinning-580.95.05"], None),
-        ("debian13", "595.91.07", "proprietary", ["nvidia-driver-cuda", "nvidia-kernel-dkms"], ["nvidia-driver-pinning-595.91.07"], None),
-        ("rhel8", "570.211.01", "open", ["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], [], "nvidia-driver:570-open"),
-        ("rocky9.4", "580.95.05", "proprietary", ["nvidia-driver-cuda", "kmod-nvidia-latest-dkms"], [], "nvidia-driver:580-dkms"),
-        ("amzn2023", "595.91.07", "open", ["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], [], "nvidia-driver:595-open"),
-        ("rhel10", "595.91.07", "open", ["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], ["*nvidia*595.91.07*"], None),
+        ("ubuntu24.04", "580.95.05", "open", ["nvidia-open", "nvidia-persistenced"], [PIN_580], None),
+        ("ubuntu24.04", "595.91.07", "proprietary", ["cuda-drivers", "nvidia-persistenced"], [PIN_595], None),
+        ("debian12", "580.95.05", "open", DEBIAN_OPEN, [PIN_580], None),
+        ("debian13", "595.91.07", "proprietary", DEBIAN_PROPRIETARY, [PIN_595], None),
+        ("rhel8", "570.211.01", "open", DNF_OPEN, [], "nvidia-driver:570-open"),
+        ("rocky9.4", "580.95.05", "proprietary", DNF_PROPRIETARY, [], "nvidia-driver:580-dkms"),
+        ("amzn2023", "595.91.07", "open", DNF_OPEN, [], "nvidia-driver:595-open"),
+        ("rhel10", "595.91.07", "open", DNF_OPEN, ["*nvidia*595.91.07*"], None),
     ],
-)  # fmt: skip
+)
 def test_driver(
     os: str, driver: str, module: str, names: list[str], pin: list[str], stream: str | None
 ) -> None:
     packages = answer(A100, os, driver=driver, module=module).packages["driver"]
-    assert set(names) <= set(packages.names)
+    assert list(packages.names) == names
     assert (list(packages.pin), packages.stream, packages.version) == (pin, stream, driver)
     assert packages.repository == "nvidia"
 

@@ -1,0 +1,170 @@
+"""The resolver against very many machines: random requests, and the whole product of GPUs and systems.
+
+    scripts/campaign resolve [--requests 100000] [--seed 1]
+
+Random requests may be answered or end in a documented error, nothing else. Every stack that is chosen for a
+GPU on a system is fed back and must come out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from gpuprov.catalog import Catalog, load
+from gpuprov.errors import InvalidInput
+from gpuprov.resolve import Request, resolve
+
+FED_BACK = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "container_toolkit",
+    "fabricmanager",
+    "module",
+    "compat",
+    "repository",
+)
+NOISE = (
+    "",
+    " ",
+    "none",
+    "None",
+    "latest",
+    "580.",
+    "0",
+    "-1",
+    "1e9",
+    "9" * 40,
+    "\u0663.\u0661",
+    "\x00",
+    "../..",
+    "580.95.05'",
+    "🦆",
+)
+
+
+def main() -> int:
+    """Run the campaign; exit 1 when anything broke."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--requests", type=int, default=100_000)
+    arguments.add_argument("--seed", type=int, default=1)
+    options = arguments.parse_args()
+    catalog = load()
+    dice = random.Random(options.seed)  # noqa: S311 - dice, not secrets
+    broken = report("random requests", random_requests(catalog, options.requests, dice))
+    broken += report("every GPU on every system, fed back", round_trip(catalog))
+    return 1 if broken else 0
+
+
+def report(title: str, outcomes: Iterator[str]) -> int:
+    """Count outcomes, say them with the time taken; returns how many were broken."""
+    start = time.perf_counter()
+    counted = Counter(outcomes)
+    seconds = time.perf_counter() - start
+    total = counted.total()
+    told = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
+    sys.stdout.write(f"{title}: {total} in {seconds:.1f} s ({seconds / total * 1000:.2f} ms each): {told}\n")
+    return counted["broken"]
+
+
+def random_requests(catalog: Catalog, number: int, dice: random.Random) -> Iterator[str]:
+    """Outcome of each of many random requests: a verdict, `not understood`, or `broken` with the request on
+    stderr."""
+    values = vocabulary(catalog)
+    for _ in range(number):
+        raw: dict[str, Any] = {
+            name: dice.choice(NOISE) if dice.random() < 0.01 else dice.choice(choices)
+            for name, choices in values.items()
+            if name == "os" or dice.random() < 0.35
+        }
+        raw["gpu"] = [dice.choice(catalog.gpus).id for _ in range(dice.choice((1, 1, 1, 2, 3, 8)))]
+        if dice.random() < 0.02:
+            raw["gpu"].append(dice.choice(NOISE))
+        yield outcome(raw, catalog)
+
+
+def outcome(raw: dict[str, Any], catalog: Catalog) -> str:
+    """The verdict on one raw request, or why there is none."""
+    try:
+        answer = resolve(Request.from_mapping(raw), catalog)
+        json.dumps(answer.to_json())
+    except InvalidInput:
+        return "not understood"
+    except Exception as error:  # noqa: BLE001 - anything else is what this campaign looks for
+        sys.stderr.write(f"{type(error).__name__}: {error}: {json.dumps(raw)}\n")
+        return "broken"
+    refused_for_a_reason = (answer.verdict == "refused") == bool(answer.violations)
+    told = all(finding.text and finding.source for finding in (*answer.violations, *answer.warnings))
+    if not refused_for_a_reason or not told:
+        sys.stderr.write(f"an answer without its reasons: {json.dumps(raw)}\n")
+        return "broken"
+    return answer.verdict
+
+
+def vocabulary(catalog: Catalog) -> dict[str, list[Any]]:
+    """For each field values that people write: all of the catalog's, and some that it does not have."""
+    nccl = [str(each.version) for each in catalog.nccl]
+    builds = [f"{each.version}-1+cuda{build}" for each in catalog.nccl for build in each.cuda_builds_seen]
+    torch = [f"torch=={each.version}" for each in catalog.tables["frameworks.pytorch_wheels"]]
+    torch += [f"{each}+cu{cuda}" for each in torch for cuda in ("118", "126", "128", "130")]
+    tensorflow = [f"tensorflow=={each.version}" for each in catalog.tables["frameworks.tensorflow_tested"]]
+    drivers = sorted(map(str, catalog.known_drivers))
+    return {
+        "os": [*catalog.systems, "rocky9.4", "Ubuntu 24.04.2", "ubuntu23.10", "al2023", "opensuse"],
+        "arch": ["x86_64", "aarch64", "sbsa", "ppc64le"],
+        "driver": [*drivers, *map(str, catalog.branches), "580.999.01", "418.226.00", "R570"],
+        "cuda": [
+            *(str(each.version) for each in catalog.toolkits),
+            "12.4",
+            "13",
+            "12.7",
+            "10.1",
+            "14.0",
+            "none",
+        ],
+        "cudnn": [*(str(each.version) for each in catalog.cudnn), "9.10.2", "8", "9.99", "none"],
+        "nccl": [*nccl, *builds, "2.99.1", "none"],
+        "container_toolkit": [
+            *(str(each.version) for each in catalog.container_toolkits),
+            "1.17.8-1",
+            "none",
+        ],
+        "fabricmanager": [*drivers, "580", "none"],
+        "module": ["open", "proprietary"],
+        "kernel": ["6.12.94+deb13-amd64", "6.12.117+deb13-amd64", "5.14.0-427.el9", "custom"],
+        "framework": [*torch, *tensorflow, "jax==0.10.2", "torch==9.9.9", "none"],
+        "docker": ["18.09", "20.10.24", "26.1.5", "29"],
+        "compat": [*map(str, catalog.forward_compat), "12.7", "none"],
+        "repository": ["nvidia", "distribution"],
+        "prefer": list(catalog.policies),
+    }
+
+
+def round_trip(catalog: Catalog) -> Iterator[str]:
+    """Every GPU on every system: the chosen stack's verdict, `broken` when feeding it back gives another
+    answer."""
+    for gpu in catalog.gpus:
+        for system in catalog.systems:
+            first = resolve(Request(gpus=(gpu.id,), os=system), catalog)
+            if first.verdict != "refused":
+                stated = {name: getattr(first.stack, name) for name in (*FED_BACK, "arch")}
+                second = resolve(Request(gpus=(gpu.id,), os=system, **stated), catalog)
+                if (second.verdict, second.stack) != (first.verdict, first.stack):
+                    sys.stderr.write(f"{gpu.id} on {system}: fed back gives {second.verdict}\n")
+                    yield "broken"
+                    continue
+            yield first.verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())
