@@ -17,6 +17,7 @@ class SigningKey:
     """A private key in a folder of its own; made and ended by `signing_key`.
 
     Attributes:
+        home: the folder, gone with the key.
         public: the public key, armored.
         fingerprint: 40 hexadecimal digits.
     """
@@ -27,7 +28,7 @@ class SigningKey:
             options: gpg's own, for every call: `--faked-system-time` for keys of other days, `--digest-algo`.
             expires: `never`, or gpg's notation: `1d`.
         """
-        self._home, self._options = home, options
+        self.home, self._options = home, options
         self._gpg(["--passphrase", "", "--quick-generate-key", OWNER, "rsa2048", "sign", expires])
         self.public = self._gpg(["--armor", "--export"])
         listing = self._gpg(["--with-colons", "--list-keys"]).decode()
@@ -49,7 +50,7 @@ class SigningKey:
         command = [
             "gpg",
             "--homedir",
-            str(self._home),
+            str(self.home),
             "--batch",
             "--quiet",
             "--no-tty",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Callable
 
 import pytest
 from conftest import RpmRepository
@@ -12,7 +13,6 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror import rpm as mirror_rpm
 from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.repository import sources
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Relation
@@ -121,13 +121,36 @@ def test_primary_that_is_none(rpms: RpmRepository, key: SigningKey, primary: byt
     assert said in complaint(rpms, InvalidInput)
 
 
-def test_primary_cut_off_before_it_was_signed(
-    rpms: RpmRepository, monkeypatch: pytest.MonkeyPatch, key: SigningKey
-) -> None:
-    whole = gzip.compress
-    monkeypatch.setattr(mirror_rpm.gzip, "compress", lambda plain, mtime: whole(plain, mtime=mtime)[:20])
-    mirror_rpm.write_repodata(rpms.repodata, {"primary": b"<metadata/>" * 99}, key)
+def test_primary_cut_off_before_it_was_signed(rpms: RpmRepository, key: SigningKey) -> None:
+    _swap_primary(rpms, key, ".gz", lambda plain: gzip.compress(plain)[:20])
     assert "cannot be unpacked" in complaint(rpms, Refused)
+
+
+def test_zstandard_without_its_program(
+    rpms: RpmRepository, key: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer createrepo_c packs with zstd, which Python's own library reads from 3.14 on."""
+    _swap_primary(rpms, key, ".zst", lambda plain: plain)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "zstd is not installed here" in complaint(rpms, Refused)
+
+
+def _swap_primary(rpms: RpmRepository, key: SigningKey, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    """The same primary.xml, packed in another way, with a repomd.xml that says so."""
+    old = next(rpms.repodata.glob("*-primary.xml.gz"))
+    packed = pack(gzip.decompress(old.read_bytes()))
+    new = old.with_suffix(suffix)
+    words = {
+        f'"repodata/{old.name}"': f'"repodata/{new.name}"',
+        f">{hashlib.sha256(old.read_bytes()).hexdigest()}<": f">{hashlib.sha256(packed).hexdigest()}<",
+        f"<size>{old.stat().st_size}<": f"<size>{len(packed)}<",
+    }
+    new.write_bytes(packed)
+    text = (rpms.repodata / "repomd.xml").read_text()
+    for before, after in words.items():
+        text = text.replace(before, after)
+    (rpms.repodata / "repomd.xml").write_text(text)
+    (rpms.repodata / "repomd.xml.asc").write_bytes(key.detached(text.encode()))
 
 
 def test_repomd_without_primary(rpms: RpmRepository, key: SigningKey) -> None:
@@ -147,30 +170,3 @@ def test_repository_without_streams(mirror: nvidia.Mirror, fetcher: Fetcher) -> 
     offered = [package.version for package in index.versions("nvidia-open")]
     assert offered[-1] == "3:580.95.05-1.el10"
     assert not any(package.streams for package in index.versions("nvidia-open"))
-
-
-def test_zstandard(rpms: RpmRepository, key: SigningKey, fetcher: Fetcher) -> None:
-    """Newer createrepo_c packs with zstd; the program unpacks it."""
-    import subprocess
-
-    primary = next(rpms.repodata.glob("*-primary.xml.gz"))
-    packed = subprocess.run(
-        ["zstd", "-cq"], input=gzip.decompress(primary.read_bytes()), capture_output=True, check=True
-    ).stdout
-    renamed = primary.with_suffix(".zst")
-    renamed.write_bytes(packed)
-    repomd = (rpms.repodata / "repomd.xml").read_text()
-    old = hashlib.sha256(primary.read_bytes()).hexdigest()
-    repomd = repomd.replace(f'"repodata/{primary.name}"', f'"repodata/{renamed.name}"')
-    repomd = repomd.replace(f">{old}<", f">{hashlib.sha256(packed).hexdigest()}<")
-    repomd = repomd.replace(f"<size>{len(primary.read_bytes())}<", f"<size>{len(packed)}<")
-    (rpms.repodata / "repomd.xml").write_text(repomd)
-    (rpms.repodata / "repomd.xml.asc").write_bytes(key.detached(repomd.encode()))
-    assert rpms.open().versions("tool")
-
-
-def test_spec_of_rpm_needs_no_release(spec: type[PackageSpec]) -> None:
-    from gpuprov.lab.mirror.rpmfile import Evr, split
-
-    assert split("3:610.57.04-1.el9") == Evr(3, "610.57.04", "1.el9")
-    assert split("610") == Evr(0, "610", "")
