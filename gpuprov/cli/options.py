@@ -6,12 +6,14 @@ import difflib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lock import Lock
+
+if TYPE_CHECKING:
+    from gpuprov.lock import Lock
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
