@@ -34,7 +34,7 @@ def command() -> None:
 @click.option(
     "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write a fleet.yml for the lab's nodes"
 )
-@click.option("--profile", help="profile that the fleet.yml names [default: lab-MACHINE, or base]")
+@click.option("--profile", help="profile that the fleet.yml names")
 @name_option
 @output_option
 def up(
@@ -48,10 +48,12 @@ def up(
     output: str,
 ) -> int:
     """Add nodes; each answers SSH when this returns."""
+    if fleet and not profile:
+        raise InvalidInput("--fleet without --profile", do="say what the nodes are to become")
     lab = _lab(lab_name)
     nodes = lab.up(count, system, gpu, image=image)
-    if fleet:
-        fleet.write_text(lab.fleet(profile or (f"lab-{gpu}" if gpu else "base")))
+    if fleet and profile:
+        fleet.write_text(lab.fleet(profile))
         note(f"lab: wrote {fleet}")
     _show({lab_name: nodes}, output)
     return Exit.OK

@@ -16,6 +16,8 @@ from pathlib import Path
 from gpuprov.errors import NodeFailed
 from gpuprov.lab.host import MACHINE_LOCK, execute, locked, remove_tree
 
+# Where systemd-nspawn keeps a folder and a lock for each system it runs.
+NSPAWN = Path("/run/systemd/nspawn")
 # systemd-nspawn exits with 133 when the system inside asks for a reboot (its manual page, "Exit status").
 SUPERVISOR = """\
 for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
@@ -130,20 +132,19 @@ def shut_down(machine: str, timeout: float = 30) -> None:
         time.sleep(0.02)
 
 
-def kill(machine: str) -> None:
-    """End a node at once, whatever state it is in, and remove its control groups.
-
-    systemd-nspawn is given a second to notice that its node has died, and to clear up behind itself.
-    """
-    began = time.monotonic()
+def kill(machine: str, root: Path) -> None:
+    """End a node at once, whatever state it is in, and clear up behind it and behind systemd-nspawn."""
+    deadline = time.monotonic() + 30
     while not _gone(machine):
-        waited = time.monotonic() - began
-        if waited > 10:
+        if time.monotonic() > deadline:
             raise NodeFailed(f"processes of node {machine} survive SIGKILL: {sorted(processes(machine))}")
         for pid in processes(machine):
-            if waited > 1 or _name(pid) not in ("sh", "systemd-nspawn"):
-                _kill_process(pid)
+            _kill_process(pid)
         time.sleep(0.01)
+    remove_tree(NSPAWN / "propagate" / machine)
+    if root.is_mount():
+        place = root.stat()
+        (NSPAWN / "locks" / f"inode-{place.st_dev}:{place.st_ino}").unlink(missing_ok=True)
 
 
 def _gone(machine: str) -> bool:

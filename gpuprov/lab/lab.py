@@ -103,15 +103,14 @@ class Lab(AbstractContextManager["Lab"]):
         require_tools()
         base = find_image(image or os or "debian12")
         with locked(self.folder / "lock"):
-            self._mend()
-            names = self._names(count, names)
-            identity.make_key(self.identity_file, f"gpuprov-lab-{self.name}")
-            layers = tuple(map(str, base.layers))
-            fresh = [Node(name, base.os, gpu, "", layers, self.folder / "nodes" / name) for name in names]
+            fresh: list[Node] = []
             try:
+                self._mend()
+                fresh = [self._planned(name, base, gpu) for name in self._names(count, names)]
                 return self._boot(fresh, prepare)
             except BaseException:
                 _side_by_side(Node.destroy, [load_node(node.folder) for node in fresh])
+                self._tidy()
                 raise
 
     def down(self, names: Iterable[str] | None = None) -> None:
@@ -131,10 +130,7 @@ class Lab(AbstractContextManager["Lab"]):
                 _side_by_side(Node.destroy, going)
             finally:
                 self._mend()
-                if self.nodes():
-                    self._write_known_hosts()
-                else:
-                    remove_tree(self.folder)
+                self._tidy()
 
     def fleet(self, profile: str) -> str:
         """Text of a fleet.yml for all nodes of this lab, with a profile of that name."""
@@ -180,16 +176,28 @@ class Lab(AbstractContextManager["Lab"]):
         for name in wanted:
             if _valid(name, "node") in taken:
                 raise InvalidInput(f"lab '{self.name}' has a node '{name}' already", do="choose another name")
+            taken.add(name)
         return list(wanted)
+
+    def _planned(self, name: str, base: Image, gpu: str | None) -> Node:
+        return Node(name, base.os, gpu, "", tuple(map(str, base.layers)), self.folder / "nodes" / name)
 
     def _boot(self, fresh: list[Node], prepare: Sequence[Callable[[Path], None]]) -> list[Node]:
         ports = read_archive().ports()
+        identity.make_key(self.identity_file, f"gpuprov-lab-{self.name}")
         public_key = self.identity_file.with_suffix(".pub").read_text()
         nodes = _side_by_side(lambda node: node.make(public_key, ports, prepare), fresh)
         _side_by_side(Node.await_ssh, nodes)
         nodes = [node.completed() for node in nodes]
         self._write_known_hosts()
         return nodes
+
+    def _tidy(self) -> None:
+        """Leave the files of a lab as its nodes need them, which is not at all once there are none."""
+        if self.nodes():
+            self._write_known_hosts()
+        else:
+            remove_tree(self.folder)
 
     def _write_known_hosts(self) -> None:
         lines = [f"{node.address} {identity.host_key(node.root)}\n" for node in self.nodes()]

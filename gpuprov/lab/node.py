@@ -215,7 +215,7 @@ class Node:
         self._mark(off=True)
         if self.running:
             engine.shut_down(self.machine)
-        engine.kill(self.machine)
+        engine.kill(self.machine, self.root)
 
     def reboot(self, *, wait: bool = True) -> None:
         """Have the node restart itself; with `wait`, until it answers SSH in its next boot.
@@ -266,7 +266,7 @@ class Node:
 
     def destroy(self) -> None:
         """Remove the node, or whatever a killed run left of it; its downloaded packages are kept."""
-        engine.kill(self.machine)
+        engine.kill(self.machine, self.root)
         harvest(self.upper)
         engine.unmount_below(self.folder)
         if self.address:

@@ -32,8 +32,7 @@ def traces(lab: Lab) -> list[str]:
 
 def supervisor(node: Node) -> int:
     """Process id of the loop that starts a node again."""
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in engine.processes(node.machine)}
-    return next(pid for pid, words in commands.items() if f"gpuprov-lab-{node.machine}" in words)
+    return int(subprocess.check_output(["pgrep", "-o", "-f", f"gpuprov-lab-{node.machine}"]))
 
 
 def table() -> bool:
@@ -192,6 +191,7 @@ def test_nodes_can_be_unlike_a_fresh_server(lab: Lab) -> None:
     ("arguments", "told"),
     [
         ({"os": "debian11"}, "no lab image is called 'debian11'"),
+        ({"gpu": "abacus"}, "no simulated machine is called 'abacus'"),
         ({"names": ["No_Good"]}, "'No_Good' cannot name a node"),
     ],
 )
@@ -200,3 +200,4 @@ def test_mistakes_are_told_in_a_line(lab: Lab, arguments: dict[str, str], told: 
         lab.up(1, **arguments)
     with pytest.raises(InvalidInput, match="has no node 'node1'"):
         lab.down(["node1"])
+    assert traces(lab) == []
