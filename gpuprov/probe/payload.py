@@ -2,7 +2,7 @@
 
 The command is a few words of POSIX shell that find a Python and root's rights; the program itself,
 compressed, follows on standard input: nothing is written to the node, and no limit on the length of a command
-applies. The answer stands between two marks with a nonce, a length and a checksum: banners of a login shell
+applies. The answer stands behind a mark with a nonce, its length and its checksum: banners of a login shell
 before and after it do not matter, and half an answer is seen to be half.
 """
 
@@ -66,10 +66,6 @@ class Payload:
     stdin: bytes
     nonce: str
 
-    def complete(self, stdout: bytes) -> bool:
-        """Whether the answer has come to its end; what follows need not be waited for."""
-        return f"<<gpuprov {self.nonce} end>>".encode() in stdout[-4096:]
-
     def answer(self, stdout: bytes, stderr: bytes = b"") -> dict[str, Any]:
         """The document in what came back; see `parse_answer`."""
         return parse_answer(stdout, self.nonce, stderr)
@@ -82,12 +78,12 @@ _BOOTSTRAP = """\
 for p in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/python3; do
  p=$(command -v "$p") && break; done
 if [ -z "$p" ]; then echo "<<gpuprov NONCE no-python>>"; exit 127; fi
-s=; if [ "$(id -u)" != 0 ]; then SUDO; fi
-exec $s "$p" -IBS -c "import sys,zlib,base64;\
+set --; if [ "$(id -u)" != 0 ]; then SUDO; fi
+exec "$@" "$p" -IBS -c "import sys,zlib,base64;\
 exec(zlib.decompress(base64.b64decode(next(l for l in sys.stdin.buffer if len(l)>999))))"
 """
-_SUDO_IF_ALLOWED = 'if sudo -n true 2>/dev/null; then s="sudo -n --"; fi'
-_SUDO_ASKED = 's="sudo -S -p , --"'
+_SUDO_IF_ALLOWED = "if sudo -n true </dev/null >/dev/null 2>&1; then set -- sudo -n --; fi"
+_SUDO_ASKED = 'set -- sudo -S -p "" --'
 _NO_SUDO = ":"
 
 
@@ -133,11 +129,12 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
         raise NodeFailed(f"the node printed {len(stdout)} bytes", expected=f"at most {ANSWER_LIMIT}")
     if f"<<gpuprov {nonce} no-python>>".encode() in stdout:
         raise NodeFailed("no Python 3 on the node", do="install python3 there; 3.6 or later is enough")
-    begin = re.search(rb"<<gpuprov ([0-9a-f]+) (\d{1,9}) ([0-9a-f]{64})>>\r?\n", stdout)
-    if begin is None:
+    marks = {mark[1].decode(): mark for mark in _MARK.finditer(stdout)}
+    if not marks:
         raise NodeFailed(f"no answer from the probe{_last_words(stdout, stderr)}")
-    if begin[1].decode() != nonce:
+    if nonce not in marks:
         raise NodeFailed("an answer to another question", expected=f"nonce {nonce}")
+    begin = marks[nonce]
     size = int(begin[2])
     body = stdout[begin.end() : begin.end() + size]
     if len(body) < size:
@@ -147,6 +144,9 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
             "the answer is damaged: its checksum differs", do="is something printing on that login?"
         )
     return _unpack(body)
+
+
+_MARK = re.compile(rb"<<gpuprov ([0-9a-f]{16}) (\d{1,9}) ([0-9a-f]{64})>>\r?\n")
 
 
 def _unpack(body: bytes) -> dict[str, Any]:

@@ -22,8 +22,7 @@ def main(parameters: "Values") -> None:
     answer = json.dumps(collect(parameters), ensure_ascii=True, sort_keys=True)
     body = base64.b64encode(zlib.compress(answer.encode("ascii"), 6))
     frame = f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
-    end = f"\n<<gpuprov {nonce} end>>\n"
-    sys.stdout.buffer.write(frame.encode("ascii") + body + end.encode("ascii"))
+    sys.stdout.buffer.write(frame.encode("ascii") + body + b"\n")
     sys.stdout.buffer.flush()
     os._exit(0)
 

@@ -51,13 +51,8 @@ def ask(parameters: Parameters, shell: str = "/bin/sh", before: str = "", after:
 
 def frame(document: bytes, nonce: str = NONCE) -> bytes:
     body = base64.b64encode(zlib.compress(document))
-    return b"<<gpuprov %s %d %s>>\n%s\n<<gpuprov %s end>>\n" % (
-        nonce.encode(),
-        len(body),
-        hashlib.sha256(body).hexdigest().encode(),
-        body,
-        nonce.encode(),
-    )
+    mark = f"<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
+    return mark.encode() + body + b"\n"
 
 
 def test_this_machine_answers() -> None:
@@ -195,17 +190,15 @@ def test_what_is_no_answer(stdout: bytes, said: str) -> None:
         parse_answer(stdout, NONCE)
 
 
+def test_marks_of_others_are_passed_over() -> None:
+    others = frame(b'{"a": 1}', "fedcba9876543210")
+    assert parse_answer(others + frame(b'{"b": 2}') + others, NONCE) == {"b": 2}
+
+
 def test_control_characters_of_a_node_do_not_reach_the_terminal() -> None:
     with pytest.raises(NodeFailed) as failed:
         parse_answer(b"", NONCE, stderr=b"\x1b[31mred\x07\n")
     assert str(failed.value) == "no answer from the probe: [31mred"
-
-
-def test_completeness_is_known_without_waiting_for_the_end() -> None:
-    payload = build(Parameters())
-    whole = frame(b"{}", payload.nonce)
-    assert payload.complete(whole + b"bye")
-    assert not payload.complete(whole[:-8])
 
 
 @pytest.mark.parametrize("name", MODULES)
