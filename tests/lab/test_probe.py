@@ -15,6 +15,7 @@ from gpuprov.probe.collect import collect
 from gpuprov.probe.payload import Parameters
 from gpuprov.transport import Target, fan_out
 
+BANNER = 'head -c 1000000 /dev/zero | tr "\\\\0" x; echo; echo "<<gpuprov 00 9 00>>"'
 PASSWORD = "correct horse"  # noqa: S105
 
 
@@ -141,8 +142,7 @@ def test_a_hanging_nvidia_smi_delays_nobody(mended: Node) -> None:
     [
         pytest.param("mount -t tmpfs -o noexec tmpfs /tmp; echo 'umount /tmp' >> /undo", id="noexec /tmp"),
         pytest.param(
-            "cp /root/.bashrc /b; echo 'mv /b /root/.bashrc' >> /undo; "
-            'sed -i \'1i head -c 1000000 /dev/zero | tr "\\\\0" x; echo; echo "<<gpuprov 0 9>>"\' /root/.bashrc',
+            f"cp /root/.bashrc /b; echo 'mv /b /root/.bashrc' >> /undo; sed -i '1i {BANNER}' /root/.bashrc",
             id="a banner of 1 MB",
         ),
         pytest.param("chsh -s /bin/dash; echo 'chsh -s /bin/bash' >> /undo", id="another login shell"),

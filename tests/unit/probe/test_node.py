@@ -148,6 +148,13 @@ def test_a_failed_command_says_why(script: str, said: str) -> None:
         base.run("sh", "-c", script, seconds=0.5)
 
 
+def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "OUTPUT_LIMIT", 1000)
+    assert len(base.run("head", "-c", "1000", "/dev/zero")) == 1000
+    with pytest.raises(base.Failed, match="head answered more than 1000 bytes"):
+        base.run("head", "-c", "1001", "/dev/zero")
+
+
 def test_a_program_that_is_not_there() -> None:
     with pytest.raises(base.Failed, match="no-such-program is not installed"):
         base.run("no-such-program")
