@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from gpuprov.cli.group import run
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.facts import Facts
 from gpuprov.lab import Lab, Node
@@ -67,6 +70,18 @@ def test_a_fresh_node(node: Node) -> None:
     assert facts.state.package_manager_busy is None
     assert not facts.state.reboot_required
     assert facts.seconds < 5
+
+
+def test_facts_on_the_command_line(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = ["-i", str(node.lab_folder / "id_ed25519"), "--known-hosts", str(node.lab_folder / "known_hosts")]
+    assert run(["facts", f"root@{node.address}:22", *keys, "-o", "json"]) == 0
+    facts = Facts.from_answer(json.loads(capsys.readouterr().out))
+    assert facts.boot_id == node.boot_id()
+    assert run(["facts", node.address, "-i", str(tmp_path / "absent")]) == 2
+    assert "absent does not exist" in capsys.readouterr().err
 
 
 def test_what_was_done_to_a_node_is_seen(mended: Node) -> None:

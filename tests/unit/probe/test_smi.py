@@ -59,6 +59,13 @@ def test_every_layout_gives_the_same_facts(layout: Layout) -> None:
     assert second.active_throttle_reasons == ("sw_power_cap",)
 
 
+def test_a_version_that_only_points_to_its_new_name() -> None:
+    pointing = '<driver_version>Deprecated, see "KMD version" instead</driver_version>'
+    text = document(NEWEST, gpu(NEWEST)).replace("<kmd_version>", f"{pointing}\n\t<kmd_version>")
+    head, rest = text.split("<driver_version>610", 1)
+    assert parse_smi(head + rest.split("</driver_version>", 1)[1]).driver_version == "610.57.04"
+
+
 @pytest.mark.parametrize("nothing", ["N/A", "[N/A]", "[Not Supported]", "Not Supported", ""])
 def test_no_value_is_none_and_no_problem(nothing: str) -> None:
     smi = parse_smi(document(NEWEST, gpu(NEWEST, persistence_mode=nothing, current_ecc=nothing)))
