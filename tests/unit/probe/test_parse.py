@@ -29,6 +29,20 @@ def test_memory(text: str, expected: int | None) -> None:
     assert values.mebibytes(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Enabled", True),
+        ("Off", False),
+        ("Enabled [Deprecated; will be removed in CUDA 14.0]", True),
+        ("Requested functionality has been deprecated", None),
+        ("ERR!", None),
+    ],
+)
+def test_switches(text: str, expected: bool | None) -> None:
+    assert values.switch(text) is expected
+
+
 def test_os_release() -> None:
     rocky = 'NAME="Rocky Linux"\nVERSION_ID="8.10"\nID="rocky"\nID_LIKE="rhel centos fedora"\n'
     found = system.parse_os_release(rocky)
