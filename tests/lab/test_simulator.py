@@ -12,7 +12,8 @@ import pytest
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
 
-PACKAGES = "nvidia-smi nvidia-persistenced nvidia-kernel-support"
+# libcuda1 makes Debian choose the alternative that brings the blacklist of nouveau.
+PACKAGES = "nvidia-smi nvidia-persistenced nvidia-kernel-support libcuda1"
 SOURCES = "/etc/apt/sources.list.d/debian.sources"
 ADD_COMPONENTS = f"sed -i 's/^Components:.*/Components: main contrib non-free/' {SOURCES}"
 INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends"

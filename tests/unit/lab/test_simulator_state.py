@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -219,8 +220,22 @@ def test_faults_come_and_go(driven: Driven) -> None:
     node.call("gpuprov-sim", "mend")
     node.call("gpuprov-sim", "fault", "no-devices")
     assert node.smi("-L").text == "No devices found.\n"
+    node.call("gpuprov-sim", "fault", "mismatch")
+    assert node.smi().status == 18
     node.reboot()
     assert node.smi().status == 0
+
+
+def test_a_hanging_driver_never_answers(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = driven("t4x1")
+    node.call("gpuprov-sim", "fault", "hang")
+
+    def patience_ends(seconds: float) -> None:
+        raise TimeoutError(seconds)
+
+    monkeypatch.setattr(time, "sleep", patience_ends)
+    with pytest.raises(TimeoutError):
+        node.smi("-L")
 
 
 def test_eight_gpus_wait_for_the_fabric_manager(driven: Driven) -> None:
