@@ -164,6 +164,8 @@ def _packages_file(
     only).
     """
     by_hash = release.get("Acquire-By-Hash") == "yes"
+    if listed.get(part, (None, ""))[0] == 0:
+        return ""
     forms = [part + suffix for suffix in UNPACK if part + suffix in listed]
     for name in forms:
         size, sha256 = listed[name]

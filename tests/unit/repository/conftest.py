@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,38 +13,9 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror import rpm as mirror_rpm
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.repository.apt import open_apt
 from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Index
-from gpuprov.repository.rpm import open_rpm
 
-
-@dataclass(frozen=True)
-class Suite:
-    """An apt suite `stable` with the component main."""
-
-    root: Path
-    keyring: bytes
-    fetcher: Fetcher
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "dists/stable"
-
-    @property
-    def packages(self) -> Path:
-        return self.folder / "main/binary-amd64"
-
-    def open(self, **changes: object) -> Index:
-        asked = {
-            "url": self.root.as_uri(),
-            "suite": "stable",
-            "components": ["main"],
-            "architecture": "amd64",
-            "keyring": self.keyring,
-            "fetcher": self.fetcher,
-        }
-        return open_apt(**(asked | changes))  # type: ignore[arg-type]
+from .built import RpmRepository, Suite
 
 
 @pytest.fixture(scope="session")
@@ -69,16 +39,6 @@ def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog, key: Sign
 @pytest.fixture
 def fetcher(tmp_path: Path) -> Fetcher:
     return Fetcher(cache=tmp_path / "cache", attempts=2, pause=0.0, timeout=5.0)
-
-
-@pytest.fixture
-def spec() -> Callable[..., PackageSpec]:
-    """Package specs with a word for each relation: `spec("b", "1-1", Depends="a")`."""
-
-    def make(name: str, version: str, architecture: str = "amd64", **relations: str) -> PackageSpec:
-        return PackageSpec(name, version, architecture, relations=relations)
-
-    return make
 
 
 @pytest.fixture
@@ -108,31 +68,9 @@ def rebuild(suite: Suite, key: SigningKey) -> Callable[..., Suite]:
         for name in ("InRelease", "Release.gpg"):
             (suite.folder / name).unlink(missing_ok=True)
         mirror_apt.sign_release(suite.folder, text, signer)
-        return replace(suite)
+        return suite
 
     return build
-
-
-@dataclass(frozen=True)
-class RpmRepository:
-    """An rpm repository in a folder."""
-
-    root: Path
-    keyring: bytes
-    fetcher: Fetcher
-
-    @property
-    def repodata(self) -> Path:
-        return self.root / "repodata"
-
-    def open(self, **changes: object) -> Index:
-        asked = {
-            "url": self.root.as_uri(),
-            "arch": "x86_64",
-            "keyring": self.keyring,
-            "fetcher": self.fetcher,
-        }
-        return open_rpm(**(asked | changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture

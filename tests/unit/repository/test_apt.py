@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
-from conftest import Suite
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
+from gpuprov.lab.mirror import apt as mirror_apt
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.repository.apt import open_apt
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Relation
+
+from .built import Suite
 
 Rebuild = Callable[..., Suite]
 
@@ -96,6 +99,14 @@ def test_named_file_gone(suite: Suite) -> None:
     said = complaint(suite, Refused)
     assert "main/binary-amd64/Packages.xz is named by the Release file and is gone (404)" in said
     assert "half synced" in said
+
+
+def test_empty_component_need_not_be_there(tmp_path: Path, key: SigningKey, fetcher: Fetcher) -> None:
+    """As Debian's security suites often are, and as apt keeps no file of them."""
+    mirror_apt.build_suite(tmp_path, "stable", {"main": []}, "amd64", key)
+    shutil.rmtree(tmp_path / "dists/stable/main")
+    index = open_apt(tmp_path.as_uri(), "stable", ["main"], "amd64", key.binary(), fetcher=fetcher)
+    assert index.names() == set()
 
 
 def test_wrong_checksum(suite: Suite) -> None:

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable
 
 import pytest
-from conftest import RpmRepository
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.lab.mirror import nvidia
@@ -17,6 +16,8 @@ from gpuprov.repository import sources
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Relation
 from gpuprov.repository.rpm import with_streams
+
+from .built import RpmRepository
 
 
 def complaint(rpms: RpmRepository, kind: type[GpuprovError], /, **changes: object) -> str:

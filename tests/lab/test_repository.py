@@ -1,0 +1,227 @@
+"""Repositories as the real package managers see them: Debian's archive by apt, the mirror by apt and dnf.
+
+Needs Debian's packages dnf and zstd; fetches Debian's indexes by apt itself, from this machine's own sources.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuprov.catalog import Catalog, load
+from gpuprov.lab.archive import KEYRING, read_archive
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov.repository import sources
+from gpuprov.repository.apt import open_apt, unpack
+from gpuprov.repository.closure import closure, closure_packages
+from gpuprov.repository.fetch import Fetcher
+from gpuprov.repository.index import Index
+from gpuprov.repository.rpm import with_streams
+
+COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
+FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]
+"""Names of binary or source packages that move with Debian's driver."""
+HEADLESS = (
+    "nvidia-kernel-dkms",
+    "nvidia-smi",
+    "libcuda1",
+    "libnvidia-ml1",
+    "libnvidia-ptxjitcompiler1",
+    "libnvidia-cfg1",
+    "libnvcuvid1",
+    "libnvidia-encode1",
+    "nvidia-opencl-icd",
+    "nvidia-modprobe",
+    "nvidia-persistenced",
+)
+
+
+APT_CONF = """\
+Dir::State "{folder}"; Dir::State::status "{folder}/status"; Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}/cache"; Dir::Etc::SourceList "{folder}/list.sources"; Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Parts "/dev/null"; Dir::Etc::Preferences "/dev/null"; Dir::Etc::PreferencesParts "/dev/null";
+Acquire::Languages "none"; Acquire::GzipIndexes "false"; APT::Sandbox::User "root";
+"""
+ROOT_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Apt:
+    """apt-get with a state of its own: other sources, nothing installed."""
+
+    folder: Path
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["apt-get", "-q", *arguments],
+            env={"PATH": ROOT_PATH, "LC_ALL": "C", "APT_CONFIG": str(self.folder / "apt.conf")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def picks(self, *wanted: str) -> dict[str, str]:
+        """What it would install, without recommended packages: name -> version."""
+        said = self.run("-s", "--no-install-recommends", "install", *wanted)
+        return dict(re.findall(r"^Inst (\S+) \((\S+) ", said, re.MULTILINE))
+
+    def as_mirror(self) -> Path:
+        """What it fetched, laid out as the archive has it; apt writes a URL's slashes as underscores."""
+        root = self.folder / "mirror"
+        for fetched in (self.folder / "lists").glob("*_dists_*"):
+            place, _, path = fetched.name.partition("_dists_")
+            target = root / place.rpartition("_")[2] / "dists" / path.replace("_", "/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(fetched.read_bytes())
+        return root
+
+
+@pytest.fixture(scope="module")
+def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Apt]:
+    def make(entries: str) -> Apt:
+        folder = tmp_path_factory.mktemp("apt")
+        folder.chmod(0o755)
+        for name in ("lists/partial", "cache/archives/partial"):
+            (folder / name).mkdir(parents=True)
+        (folder / "status").touch()
+        (folder / "list.sources").write_text(entries)
+        (folder / "apt.conf").write_text(APT_CONF.format(folder=folder) + read_archive().settings)
+        apt = Apt(folder)
+        apt.run("update")
+        return apt
+
+    return make
+
+
+def archive_sources(codename: str) -> str:
+    return read_archive().sources(codename).replace("Components: main", f"Components: {' '.join(COMPONENTS)}")
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def debian(request: pytest.FixtureRequest, private_apt: Callable[[str], Apt]) -> tuple[str, Apt, Index]:
+    """A release of Debian: by its own apt, and by our index, signatures checked."""
+    codename: str = request.param
+    apt = private_apt(archive_sources(codename))
+    mirror = apt.as_mirror()
+    suites = (("debian", codename), ("debian-security", f"{codename}-security"))
+    first, second = (
+        open_apt((mirror / place).as_uri(), suite, COMPONENTS, "amd64", Path(KEYRING), fetcher=Fetcher())
+        for place, suite in suites
+    )
+    return codename, apt, first.union(second)
+
+
+@pytest.mark.parametrize("roots", [("nvidia-driver",), HEADLESS, ("nvidia-driver", "nvidia-settings")])
+def test_closure_is_what_apt_picks(debian: tuple[str, Apt, Index], roots: tuple[str, ...]) -> None:
+    _, apt, index = debian
+    ours = closure(index, dict.fromkeys(roots), FAMILY)
+    pattern = re.compile("|".join(FAMILY))
+    theirs = {
+        name: version
+        for name, version in apt.picks(*roots).items()
+        if pattern.fullmatch(name) or pattern.fullmatch(index.exact(name, version).source)
+    }
+    assert ours == theirs
+
+
+def test_bookworm_has_one_535_driver(debian: tuple[str, Apt, Index]) -> None:
+    codename, _, index = debian
+    versions = {"bookworm": "535.309.01", "trixie": "550.163.01"}
+    found = closure_packages(index, dict.fromkeys(("nvidia-driver", *HEADLESS)), FAMILY)
+    drivers = {package.version for package in found.values() if package.source == "nvidia-graphics-drivers"}
+    assert {index.order.upstream(version) for version in drivers} == {versions[codename]}
+    assert len(drivers) == 1
+    assert len(found) > 30
+
+
+def test_older_driver_by_name_is_whole(debian: tuple[str, Apt, Index]) -> None:
+    """A downgrade names every package, so that apt goes back with all of them."""
+    _, apt, index = debian
+    oldest = index.order.upstream(index.versions("nvidia-driver")[-1].version)
+    found = closure(index, {"nvidia-driver": oldest}, FAMILY)
+    picked = apt.picks(*(f"{name}={version}" for name, version in found.items()))
+    assert {name: picked[name] for name in found} == found
+    assert index.order.upstream(found["nvidia-kernel-dkms"]) == oldest
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog) -> nvidia.Mirror:
+    """NVIDIA's repositories, with the one package that they take from EPEL."""
+
+    def with_dkms(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+        return [*specs, PackageSpec("dkms", "3.2.2-1", "noarch")] if folder.startswith("rhel") else specs
+
+    root = tmp_path_factory.mktemp("mirror")
+    root.chmod(0o755)
+    return nvidia.build(root, catalog, ["ubuntu24.04", "debian12", "rhel9"], change=with_dkms)
+
+
+@pytest.mark.parametrize(
+    ("folder", "root", "driver"),
+    [
+        ("ubuntu2404", "nvidia-open-570", "570.195.03"),
+        ("ubuntu2404", "nvidia-open", "595.71.05"),
+        ("debian12", "nvidia-open", "580.95.05"),
+    ],
+)
+def test_apt_installs_the_mirrors_closure_whole(
+    private_apt: Callable[[str], Apt], mirror: nvidia.Mirror, folder: str, root: str, driver: str
+) -> None:
+    spec = sources.nvidia(mirror.cuda(), folder, "x86_64", "apt", mirror.key)
+    keyring = mirror.key.with_suffix(".gpg")
+    entry = f"\nTypes: deb\nURIs: {spec.url}\nSuites: /\nSigned-By: {keyring}\n"
+    apt = private_apt(archive_sources("bookworm") + entry)
+    index = spec.open("x86_64")
+    found = closure(index, {root: driver}, [".*nvidia.*", "libcuda.*", "libnvcuvid1", "libxnvctrl0"])
+    picked = apt.picks(*(f"{name}={version}" for name, version in found.items()))
+    from_mirror = {name: version for name, version in picked.items() if index.versions(name)}
+    assert from_mirror == found
+    assert {index.order.upstream(version) for version in found.values()} == {driver}
+
+
+def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
+    private_apt: Callable[[str], Apt], mirror: nvidia.Mirror
+) -> None:
+    """Why the lock names the whole closure: nvidia-open asks for nvidia-driver-open with >=."""
+    spec = sources.nvidia(mirror.cuda(), "ubuntu2404", "x86_64", "apt", mirror.key)
+    entry = f"\nTypes: deb\nURIs: {spec.url}\nSuites: /\nSigned-By: {mirror.key.with_suffix('.gpg')}\n"
+    apt = private_apt(read_archive().sources("bookworm") + entry)
+    assert apt.picks("nvidia-open=595.71.05-1ubuntu1")["nvidia-driver-open"] == "615.71.09-2ubuntu1"
+
+
+def test_dnf_installs_the_mirrors_closure_whole(mirror: nvidia.Mirror, tmp_path: Path) -> None:
+    """Stubs written in Python, a stream enabled, exact versions: the real dnf and rpm take them."""
+    spec = sources.nvidia(mirror.cuda(), "rhel9", "x86_64", "rpm", mirror.key)
+    index = with_streams(spec.open("x86_64"), "nvidia-driver:580-open")
+    roots = ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-fabricmanager")
+    found = closure(index, dict.fromkeys(roots, "580.126.16"), [".*nvidia.*"])
+    (tmp_path / "cuda.repo").write_text(f"[cuda]\nname=cuda\nbaseurl={spec.url}\nenabled=1\ngpgcheck=0\n")
+    root = tmp_path / "root"
+    dnf = ["dnf", "-q", "-y", f"--installroot={root}", f"--setopt=reposdir={tmp_path}", "--releasever=9"]
+    dnf += [f"--setopt=cachedir={tmp_path}/cache", "--setopt=module_platform_id=platform:el9"]
+    output_of(*dnf, "module", "enable", "nvidia-driver:580-open")
+    output_of(*dnf, "install", *(f"{name}-{version}" for name, version in found.items()))
+    listed = output_of("rpm", "--root", str(root), "-qa", "--qf", "%{NAME} %{EVR}\\n")
+    assert dict(line.split(" ") for line in listed.splitlines()) == {**found, "dkms": "3.2.2-1"}
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_zstandard() -> None:
+    packed = subprocess.run(["zstd", "-cq"], input=b"plain", capture_output=True, check=True).stdout
+    assert unpack(packed, ".zst", "primary.xml.zst") == b"plain"
