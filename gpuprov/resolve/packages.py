@@ -42,6 +42,9 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
     parts = [("driver", home, "driver")]
     if draft.fabricmanager:
         parts.append(("fabricmanager", home, "fabricmanager"))
+    if (
+        draft.fabricmanager and home == "nvidia"
+    ):  # telemetry has the driver's exact version: one repository for both
         telemetry = ("nvsdm", "nvlsm") if fabric.needs_nvlsm(case.gpus) else ("nscq",)
         parts += [(name, "nvidia", name) for name in telemetry]
     if fabric.needs_imex(case.gpus):

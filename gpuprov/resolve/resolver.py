@@ -84,7 +84,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         value = getattr(draft, name)
         return str(value) if value is not None else ABSENT if name in case.absent else None
 
-    switched = draft.fabricmanager is not None
+    switched = draft.fabricmanager is not None and draft.repository == "nvidia"
     nvlink5 = switched and fabric.needs_nvlsm(case.gpus)
     nccl = f"{draft.nccl}+cuda{draft.nccl_build}" if draft.nccl and draft.nccl_build else text("nccl")
     return Stack(

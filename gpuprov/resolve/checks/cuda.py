@@ -162,13 +162,6 @@ def compat_package(case: Case, draft: Draft) -> Findings:
         yield warning(
             case, "forward-compat-known", f"{name} is not in the forward-compatibility matrix", _COMPAT
         )
-    elif branch in row.refused_branches:
-        yield violation(
-            case,
-            "forward-compat-branch",
-            f"{name} must not be on a host with driver branch {branch}",
-            _COMPAT,
-        )
     elif draft.branch and draft.branch.type == "NFB" and branch not in row.native_branches:
         text = f"{name}: forward compatibility is not supported on the new-feature branch {branch}"
         yield violation(case, "forward-compat-branch", text, _COMPAT)

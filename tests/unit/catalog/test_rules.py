@@ -194,3 +194,5 @@ def test_every_end_of_life_is_a_month_and_judged_on_the_catalog_s_day() -> None:
     assert {450, 470, 535, 550, 570, 610} <= over
     assert not {580, 595, 615} & over
     assert not any(driver.end_of_life(branch, "2019-01-01") for branch in CATALOG.branches.values())
+    last_month = CATALOG.branches[535].eol
+    assert not driver.end_of_life(CATALOG.branches[535], f"{last_month}-30")

@@ -116,6 +116,23 @@ def test_a_minor_stands_for_its_newest_release_that_is_native(cuda: str, driver:
     assert answer(A100, cuda=cuda, driver=driver).stack.cuda == exact
 
 
+@pytest.mark.parametrize(
+    ("gpu", "driver", "module"),
+    [(A100, "550", "proprietary"), (A100, "570", "open"), (V100, "570", "proprietary")],
+)
+def test_modules_are_open_from_560_on_where_the_gpu_allows(gpu: str, driver: str, module: str) -> None:
+    assert answer(gpu, driver=driver).stack.module == module
+
+
+def test_a_toolkit_seen_in_the_repository_beats_a_newer_one_that_nobody_saw() -> None:
+    assert answer(A100, "debian11", driver="570").stack.cuda == "12.6.3"
+
+
+def test_a_group_of_releases_stands_for_its_newest_with_a_build() -> None:
+    assert answer(A100, cuda="11.8", cudnn="8.9").stack.cudnn == "8.9.6.50"
+    assert answer(A100, cuda="12.4", cudnn="8.9").stack.cudnn == "8.9.7.29"
+
+
 def test_debian_distribution_takes_what_its_archive_holds() -> None:
     old = answer(A100, "debian12", repository="distribution")
     assert (old.stack.driver, old.stack.module) == ("535.309.01", "proprietary")
