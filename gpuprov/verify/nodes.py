@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
 
 AT_ONCE = 16  # threads that wait for nodes
+CLOSED_UNHEARD = "kex_exchange_identification"  # as ssh says it
+PAUSES_S = (0.5, 1.0, 2.0)
 
 
 @dataclass
@@ -39,11 +43,23 @@ class NodeUnderTest:
         return wanted(self.group)
 
     def connect(self) -> None:
-        """Open its shell; what went wrong is kept in `lost`."""
+        """Open its shell; what went wrong is kept in `lost`.
+
+        sshd closes connections unheard while too many are logging in (MaxStartups: a jump host, or many
+        names of one machine): those are tried again.
+        """
+        for pause_s in (0.0, *PAUSES_S):
+            time.sleep(pause_s * (1 + random.random()))  # noqa: S311
+            self.lost = self._open()
+            if CLOSED_UNHEARD not in str(self.lost):
+                return
+
+    def _open(self) -> GpuprovError | None:
         try:
             self.backend.shell.open()
         except GpuprovError as error:
-            self.lost = error
+            return error
+        return None
 
     def ask_ahead(self, commands: Iterable[str]) -> None:
         """Ask what is going to be asked, so that the answers are there; a broken connection is `lost`."""

@@ -1,0 +1,44 @@
+"""Connecting to nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nodes_on_paper import locked_group
+from testinfra.host import Host
+
+from gpuprov.errors import Unreachable
+from gpuprov.verify.nodes import PAUSES_S, NodeUnderTest, connect_all
+from gpuprov.verify.shell import Shell, ShellBackend
+
+
+def node_behind(script: str) -> NodeUnderTest:
+    backend = ShellBackend("node", Shell(["/bin/sh", "-c", script], timeout_s=10), budget_s=10)
+    return NodeUnderTest("node", locked_group("node"), backend, Host(backend))
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuprov.verify.nodes.PAUSES_S", [0.0 for _ in PAUSES_S])
+
+
+@pytest.mark.parametrize(("refusals", "lost"), [(3, False), (4, True)])
+def test_door_that_is_too_crowded_is_tried_again(tmp_path: Path, refusals: int, lost: bool) -> None:
+    tries = tmp_path / "tries"
+    node = node_behind(
+        f"echo x >> {tries}; [ $(wc -l < {tries}) -gt {refusals} ] && exec sh; "
+        "echo 'kex_exchange_identification: Connection closed by remote host' >&2; exit 255"
+    )
+    connect_all([node])
+    assert isinstance(node.lost, Unreachable) is lost
+    assert len(tries.read_text().split()) == 4
+    node.backend.shell.close()
+
+
+def test_door_that_is_shut_is_not(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    node = node_behind(f"echo x >> {tries}; echo 'Permission denied (publickey).' >&2; exit 255")
+    connect_all([node])
+    assert str(node.lost) == "Permission denied (publickey)."
+    assert len(tries.read_text().split()) == 1
