@@ -23,7 +23,7 @@ from debian.deb822 import Release as ReleaseFile
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.repository.signature import Keyring, verify_detached, verify_inline
+from gpuprov.repository.signature import Keyring, Keys, required_keys, verify_detached, verify_inline
 from gpuprov.repository.versions import DEB, Order
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
@@ -48,18 +48,18 @@ def open_apt(
         suite: `bookworm`, `bookworm-security`; ending in `/` for a flat repository (then no components).
         components: `["main", "non-free"]`.
         architecture: Debian's name: `amd64`, `arm64`.
-        keyring: the keys that may sign; None takes the repository unsigned (apt's `trusted=yes`).
+        keyring: the keys that may sign, or `unsigned` (apt's `trusted=yes`).
         now: the time to judge Valid-Until by; the clock's by default.
 
     Raises:
-        InvalidInput: no repository, suite, component or architecture of that name there.
+        InvalidInput: no key is known, or no repository, suite, component or architecture of that name there.
         Refused: signature, dates, sizes or checksums do not hold, or a named file is gone.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
     root = url.rstrip("/") + "/"
     base = root + suite.lstrip("/") if suite.endswith("/") else f"{root}dists/{suite}/"
-    release = _release(base, suite, keyring, fetcher)
+    release = _release(base, suite, required_keys(keyring, root), fetcher)
     _check_dates(release, base, now or datetime.now(UTC))
     listed = _listed(release, base)
     parts = _parts(release, suite, components, architecture, listed, base)
@@ -67,7 +67,7 @@ def open_apt(
     return Index(AptRecords(root.rstrip("/"), texts, architecture))
 
 
-def _release(base: str, suite: str, keyring: Keyring | None, fetcher: Fetcher) -> ReleaseFile:
+def _release(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> ReleaseFile:
     """The verified Release file: InRelease, or Release with Release.gpg."""
     text = fetcher.get(base + "InRelease")
     if text is not None:
@@ -80,7 +80,7 @@ def _release(base: str, suite: str, keyring: Keyring | None, fetcher: Fetcher) -
     return release
 
 
-def _release_beside_signature(base: str, suite: str, keyring: Keyring | None, fetcher: Fetcher) -> bytes:
+def _release_beside_signature(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> bytes:
     text = fetcher.get(base + "Release")
     if text is None:
         raise InvalidInput(

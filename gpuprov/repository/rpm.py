@@ -17,7 +17,7 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.repository.apt import UNPACK, unpack
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Index, Package, PackageList, Relation
-from gpuprov.repository.signature import Keyring, verify_detached
+from gpuprov.repository.signature import Keyring, Keys, required_keys, verify_detached
 from gpuprov.repository.versions import RPM
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
@@ -32,16 +32,16 @@ def open_rpm(url: str, arch: str, keyring: Keyring | None, *, fetcher: Fetcher |
     Args:
         url: the repository's root, the folder of `repodata`.
         arch: `x86_64` or `aarch64`.
-        keyring: the keys that may sign repomd.xml (dnf's `repo_gpgcheck`); None takes it unsigned.
+        keyring: the keys that may sign repomd.xml (dnf's `repo_gpgcheck`), or `unsigned`.
 
     Raises:
-        InvalidInput: no repository there.
+        InvalidInput: no key is known, or no repository is there.
         Refused: signature, sizes or checksums do not hold, or a named file is gone.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
     root = url.rstrip("/")
-    described = _repomd(root, keyring, fetcher)
+    described = _repomd(root, required_keys(keyring, root), fetcher)
     primary = _metadata(root, described, "primary", fetcher)
     if primary is None:
         raise InvalidInput(f"{root}/repodata/repomd.xml names no primary", expected="an rpm repository")
@@ -82,7 +82,7 @@ class _File:
     sha256: str
 
 
-def _repomd(root: str, keyring: Keyring | None, fetcher: Fetcher) -> dict[str, _File]:
+def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher) -> dict[str, _File]:
     name = f"{root}/repodata/repomd.xml"
     content = fetcher.get(name)
     if content is None:

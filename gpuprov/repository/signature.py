@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final, Literal
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 
@@ -21,8 +22,12 @@ WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 PUBLIC_KEY = 6
 """Tag of a primary key's packet (RFC 4880, section 4.3)."""
 
-Keyring = Path | bytes
+Keys = Path | bytes
 """A keyring file, or the keys themselves; binary or armored."""
+
+UNSIGNED: Final = "unsigned"
+Keyring = Keys | Literal["unsigned"]
+"""The keys that may sign a repository, or the word of somebody who takes it unsigned."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,21 @@ class _Verdict:
     do: str
 
 
-def verify_inline(text: bytes, keyring: Keyring, name: str) -> bytes:
+def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
+    """The keys to check with; None only where somebody said `unsigned`.
+
+    Raises:
+        InvalidInput: nobody said anything: an unknown key is no reason to check none.
+    """
+    if keyring is None:
+        raise InvalidInput(
+            f"no key is known for {url}",
+            do="name the repository's key file, or say `unsigned` to take it without a check",
+        )
+    return None if keyring == UNSIGNED else keyring
+
+
+def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
     """The signed text of a clear-signed file, such as InRelease.
 
     Raises:
@@ -48,7 +67,7 @@ def verify_inline(text: bytes, keyring: Keyring, name: str) -> bytes:
         return plain.read_bytes()
 
 
-def verify_detached(text: bytes, signature: bytes, keyring: Keyring, name: str) -> None:
+def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
     """Checks a file against a signature beside it (Release.gpg, repomd.xml.asc).
 
     Raises:
@@ -61,7 +80,7 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keyring, name: str) 
         _judge([str(detached), str(signed)], keyring, Path(folder), name)
 
 
-def _judge(arguments: list[str], keyring: Keyring, folder: Path, name: str) -> None:
+def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
     keys = folder / "keys.gpg"
     keys.write_bytes(_binary(keyring))
     command = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
@@ -129,11 +148,11 @@ def _expiry(said: dict[str, list[str]]) -> str:
     return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdigit() else ""
 
 
-def _label(keyring: Keyring) -> str:
+def _label(keyring: Keys) -> str:
     return str(keyring) if isinstance(keyring, Path) else "the keys given"
 
 
-def _binary(keyring: Keyring) -> bytes:
+def _binary(keyring: Keys) -> bytes:
     """Keys as gpgv reads them: every armored block decoded (RFC 4880, section 6.2)."""
     try:
         content = keyring.read_bytes() if isinstance(keyring, Path) else keyring
@@ -156,7 +175,7 @@ def _unarmor(block: str) -> bytes:
     return base64.b64decode(data, validate=True)
 
 
-def fingerprints(keyring: Keyring) -> list[str]:
+def fingerprints(keyring: Keys) -> list[str]:
     """Fingerprints of the primary keys in a keyring, 40 hexadecimal digits each, in capitals.
 
     The SHA-1 of a version 4 public-key packet (RFC 4880, sections 4.2 and 12.2): it names a key, as everybody

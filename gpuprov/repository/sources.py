@@ -7,6 +7,7 @@ facts.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from gpuprov.repository.apt import open_apt
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Index
 from gpuprov.repository.rpm import open_rpm
-from gpuprov.repository.signature import Keyring, fingerprints
+from gpuprov.repository.signature import UNSIGNED, Keyring, Keys, fingerprints
 
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
@@ -53,7 +54,7 @@ class RepositorySpec:
         url: root of the repository.
         suites: apt's suites; `/` for a flat repository. Empty for rpm.
         components: apt's components. Empty for a flat repository and for rpm.
-        keyring: keys that may sign; None only where somebody declared the repository trusted as it is.
+        keyring: keys that may sign, or `unsigned`; while None, the repository cannot be opened.
     """
 
     id: str
@@ -180,7 +181,7 @@ def archive(
     sources_codename: str,
     *,
     keyring: Path,
-    read_key: Callable[[str], Keyring] = Path,
+    read_key: Callable[[str], Keys] = Path,
 ) -> RepositorySpec:
     """A distribution's own archive, at the place where a machine takes it from.
 
@@ -222,31 +223,39 @@ def mirrored(
     return RepositorySpec(id, "apt", url.rstrip("/"), keyring, suites, tuple(components))
 
 
-def _keys(source: AptSource, keyring: Path, read_key: Callable[[str], Keyring]) -> Keyring | None:
+def _keys(source: AptSource, keyring: Path, read_key: Callable[[str], Keys]) -> Keyring:
     if source.trusted:
-        return None
+        return UNSIGNED
     if source.signed_by.startswith("-----BEGIN"):
         return source.signed_by.encode()
     return read_key(source.signed_by or str(keyring))
 
 
-def published_key(url: str, fingerprint: str, fetcher: Fetcher | None = None) -> bytes:
+def published_key(
+    url: str, *, fingerprint: str | None = None, sha256: str | None = None, fetcher: Fetcher | None = None
+) -> bytes:
     """A key that a repository publishes, taken only when it is the one that the catalog knows.
 
+    Args:
+        fingerprint: of the primary key.
+        sha256: of the armored text without its Version line, where no fingerprint is known.
+
     Raises:
-        Refused: it is gone, or its fingerprint is another.
+        Refused: it is gone, or another.
     """
     content = (fetcher or Fetcher()).get(url)
     if content is None:
         raise Refused(f"no key at {url}", do="name the repository's key file")
+    lines = [line for line in content.splitlines(keepends=True) if not line.startswith(b"Version:")]
+    digest = hashlib.sha256(b"".join(lines)).hexdigest()
     found = fingerprints(content)
-    if fingerprint.upper() not in found:
-        raise Refused(
-            f"the key at {url} has the fingerprint {', '.join(found) or 'of no key at all'}",
-            expected=fingerprint,
-            do="a rotated key is announced by its owner: check there, then name the key file",
-        )
-    return content
+    if (fingerprint and fingerprint.upper() in found) or (sha256 and sha256 == digest):
+        return content
+    raise Refused(
+        f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
+        expected=fingerprint or sha256 or "one that the catalog knows",
+        do="a rotated key is announced by its owner: check there, then name the key file",
+    )
 
 
 def key_from_deb(deb: bytes, name: str) -> bytes:

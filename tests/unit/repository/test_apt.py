@@ -19,6 +19,7 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.repository.apt import open_apt
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Relation
+from gpuprov.repository.signature import UNSIGNED
 
 from .built import Suite
 
@@ -77,7 +78,7 @@ def test_unsigned_is_taken_only_when_said(suite: Suite) -> None:
     (suite.folder / "InRelease").unlink()
     (suite.folder / "Release.gpg").unlink()
     assert "bears no signature" in complaint(suite, Refused)
-    assert suite.open(keyring=None).versions("tool")
+    assert suite.open(keyring=UNSIGNED).versions("tool")
 
 
 @pytest.mark.parametrize("left", [".xz", ".gz", ""])
@@ -164,7 +165,7 @@ def test_not_a_repository(suite: Suite) -> None:
 def test_page_of_a_portal_instead_of_release(suite: Suite) -> None:
     (suite.folder / "InRelease").write_bytes(b"<html>Please log in</html>")
     assert "bears no signature" in complaint(suite, Refused)
-    assert "has no Release file with SHA256 sums" in complaint(suite, InvalidInput, keyring=None)
+    assert "has no Release file with SHA256 sums" in complaint(suite, InvalidInput, keyring=UNSIGNED)
 
 
 def test_unknown_component_and_architecture(suite: Suite) -> None:
@@ -228,6 +229,11 @@ def test_text_before_the_signature_is_not_read(suite: Suite) -> None:
     target = suite.folder / "InRelease"
     target.write_bytes(b"Suite: forged\nSHA256:\n\n" + target.read_bytes())
     assert suite.open().versions("tool")
+
+
+def test_unknown_key_is_not_no_key(suite: Suite) -> None:
+    said = complaint(suite, InvalidInput, keyring=None)
+    assert said.startswith(f"no key is known for {suite.root.as_uri()}/; name the repository's key file")
 
 
 def test_armored_keyring(suite: Suite, key: SigningKey) -> None:

@@ -16,6 +16,7 @@ from gpuprov.repository import sources
 from gpuprov.repository.fetch import Fetcher
 from gpuprov.repository.index import Relation
 from gpuprov.repository.rpm import with_streams
+from gpuprov.repository.signature import UNSIGNED
 
 from .built import RpmRepository
 
@@ -72,7 +73,11 @@ def test_not_a_repository(rpms: RpmRepository) -> None:
 def test_no_signature(rpms: RpmRepository) -> None:
     (rpms.repodata / "repomd.xml.asc").unlink()
     assert "repomd.xml bears no signature" in complaint(rpms, Refused)
-    assert rpms.open(keyring=None).versions("tool")
+    assert rpms.open(keyring=UNSIGNED).versions("tool")
+
+
+def test_unknown_key_is_not_no_key(rpms: RpmRepository) -> None:
+    assert "no key is known for" in complaint(rpms, InvalidInput, keyring=None)
 
 
 def test_wrong_signature(rpms: RpmRepository) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_keys_of_a_node_are_read_by_the_caller() -> None:
 
 def test_trusted_and_embedded_keys() -> None:
     trusted = AptSource("http://a", "bookworm", ("main",), trusted=True)
-    assert archive("debian", "bookworm", [], [trusted], "bookworm", keyring=KEYRING).keyring is None
+    assert archive("debian", "bookworm", [], [trusted], "bookworm", keyring=KEYRING).keyring == "unsigned"
     embedded = AptSource("http://a", "bookworm", ("main",), "-----BEGIN PGP PUBLIC KEY BLOCK-----")
     found = archive("debian", "bookworm", [], [embedded], "bookworm", keyring=KEYRING)
     assert found.keyring == b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
@@ -147,11 +148,14 @@ def test_several_at_once(mirror: nvidia_mirror.Mirror, fetcher: Fetcher) -> None
 
 def test_key_that_the_repository_publishes(mirror: nvidia_mirror.Mirror, key: SigningKey) -> None:
     url = mirror.cuda().format(folder="debian12", arch="x86_64") + "3bf863cc.pub"
-    assert fingerprints(sources.published_key(url, key.fingerprint.lower())) == [key.fingerprint]
-    with pytest.raises(Refused, match=f"has the fingerprint {key.fingerprint}; expected EB69"):
-        sources.published_key(url, "EB693B3035CD5710E231E123A4B469963BF863CC")
+    assert sources.published_key(url, fingerprint=key.fingerprint.lower()) == key.public
+    assert sources.published_key(url, sha256=hashlib.sha256(key.public).hexdigest()) == key.public
+    with pytest.raises(Refused, match=f"has the fingerprint {key.fingerprint} .*; expected EB69"):
+        sources.published_key(url, fingerprint="EB693B3035CD5710E231E123A4B469963BF863CC")
+    with pytest.raises(Refused, match="expected one that the catalog knows"):
+        sources.published_key(url)
     with pytest.raises(Refused, match="no key at"):
-        sources.published_key(url + ".gone", key.fingerprint)
+        sources.published_key(url + ".gone", fingerprint=key.fingerprint)
 
 
 def test_key_from_a_keyring_package(mirror: nvidia_mirror.Mirror, key: SigningKey) -> None:
