@@ -29,7 +29,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     },
     "cudnn": {
         "releases": (r.Cudnn, "version"),
-        "builds": (r.BuildRange, "cuda_major"),
+        "builds": (r.BuildRange, "first"),
         "capability_floors": (r.CapabilityFloor, "after"),
     },
     "nccl": {

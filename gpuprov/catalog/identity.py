@@ -40,7 +40,10 @@ def find_gpu(catalog: Catalog, name: str) -> Gpu:
         InvalidInput: the name fits no GPU of the catalog, or several; lists the candidates.
     """
     index = _gpu_index(catalog)
-    found = index.get(name.strip().lower()) or index.get(_plain(name)) or _by_pci(index, name.strip().lower())
+    said, plain = name.strip().lower(), _plain(name)
+    found = (
+        index.get(said) or index.get(plain) or _by_pci(index, said) or index.get(plain.replace(" ", ""), ())
+    )
     if len(found) == 1:
         return found[0]
     if found:
@@ -71,7 +74,8 @@ def _keys(gpu: Gpu) -> Iterable[str]:
     names = [gpu.id, gpu.nvidia_smi_name, *gpu.aliases]
     if bracket := re.search(r"\[(.+)\]", gpu.pci_ids_name or ""):
         names.append(bracket[1])
-    yield from {_plain(name) for name in names} | {gpu.nvidia_smi_name.lower()}
+    plain = {_plain(name) for name in names}
+    yield from plain | {name.replace(" ", "") for name in plain} | {gpu.nvidia_smi_name.lower()}
     for device in gpu.pci_device_ids:
         yield f"pci {device.lower()}"
         if gpu.pci_subsystem_example:

@@ -16,7 +16,7 @@ class Chooser:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._catalog = case.catalog
-        self._newest_cudnn: dict[int, Version | None] = {}
+        self._cudnn_by_major: dict[int, list[Version]] = {}
 
     def complete(self, draft: Draft) -> Draft:
         """The draft with every open component chosen; a component that nothing fits stays None."""
@@ -100,22 +100,23 @@ class Chooser:
             built = [record for record in releases if draft.cuda and _built_for(record, draft.cuda.major)]
             draft.cudnn = (built or releases)[-1].version if releases else stated
         elif draft.cuda is not None and "cudnn" not in self._case.absent and self._served:
-            floor = libraries.cudnn_min_driver(self._catalog, draft.cuda.major)
-            if floor is None or draft.driver >= floor or draft.compat is not None:
-                draft.choose(cudnn=self._cudnn_for(draft.cuda.major))
+            for cudnn in self._fitting_cudnn(draft.cuda.major):
+                floor = libraries.cudnn_min_driver(self._catalog, cudnn, draft.cuda.major)
+                if floor is None or draft.driver >= floor or draft.compat is not None:
+                    draft.choose(cudnn=cudnn)
+                    return
 
-    def _cudnn_for(self, cuda_major: int) -> Version | None:
-        """The newest release with a build for the CUDA major and code for every GPU."""
-        if cuda_major not in self._newest_cudnn:
-            fitting = (
+    def _fitting_cudnn(self, cuda_major: int) -> list[Version]:
+        """Releases with a build for the CUDA major and code for every GPU, newest first."""
+        if cuda_major not in self._cudnn_by_major:
+            self._cudnn_by_major[cuda_major] = [
                 record.version
                 for record in reversed(self._catalog.cudnn)
                 if _built_for(record, cuda_major)
                 and libraries.cudnn_build_exists(self._catalog, record.version, cuda_major)
                 and all(self._cudnn_proven(record, gpu) for gpu in self._case.gpus)
-            )
-            self._newest_cudnn[cuda_major] = next(fitting, None)
-        return self._newest_cudnn[cuda_major]
+            ]
+        return self._cudnn_by_major[cuda_major]
 
     def _cudnn_proven(self, record: Cudnn, gpu: Gpu) -> bool:
         """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""

@@ -39,31 +39,33 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
     """(component, repository, name of its rules) of what is in the stack."""
     archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
     home = archive.repository if archive else "nvidia"
-    parts = [("driver", home, "driver")]
-    if draft.fabricmanager:
-        parts.append(("fabricmanager", home, "fabricmanager"))
-    if (
-        draft.fabricmanager and home == "nvidia"
-    ):  # telemetry has the driver's exact version: one repository for both
-        telemetry = ("nvsdm", "nvlsm") if fabric.needs_nvlsm(case.gpus) else ("nscq",)
-        parts += [(name, "nvidia", name) for name in telemetry]
-    if fabric.needs_imex(case.gpus):
-        parts.append(("imex", "nvidia", "imex"))
-    if draft.cuda:
-        own = systems.archive_cuda(system, draft.cuda)
-        from_archive = own is not None and systems.cuda_held(system, draft.cuda) != "yes"
-        parts.append(("cuda", own.repository if own and from_archive else "nvidia", "cuda"))
-    if draft.cudnn and draft.cuda:
-        parts.append(("cudnn", "nvidia", "cudnn8" if draft.cudnn.major == 8 else "cudnn"))
-    if draft.nccl and draft.cuda:
-        parts.append(("nccl", "nvidia", "nccl"))
-    parts += [("compat", "nvidia", "compat")] if draft.compat else []
-    if draft.branch and systems.nvidia_serves(system, case.arch):
-        parts.append(("dcgm", "nvidia", "dcgm"))
-    parts += (
-        [("container_toolkit", "container-toolkit", "container_toolkit")] if draft.container_toolkit else []
+    switched = draft.fabricmanager is not None
+    telemetry = switched and home == "nvidia"  # of the driver's exact version: one repository for both
+    nvlink5 = fabric.needs_nvlsm(case.gpus)
+    cudnn8 = draft.cudnn is not None and draft.cudnn.major == 8
+    wanted = [
+        ("driver", home, "driver", True),
+        ("fabricmanager", home, "fabricmanager", switched),
+        ("nscq", "nvidia", "nscq", telemetry and not nvlink5),
+        ("nvsdm", "nvidia", "nvsdm", telemetry and nvlink5),
+        ("nvlsm", "nvidia", "nvlsm", telemetry and nvlink5),
+        ("imex", "nvidia", "imex", fabric.needs_imex(case.gpus)),
+        ("cuda", _cuda_repository(system, draft), "cuda", draft.cuda),
+        ("compat", "nvidia", "compat", draft.compat),
+        ("cudnn", "nvidia", "cudnn8" if cudnn8 else "cudnn", draft.cudnn and draft.cuda),
+        ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
+        ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
+        ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
+    ]
+    return [(component, repository, rules) for component, repository, rules, there in wanted if there]
+
+
+def _cuda_repository(system: System, draft: Draft) -> str:
+    """NVIDIA's, unless only the distribution's archive is known to hold the release."""
+    own = systems.archive_cuda(system, draft.cuda) if draft.cuda else None
+    return (
+        own.repository if own and draft.cuda and systems.cuda_held(system, draft.cuda) != "yes" else "nvidia"
     )
-    return parts
 
 
 def _words(case: Case, draft: Draft) -> dict[str, str]:

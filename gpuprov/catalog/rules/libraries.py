@@ -19,10 +19,8 @@ def _covers(row: BuildRange, release: Version) -> bool:
 
 
 def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: int) -> bool | None:
-    for row in rows:
-        if row.cuda_major == cuda_major:
-            return _covers(row, release)
-    return None
+    spans = [row for row in rows if row.cuda_major == cuda_major]
+    return any(_covers(row, release) for row in spans) if spans else None
 
 
 def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> bool | None:
@@ -34,10 +32,11 @@ def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> boo
     return _build_exists(catalog.tables["cudnn.builds"], cudnn, cuda_major)
 
 
-def cudnn_min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
-    """The driver floor of cuDNN's builds for a CUDA major. Source: cuDNN Support Matrix."""
-    rows = catalog.tables["cudnn.builds"]
-    return next((row.min_driver for row in rows if row.cuda_major == cuda_major), None)
+def cudnn_min_driver(catalog: Catalog, cudnn: Version, cuda_major: int) -> Version | None:
+    """The driver floor of a cuDNN release built for a CUDA major; None up to 8.2, whose matrix asks for the
+    toolkit's own branch alone. Source: cuDNN Support Matrix."""
+    rows = (row for row in catalog.tables["cudnn.builds"] if row.cuda_major == cuda_major)
+    return next((row.min_driver for row in rows if _covers(row, cudnn)), None)
 
 
 def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: Gpu) -> bool:

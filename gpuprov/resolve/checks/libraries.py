@@ -28,16 +28,14 @@ def cudnn(case: Case, draft: Draft) -> Findings:
         return
     major = draft.cuda.major
     if libraries.cudnn_build_exists(case.catalog, draft.cudnn, major) is False:
-        row = next(row for row in case.catalog.tables["cudnn.builds"] if row.cuda_major == major)
-        until = f" to {row.last}" if row.last else ""
-        text = (
-            f"cuDNN {draft.cudnn} has no build for CUDA {major}: those run from {row.first}{until or ' on'}"
-        )
-        yield violation(case, "cudnn-build", text, *row.source)
+        rows = [row for row in case.catalog.tables["cudnn.builds"] if row.cuda_major == major]
+        until = f"to {rows[-1].last}" if rows[-1].last else "on"
+        text = f"cuDNN {draft.cudnn} has no build for CUDA {major}: those run from {rows[0].first} {until}"
+        yield violation(case, "cudnn-build", text, *rows[-1].source)
     elif _wheel_missing(case, draft, major):
         text = f"cuDNN {draft.cudnn} has no wheel for CUDA {major}; its packages were not listed"
         yield warning(case, "cudnn-build", text, "pypi")
-    floor = libraries.cudnn_min_driver(case.catalog, major)
+    floor = libraries.cudnn_min_driver(case.catalog, draft.cudnn, major)
     if floor and draft.driver < floor and draft.compat is None and _runs(case, draft):
         text = f"cuDNN for CUDA {major} needs driver {floor} or newer, not {draft.driver}"
         yield violation(case, "cudnn-driver", text, "cudnn-matrix")

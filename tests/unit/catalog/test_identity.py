@@ -27,6 +27,8 @@ CATALOG = load()
         ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
         ("RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("T4", "Tesla T4"),
+        ("rtx4090", "GeForce RTX 4090"),
+        ("HGX H100", "H100 SXM5 80GB"),
         ("10de:2330", "H100 SXM5 80GB"),
         ("10DE:27B8", "L4"),
         ("2335", "H200 SXM"),

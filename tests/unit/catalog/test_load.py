@@ -42,7 +42,7 @@ def test_gpus_agree_with_the_table_of_architectures() -> None:
 def test_libraries_agree_between_their_own_tables_and_the_driver_floors() -> None:
     catalog = load()
     for row in catalog.tables["cudnn.builds"]:
-        assert row.min_driver == catalog.minor_compat[row.cuda_major].min_driver_linux
+        assert row.min_driver in (None, catalog.minor_compat[row.cuda_major].min_driver_linux)
 
 
 def test_a_site_adds_records(tmp_path: Path) -> None:

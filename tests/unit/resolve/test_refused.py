@@ -43,6 +43,7 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("cudnn-build", A100, "ubuntu22.04", {"cuda": "13.0", "cudnn": "8.9.7"}),
     ("cudnn-build", A100, "ubuntu22.04", {"cuda": "11.8", "cudnn": "9.12.0"}),
     ("cudnn-build", A100, "ubuntu22.04", {"cuda": "12.4", "cudnn": "8.7.0.84"}),
+    ("cudnn-driver", V100, "ubuntu22.04", {"cuda": "11.0.3", "driver": "450.51.06", "cudnn": "8.9.6"}),
     ("cudnn-gpu", V100, "ubuntu22.04", {"cudnn": "9.11.0"}),
     ("cudnn-gpu", "Tesla K80", "ubuntu20.04", {"cudnn": "8.9.6"}),
     ("nccl-cuda-major", A100, "ubuntu22.04", {"cuda": "12.9", "nccl": "2.28.9+cuda13.0"}),
