@@ -22,7 +22,7 @@ _PCI = re.compile(
     r"|0x(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
 )
 _NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpu|generation|edition)\b")
-_COUNT = re.compile(r"(?P<count>[1-9]\d?)\s*[x×*]\s+?(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
+_COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*]\s+?(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
 
 
 def counted(name: str) -> tuple[int | None, str]:
@@ -124,7 +124,7 @@ def find_system(catalog: Catalog, name: str) -> System | None:
     squeezed = re.sub(r"[\s_/-]+", "", name.lower()).removesuffix("linux")
     if squeezed in catalog.systems:
         return catalog.systems[squeezed]
-    match = re.fullmatch(r"([a-z]+?)(?:v|leap|linux|stream|lts)?(\d[\w.]*)?", squeezed)
+    match = re.fullmatch(r"([a-z]+?)(?:v|leap|linux|stream|lts)?([0-9][\w.]*)?", squeezed)
     word, number = (match[1], match[2] or "") if match else (squeezed, "")
     for family in catalog.tables["systems.families"]:
         if word in family.names:
@@ -148,7 +148,7 @@ def find_system(catalog: Catalog, name: str) -> System | None:
 
 def _release(number: str, scheme: str) -> str:
     """22.04 of `22.04.3` and `2204`; 9 of `9.4`; 15 of `15sp6`."""
-    digits = re.match(r"\d+(?:\.\d+)*", number)
+    digits = re.match(r"[0-9]+(?:\.[0-9]+)*", number)
     parts = digits[0].split(".") if digits else [number]
     if scheme == "major":
         return parts[0]

@@ -14,7 +14,7 @@ Build = Literal["builds", "fails", "unknown"]
 def kernel_version(uname: str) -> Version | None:
     """The upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None when there is none in
     front."""
-    match = re.match(r"\d+(?:\.\d+)+", uname)
+    match = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6})+", uname)
     return version(match[0]) if match else None
 
 

@@ -153,6 +153,7 @@ def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
     between = answer(A100, "debian13", driver="550.163.01", kernel="6.12.100+deb13-amd64")
     assert between.verdict == "warn"
     assert "550.163.01-pci-resize" in rules(between.warnings)
+    assert answer(A100, "debian13", driver="550.163.01", kernel="\u0663.\u0661").verdict == "warn"
     good = answer(A100, "debian13", driver="550.163.01", kernel="6.12.94+deb13-amd64")
     assert "550.163.01-pci-resize" in rules(good.reasons)
 
