@@ -34,11 +34,17 @@ def says(node: Node, command: str) -> str:
     return (done.stdout + done.stderr).strip()
 
 
+def reboot(node: Node) -> None:
+    """Reboot, and wait for the last unit: SSH answers before that."""
+    node.reboot()
+    says(node, "systemctl is-system-running --wait")
+
+
 def test_a_fresh_node_has_gpus_and_no_driver(node: Node) -> None:
     assert says(node, "lspci -nn").count("3D controller [0302]: NVIDIA Corporation") == 4
     assert says(node, "lsmod").splitlines()[1].split()[0] == "nouveau"
     assert "not found" in says(node, "nvidia-smi")
-    assert says(node, "systemctl is-system-running") == "running"
+    assert says(node, "systemctl is-system-running --wait") == "running"
 
 
 def test_packages_bring_the_commands_and_no_loaded_module(node: Node) -> None:
@@ -60,7 +66,7 @@ def test_packages_bring_the_commands_and_no_loaded_module(node: Node) -> None:
 
 
 def test_a_reboot_loads_the_driver_and_its_daemon_keeps_it(node: Node) -> None:
-    node.reboot()
+    reboot(node)
     assert says(node, "systemctl is-active nvidia-persistenced") == "active"
     assert says(node, "ps -o user= $(cat /run/nvidia-persistenced/nvidia-persistenced.pid)") == "nvpd"
     assert says(node, STATE) == "Enabled, 1980"
@@ -82,7 +88,7 @@ def test_anybody_may_look_and_only_root_may_change(node: Node) -> None:
 
 def test_a_deleted_blacklist_gives_the_gpus_to_nouveau(node: Node) -> None:
     node.run("rm /etc/modprobe.d/nvidia-blacklists-nouveau.conf")
-    node.reboot()
+    reboot(node)
     assert says(node, "lsmod").splitlines()[1].split()[0] == "nouveau"
     assert "No such device" in says(node, "modprobe nvidia")
 
