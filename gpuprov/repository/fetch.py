@@ -42,12 +42,14 @@ class Fetcher:
         cache: folder of what was fetched before.
         offline: never ask the network; what is not in the cache is an error that says so.
         timeout: seconds for a connection and for each read.
+        patience: seconds for one file as a whole: a mirror that drips is as good as none.
         attempts: tries for one file, with a growing pause between them.
     """
 
     cache: Path = field(default_factory=default_cache)
     offline: bool = False
     timeout: float = 20.0
+    patience: float = 300.0
     attempts: int = 3
     pause: float = 0.5
 
@@ -62,9 +64,7 @@ class Fetcher:
             Unreachable: no route, no answer in time, or offline and not in the cache.
             Refused: the content is not what the index promised, or access is denied.
         """
-        scheme = urlsplit(url).scheme
-        if scheme not in SCHEMES:
-            raise InvalidInput(f"repository URL {url!r}", expected="http:, https: or file:")
+        scheme = _scheme(url)
         if scheme == "file":
             content = _read_file(url)
         elif sha256:
@@ -127,12 +127,24 @@ class Fetcher:
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:  # noqa: S310
-                return answer.read(), dict(answer.headers.items())
+                return self._whole(answer), dict(answer.headers.items())
         except urllib.error.HTTPError as error:
             if error.code not in (304, *GONE):
                 raise
             error.close()
             return None, {":status": str(error.code)}
+
+    def _whole(self, answer: http.client.HTTPResponse) -> bytes:
+        """The body, read piece by piece, so that neither a dripping nor a broken answer goes unnoticed."""
+        promised, deadline = answer.length, time.monotonic() + self.patience
+        content = bytearray()
+        while len(content) != promised and (part := answer.read1(1 << 16)):
+            content += part
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(content)} bytes in {self.patience:.0f} s")
+        if promised is not None and len(content) < promised:
+            raise http.client.IncompleteRead(bytes(content), promised - len(content))
+        return bytes(content)
 
     def _denied(self, url: str, error: urllib.error.HTTPError) -> Unreachable | Refused:
         if error.code in LATER:
@@ -158,6 +170,16 @@ class Fetcher:
             return ""
         copied = formatdate(kept.stat().st_mtime, usegmt=True)
         return f"; the cache has the copy of {copied}: work offline with it"
+
+
+def _scheme(url: str) -> str:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise InvalidInput(f"repository URL {url!r}: {error}") from error
+    if scheme not in SCHEMES:
+        raise InvalidInput(f"repository URL {url!r}", expected="http:, https: or file:")
+    return scheme
 
 
 def _read_file(url: str) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from gpuprov.errors import Refused, Unreachable
+from gpuprov.errors import InvalidInput, Refused, Unreachable
 from gpuprov.repository.fetch import Fetcher
 
 CONTENT = b"Origin: test\n"
@@ -24,6 +25,7 @@ class Site:
     statuses: list[int] = field(default_factory=list)
     asked: list[dict[str, str]] = field(default_factory=list)
     short: int = 0
+    drip: float = 0.0
 
 
 @pytest.fixture
@@ -41,7 +43,9 @@ def site() -> Iterator[Site]:
             body = CONTENT if status == 200 else b""
             self.send_header("Content-Length", str(len(body) + about.short))
             self.end_headers()
-            self.wfile.write(body)
+            for byte in body:
+                time.sleep(about.drip)
+                self.wfile.write(bytes([byte]))
 
         def log_message(self, *_: object) -> None:
             """Silence."""
@@ -108,6 +112,18 @@ def test_answer_that_breaks_off(site: Site, fetcher: Fetcher) -> None:
     site.short = 10
     with pytest.raises(Unreachable, match="gives no complete answer"):
         fetcher.get(site.url)
+
+
+def test_answer_that_drips(site: Site, fetcher: Fetcher) -> None:
+    site.drip = 0.05
+    with pytest.raises(Unreachable, match=r"gives no complete answer .*: \d+ bytes in 0 s"):
+        replace(fetcher, patience=0.1, attempts=1).get(site.url)
+
+
+@pytest.mark.parametrize("url", ["http://[1", "debian", "/srv/mirror"])
+def test_what_is_no_url(fetcher: Fetcher, url: str) -> None:
+    with pytest.raises(InvalidInput, match="repository URL"):
+        fetcher.get(url)
 
 
 def test_offline_takes_the_copy(site: Site, fetcher: Fetcher) -> None:
