@@ -114,11 +114,11 @@ def test_an_alternative_of_another_family_is_left_to_apt() -> None:
 
 def test_virtual_packages_prefer_the_same_source() -> None:
     offered = [
-        package("drv", "1-1", "drv-support--v1"),
+        package("drv", "3-1", "drv-support--v1"),
         package("drv-aaa", "9-1", provides="drv-support--v1", source="drv-legacy"),
-        package("drv-support", "1-1", provides="drv-support--v1"),
+        package("drv-support", "2-1", provides="drv-support--v1"),
     ]
-    assert closure(index(offered), {"drv": None}, FAMILY) == {"drv": "1-1", "drv-support": "1-1"}
+    assert closure(index(offered), {"drv": None}, FAMILY) == {"drv": "3-1", "drv-support": "2-1"}
 
 
 def test_an_exact_demand_on_what_a_virtual_name_brought() -> None:
