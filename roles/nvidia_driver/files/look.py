@@ -3,7 +3,7 @@
 Standard library only; runs on the node from stdin. Arguments: the names a module `nvidia` may have on disk.
 
     {"kernel": {"running": "6.1.0-56-amd64", "next": "6.1.0-56-amd64" or null},
-     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "dkms": true, "initramfs": true}},
+     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "dkms": true}},
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
      "sources": ["nvidia-current/535.309.01"],
      "failed_builds": [{"source": "nvidia-current-550.163.01", "kernel": "6.12.117+deb13-amd64",
@@ -128,22 +128,15 @@ def archive() -> list[dict]:
     return found
 
 
-def kernel(release: str, names: list[str], installed: set[str]) -> dict:
-    """One kernel on disk: its module's version, whether DKMS installed that, whether it has an initramfs."""
-    images = (Path(f"/boot/initrd.img-{release}"), Path(f"/boot/initramfs-{release}.img"))
-    return {
-        "module": module_version(release, names),
-        "dkms": release in installed,
-        "initramfs": any(image.exists() for image in images),
-    }
-
-
 def main() -> None:
     installed = dkms_installed()
     releases = sorted(path.name for path in Path("/lib/modules").glob("*"))
     look = {
         "kernel": {"running": os.uname().release, "next": next_kernel()},
-        "kernels": {release: kernel(release, sys.argv[1:], installed) for release in releases},
+        "kernels": {
+            release: {"module": module_version(release, sys.argv[1:]), "dkms": release in installed}
+            for release in releases
+        },
         "sources": sources(),
         "failed_builds": failed_builds(),
         "archive": archive(),

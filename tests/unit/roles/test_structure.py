@@ -17,7 +17,7 @@ TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/hand
 PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "vars", "notify",
-    "environment", "until", "retries", "delay", "block", "rescue", "always", "become", "no_log",
+    "environment", "until", "retries", "delay", "loop_control", "block", "rescue", "always", "become", "no_log",
 }  # fmt: skip
 
 

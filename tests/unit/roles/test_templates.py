@@ -21,7 +21,7 @@ def render(template: str, **variables: Any) -> str:
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701
     )
-    environment.filters["difference"] = lambda left, right: [item for item in left if item not in list(right)]
+    environment.filters["difference"] = lambda left, right: set(left) - set(right)
     environment.filters["regex_replace"] = lambda text, *_: text
     return environment.from_string((ROLES / template).read_text(encoding="utf-8")).render(**variables)
 

@@ -1,0 +1,18 @@
+# initramfs.sh BLACKLIST IMAGE_PREFIX KERNEL… -- COMMAND…: run COMMAND KERNEL where the image is older than BLACKLIST.
+# Installing a driver often rebuilds images by itself; one that is newer than the blacklist has it.
+set -eu
+blacklist=$1 prefix=$2
+shift 2
+kernels=
+while [ "$1" != -- ]; do
+    kernels="$kernels $1"
+    shift
+done
+shift
+for kernel in $kernels; do
+    image=$prefix$kernel
+    if [ -e "$image" ] && [ "$blacklist" -nt "$image" ]; then
+        "$@" "$kernel"
+        echo "rebuilt $image"
+    fi
+done
