@@ -16,8 +16,8 @@ ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/tasks/main.yml"))
 TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml")])
 PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
-    "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "vars", "notify",
-    "environment", "until", "retries", "delay", "loop_control", "block", "rescue", "always", "become", "no_log",
+    "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
+    "environment", "until", "retries", "delay", "block", "rescue", "always", "notify", "become", "no_log",
 }  # fmt: skip
 
 

@@ -91,10 +91,18 @@ def test_ubuntus_persistence_daemon_is_started_with_persistence_on() -> None:
     assert "WantedBy=multi-user.target" in text
 
 
-def test_the_clocks_unit_comes_after_persistence_and_says_the_pair() -> None:
-    text = render("gpu_settings/templates/gpu-clocks.service.j2", __gpu_settings_clocks="1980 3201")
+@pytest.mark.parametrize(("persistence", "tied"), [(True, True), (None, True), (False, False)])
+def test_the_clocks_unit_comes_after_persistence_and_says_the_pair(
+    persistence: bool | None, tied: bool
+) -> None:
+    text = render(
+        "gpu_settings/templates/gpu-clocks.service.j2",
+        __gpu_settings_clocks="1980 3201",
+        gpu_settings_persistence=persistence,
+    )
     assert "After=nvidia-persistenced.service" in text
     assert "gpuprov-gpu-clocks set 1980 3201\n" in text
+    assert ("PartOf=nvidia-persistenced.service" in text) is tied
 
 
 @pytest.mark.parametrize("names", [[], ["libcuda1", "nvidia-smi"]])
