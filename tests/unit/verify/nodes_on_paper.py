@@ -11,70 +11,26 @@ import pytest
 from testinfra.host import Host
 
 from gpuprov.errors import Unreachable
-from gpuprov.lock import (
-    Components,
-    Connection,
-    Driver,
-    Hardware,
-    Lock,
-    LockedGroup,
-    Reboots,
-    Setting,
-)
+from gpuprov.lock import Lock, LockedGroup, read_lock
 from gpuprov.verify.account import Account, read_account
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.plugin import Verification
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.verdict import NodeVerdict
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "verify" / "debian12-h200x4.json"
+RECORDED = Path(__file__).parents[2] / "recorded" / "verify"
 VERSION = "535.309.01"
-PACKAGED = f"{VERSION}-1~deb12u1"
 KERNEL = "6.1.0-56-amd64"
-NAMES = (
-    "nvidia-driver",
-    "nvidia-kernel-dkms",
-    "libcuda1",
-    "libnvidia-ml1",
-    "nvidia-smi",
-    "nvidia-persistenced",
-)
 
 Answers = dict[str, tuple[int, str, str]]
 Change = Callable[[Answers], None]
 
 
 def locked_group(*hosts: str, kernel: str = KERNEL) -> LockedGroup:
-    """A group as `gpuprov lock` writes it for Debian 12 and four H200."""
-    stated = {"persistence": True, "clocks": {"graphics": 1980, "memory": 3201}, "kernel": kernel}
-    closure = dict.fromkeys(NAMES, PACKAGED) | {"nvidia-persistenced": "525.85.05-1"}
-    return LockedGroup(
-        profile="h200x4",
-        hosts=dict.fromkeys(hosts, "127.0.0.1"),
-        os="debian12",
-        arch="x86_64",
-        connection=Connection(port=1, known_hosts=os.devnull),
-        hardware=Hardware(gpu_model="NVIDIA H200", gpu_pci_ids=["10de:2335"], gpu_count=4),
-        reboot=Reboots(),
-        repositories={},
-        components=Components(
-            driver=Driver(
-                version=VERSION,
-                branch=535,
-                module="proprietary",
-                module_package="nvidia-kernel-dkms",
-                hold_patterns=["^nvidia-", "^libnvidia-"],
-                repository="debian",
-                packages={"nvidia-driver": PACKAGED},
-                closure=closure,
-                reason="stated",
-                source="fleet.yml",
-            )
-        ),
-        settings={
-            name: Setting(value=value, reason="stated", source="fleet.yml") for name, value in stated.items()
-        },
-    )
+    """The group that the recorded node was provisioned by, with other hosts; nobody answers there."""
+    (group,) = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    settings = {**group.settings, "kernel": group.settings["kernel"].model_copy(update={"value": kernel})}
+    return group.model_copy(update={"hosts": dict.fromkeys(hosts, "127.0.0.1"), "settings": settings})
 
 
 def lock_of(*hosts: str) -> Lock:
@@ -106,7 +62,10 @@ class PaperShell(Shell):
 
 def recorded() -> Answers:
     """What a provisioned node answered."""
-    return {command: tuple(answer) for command, answer in json.loads(RECORDED.read_text()).items()}
+    return {
+        command: tuple(answer)
+        for command, answer in json.loads((RECORDED / "debian12-a100x4.json").read_text()).items()
+    }
 
 
 def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | None = None) -> NodeUnderTest:

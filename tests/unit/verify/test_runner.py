@@ -41,7 +41,7 @@ def statuses(verdict: Verdict) -> dict[str, str]:
 
 
 def test_this_machine_is_judged_and_reported(commands: Path, tmp_path: Path) -> None:
-    answer(commands, "nvidia-smi", f"0, 00000000:00:06.0, NVIDIA H200, {VERSION}, Enabled\n")
+    answer(commands, "nvidia-smi", f"0, 00000000:01:00.0, NVIDIA A100-SXM4-80GB, {VERSION}, Enabled\n")
     junit, report = tmp_path / "verify.xml", tmp_path / "verify.json"
     lock = lock_of("here")
     verdict = run(lock, ["here"], local=True, junit=junit, json=report, limits=QUICK)
