@@ -82,10 +82,11 @@ def random_requests(catalog: Catalog, number: int, dice: random.Random) -> Itera
     stderr."""
     values = vocabulary(catalog)
     for _ in range(number):
+        wordy = dice.choice((0.05, 0.2, 0.5))  # some people state little, some everything
         raw: dict[str, Any] = {
             name: dice.choice(NOISE) if dice.random() < 0.01 else dice.choice(choices)
             for name, choices in values.items()
-            if name == "os" or dice.random() < 0.35
+            if name == "os" or dice.random() < wordy
         }
         raw["gpu"] = [dice.choice(catalog.gpus).id for _ in range(dice.choice((1, 1, 1, 2, 3, 8)))]
         if dice.random() < 0.02:

@@ -88,6 +88,11 @@ def test_a_site_names_packages_before_the_catalog_does(tmp_path: Path) -> None:
             {"gpus": [{"id": "L4", "memory_gb": "24"}]},
             r"gpus\.json: gpus\[L4\]\.memory_gb: '24'; expected a whole",
         ),
+        (
+            "gpus",
+            {"gpus": [{"id": "L4", "memory_gb": True}]},
+            r"gpus\[L4\]\.memory_gb: True; expected a whole",
+        ),
         ("gpus", {"gpus": [{"id": "L4", "min_drvier": 1}]}, r"gpus\[L4\]\.min_drvier: unknown field"),
         ("gpus", {"gpus": [{"id": "X1"}]}, r"gpus\[X1\]\.nvidia_smi_name: missing"),
         (

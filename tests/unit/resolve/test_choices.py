@@ -147,6 +147,8 @@ def test_the_container_toolkit_suits_the_systems_own_docker() -> None:
     assert answer(A100, "debian12").stack.container_toolkit == "1.19.0"
     assert answer(A100, "debian13").stack.container_toolkit == "1.20.0"
     assert "docker-cdi" in rules(answer(A100, "debian12", container_toolkit="1.20.0").warnings)
+    assert answer(A100, container_toolkit="1.20.0", docker="26.1.0").verdict == "ok"
+    assert answer(A100, container_toolkit="1.19.0", docker="19.03").verdict == "ok"
 
 
 def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
