@@ -73,4 +73,5 @@ def main() -> None:
     json.dump(look, sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()

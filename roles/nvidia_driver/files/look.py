@@ -6,7 +6,7 @@ Standard library only; runs on the node from stdin. Arguments: the names a modul
      "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "dkms": true}},
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
      "sources": ["nvidia-current/535.309.01"],
-     "failed_builds": [{"source": "nvidia-current-550.163.01", "kernel": "6.12.117+deb13-amd64",
+     "failed_builds": [{"source": "nvidia-current/550.163.01", "kernel": "6.12.117+deb13-amd64",
                         "error": "…"}],
      "archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}]}
 """
@@ -85,16 +85,21 @@ def sources() -> list[str]:
     return ["/".join(folder.rsplit("-", 1)) for folder in folders]
 
 
+def failed_build(log: str) -> dict | None:
+    """What a log of DKMS says of a build that failed: whose, for which kernel, the compiler's first error."""
+    # DKMS make.log for nvidia-current-535.309.01 for kernel …; since 3.2 a version of DKMS and a slash
+    head = re.match(r"DKMS .*\bfor (\S+)[-/]([\d.]+) for kernel (\S+)", log)
+    error = re.search(r"(?m)^.*\berror: .*$", log)
+    if not head or not error:
+        return None
+    name, version, kernel = head.groups()
+    return {"source": f"{name}/{version}", "kernel": kernel, "error": error.group(0).strip()}
+
+
 def failed_builds() -> list[dict]:
-    """DKMS builds whose log has an error of the compiler, with the first of them."""
-    found = []
-    for log in Path("/var/lib/dkms").glob("nvidia*/**/make.log"):
-        text = log.read_text(encoding="utf-8", errors="replace")
-        head = re.match(r"DKMS \S+ for (\S+) for kernel (\S+)", text)
-        error = re.search(r"(?m)^.*\berror: .*$", text)
-        if head and error:
-            found.append({"source": head.group(1), "kernel": head.group(2), "error": error.group(0).strip()})
-    return found
+    """The builds of the driver that DKMS has a failing log of."""
+    logs = Path("/var/lib/dkms").glob("nvidia*/**/make.log")
+    return list(filter(None, (failed_build(log.read_text(errors="replace")) for log in logs)))
 
 
 def signed_by(entry: str) -> str | None:
@@ -145,4 +150,5 @@ def main() -> None:
     json.dump(look, sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()

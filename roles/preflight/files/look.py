@@ -107,17 +107,21 @@ def foreign_packages(pattern: str, sources: list) -> dict:
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
     if not installed:
         return {}
-    release = re.compile(r"(?m)^ +-?\d+ (\S+ \S+) .*\n +release .*?\bo=([^,\n]*)")
+    # ` 500 URL bookworm/main amd64 Packages`, of a flat repository ` 500 URL  Packages`
+    release = re.compile(r"(?m)^ +-?\d+ (\S+ .*)Packages\n +release .*?\bo=([^,\n]*)")
     origins = dict(release.findall(run("apt-cache", "policy")[1]))
 
     def wanted(offer: str, url: str) -> bool:
-        return any(url.startswith(src) if src else origins.get(offer) in DISTRIBUTIONS for src in sources)
+        return any(
+            url.startswith(source.rstrip("/")) if source else origins.get(offer) in DISTRIBUTIONS
+            for source in sources
+        )
 
     foreign = {}
     for part in re.split(r"(?m)^(?=\S)", run("apt-cache", "policy", *installed)[1])[1:]:
         name = part.split(":\n")[0]
         current = re.search(r"(?m)^ \*\*\* \S+.*\n((?: {8,}.*\n?)*)", part)
-        offers = re.findall(r"-?\d+ ((\S+) \S+) \S+ Packages", current.group(1)) if current else []
+        offers = re.findall(r"-?\d+ ((\S+) .*)Packages", current.group(1)) if current else []
         if offers and not any(wanted(*offer) for offer in offers):
             foreign[name] = offers[0][1]
     return foreign
@@ -175,4 +179,5 @@ def main() -> None:
     json.dump(look, sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""What the roles' scripts on the node make of what programs and files say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROLES = Path(__file__).parents[3] / "roles"
+
+
+def script(role: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"look_{role}", ROLES / role / "files/look.py")
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
+
+HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
+HEAD_3_2 = (
+    "DKMS (dkms-3.2.2) make.log for nvidia-current-open/550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
+)
+ERROR = "/var/lib/dkms/nv-pci.c:199:9: error: too few arguments to function 'pci_resize_resource'"
+
+
+@pytest.mark.parametrize("head", [HEAD_3_0, HEAD_3_2])
+def test_a_failed_build_is_the_compilers_first_error(head: str) -> None:
+    log = f"{head}\n  gcc -Werror=date-time x.c\n{ERROR}\nnv.c:1:1: error: another\n"
+    assert driver.failed_build(log) == {
+        "source": "nvidia-current-open/550.163.01",
+        "kernel": "6.12.117+deb13-amd64",
+        "error": ERROR,
+    }
+
+
+def test_a_build_that_worked_did_not_fail() -> None:
+    assert driver.failed_build(f"{HEAD_3_2}\n CONFTEST: dma_fence_set_error\n# exit code: 0\n") is None
+
+
+def test_kernels_that_dkms_installed_a_module_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (original_module exists)\n"
+        "nvidia-current/535.309.01, 6.1.0-57-amd64, x86_64: built\n"
+        "nvidia, 470.256.02, 5.4.0-200-generic, x86_64: installed\n"
+        "zfs/2.1.11, 6.1.0-58-amd64, x86_64: installed\n"
+    )
+    monkeypatch.setattr(driver, "output", lambda *_: said)
+    assert driver.dkms_installed() == {"6.1.0-56-amd64", "5.4.0-200-generic"}
+
+
+def test_packages_by_the_name_that_apt_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = (
+        "ii \tlibc6:amd64\t2.36\nhi \tlibcuda1:amd64\t535.1\nii \tlibcuda1:i386\t535.1\n"
+        "iF \tnvidia-kernel-dkms\t535.1\nrc \tnvidia-smi\t530.1\nun \tgone\t\n"
+    )
+    monkeypatch.setattr(driver, "output", lambda *argv: "amd64\n" if argv[0] == "dpkg" else listed)
+    assert driver.packages() == {
+        "packages": {
+            "libc6": "2.36",
+            "libcuda1": "535.1",
+            "libcuda1:i386": "535.1",
+            "nvidia-kernel-dkms": "535.1",
+        },
+        "broken": ["nvidia-kernel-dkms"],
+        "held": ["libcuda1"],
+    }
+
+
+DEB822 = """\
+# a comment of its own
+
+Types: deb
+URIs: http://mirror/debian
+Suites: bookworm
+Signed-By: /usr/share/keyrings/a.gpg
+
+Types: deb
+URIs: http://mirror/security
+Suites: bookworm-security
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number", "key"),
+    [
+        ("x.sources", DEB822, 1, "/usr/share/keyrings/a.gpg"),
+        ("x.sources", DEB822, 2, None),
+        ("x.list", "\ndeb [arch=amd64 signed-by=/k.gpg] http://mirror/debian bookworm main\n", 2, "/k.gpg"),
+        ("x.list", "deb http://mirror/debian bookworm main\n", 1, None),
+    ],
+)
+def test_the_key_of_a_source(tmp_path: Path, name: str, text: str, number: int, key: str | None) -> None:
+    (tmp_path / name).write_text(text)
+    assert driver.signed_by(f"{tmp_path / name}:{number}") == key
+
+
+def apt_targets(*lines: str) -> str:
+    return "".join("\t".join(line.split()) + ("\t\n" if line.count(" ") == 3 else "\n") for line in lines)
+
+
+def test_the_archive_is_the_distributions_without_what_we_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = apt_targets(
+        "http://m/debian/ bookworm main /etc/apt/sources.list:1 Debian",
+        "http://m/debian/ bookworm main /etc/apt/sources.list:1 Debian",
+        "http://other/ bookworm main /etc/apt/sources.list.d/other.list:1 Other",
+        "http://m/debian/ bookworm non-free /etc/apt/sources.list.d/gpuprov-driver.sources:1 Debian",
+    )
+    monkeypatch.setattr(driver, "output", lambda *_: said)
+    monkeypatch.setattr(driver, "signed_by", lambda _: None)
+    assert driver.archive() == [
+        {"uri": "http://m/debian/", "suite": "bookworm", "component": "main", "signed_by": None}
+    ]
+
+
+POLICY_OF_SOURCES = """\
+Package files:
+ 100 /var/lib/dpkg/status
+     release a=now
+ 600 http://cuda/repos/debian12/x86_64  Packages
+     release o=NVIDIA,l=NVIDIA CUDA,c=
+     origin cuda
+ 500 http://mirror/debian bookworm/non-free amd64 Packages
+     release v=12.11,o=Debian,a=oldstable,n=bookworm,l=Debian,c=non-free,b=amd64
+     origin mirror
+"""
+FROM_NVIDIA = """\
+nvidia-smi:
+  Installed: 580.1-1
+  Candidate: 580.1-1
+  Version table:
+ *** 580.1-1 600
+        600 http://cuda/repos/debian12/x86_64  Packages
+        100 /var/lib/dpkg/status
+     535.309.01-1 500
+        500 http://mirror/debian bookworm/non-free amd64 Packages
+"""
+FROM_DEBIAN = """\
+nvidia-smi:
+  Installed: 535.309.01-1
+  Candidate: 535.309.01-1
+  Version table:
+ *** 535.309.01-1 500
+        500 http://mirror/debian bookworm/non-free amd64 Packages
+        100 /var/lib/dpkg/status
+"""
+OF_NO_REPOSITORY = """\
+nvidia-smi:
+  Installed: 535.100.01-1
+  Candidate: 535.309.01-1
+  Version table:
+     535.309.01-1 500
+        500 http://mirror/debian bookworm/non-free amd64 Packages
+ *** 535.100.01-1 100
+        100 /var/lib/dpkg/status
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "sources", "foreign"),
+    [
+        (FROM_NVIDIA, [None], {"nvidia-smi": "http://cuda/repos/debian12/x86_64"}),
+        (FROM_NVIDIA, ["http://cuda/repos/debian12/x86_64/"], {}),
+        (FROM_DEBIAN, [None], {}),
+        (FROM_DEBIAN, ["http://cuda/"], {"nvidia-smi": "http://mirror/debian"}),
+        (OF_NO_REPOSITORY, [None], {}),
+    ],
+)
+def test_packages_of_another_repository(
+    monkeypatch: pytest.MonkeyPatch, policy: str, sources: list[Any], foreign: dict[str, str]
+) -> None:
+    def run(*argv: str, **_: Any) -> tuple[int, str]:
+        if argv[0] == "dpkg-query":
+            return 0, "ii  nvidia-smi\nii  libc6\nrc  nvidia-driver\n"
+        return 0, policy if argv[2:] else POLICY_OF_SOURCES
+
+    monkeypatch.setattr(preflight, "run", run)
+    assert preflight.foreign_packages("nvidia-(smi|driver)", sources) == foreign
+
+
+def test_a_free_lock_has_no_holder_and_a_missing_one_neither(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    assert preflight.lock_holder(str(tmp_path / "lock")) is None
+    assert preflight.lock_holder(str(tmp_path / "none")) is None
+
+
+def test_a_folder_that_is_too_full_is_one_that_has_less_than_wanted(tmp_path: Path) -> None:
+    folder = str(tmp_path / "not" / "there" / "yet")
+    assert preflight.too_full({folder: 0}) == {}
+    assert set(preflight.too_full({folder: 10**9})) == {folder}
+
+
+@pytest.mark.parametrize(
+    ("said", "now"),
+    [
+        ("0 application 1980 3201\n", ["application 1200 3201"]),
+        ("0 locked 1980 default\n", ["locked 1980 default"]),
+        ("0 unsupported\n", ["unsupported"]),
+        ("", ["unset"]),
+    ],
+)
+def test_clocks_are_the_drivers_word_where_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, now: list[str]
+) -> None:
+    (tmp_path / "outcome").write_text(said)
+    monkeypatch.setattr(settings, "OUTCOME", tmp_path / "outcome")
+    assert settings.clocks([["Enabled", "1200", "3201"]]) == now
+
+
+def test_ubuntus_daemon_is_seen_as_one_that_cannot_be_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = "[Service]\nExecStart=/usr/bin/nvidia-persistenced --no-persistence-mode\n"
+    (tmp_path / "nvidia-persistenced.service").write_text(unit)
+    monkeypatch.setattr(settings, "UNIT_FOLDERS", (str(tmp_path),))
+    assert settings.daemon() == {
+        "command": "/usr/bin/nvidia-persistenced --no-persistence-mode",
+        "installs": False,
+    }
