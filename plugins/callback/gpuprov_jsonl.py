@@ -124,11 +124,15 @@ def _names(task: Any) -> dict[str, str]:
 
 
 def _has_rescue(task: Any) -> bool:
-    """Whether the task stands in the `block` of a block that has a `rescue`."""
+    """Whether a block around the task has a `rescue`, and the task is not in that or in its `always`.
+
+    Ansible copies tasks and blocks as it goes; their `_uuid` stays.
+    """
     child, parent = task, task._parent
     while parent is not None:
-        if getattr(parent, "rescue", None) and child in parent.block:
-            return True
+        if getattr(parent, "rescue", None):
+            after = {item._uuid for item in [*parent.rescue, *parent.always]}
+            return child._uuid not in after or _has_rescue(parent)
         child, parent = parent, parent._parent
     return False
 

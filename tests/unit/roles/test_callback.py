@@ -103,9 +103,10 @@ def test_a_difference_is_a_unified_diff_of_the_file(callback: Any, events: Any) 
 
 
 def test_a_failure_inside_a_block_with_a_rescue_is_no_failure_yet(callback: Any, events: Any) -> None:
-    block = SimpleNamespace(rescue=["restore"], block=[], _parent=None)
-    inside, after = task("Install", parent=block), task("Restore", parent=block)
-    block.block.append(inside)
+    block = SimpleNamespace(rescue=[], always=[], _parent=None, _uuid="block")
+    nested = SimpleNamespace(rescue=[], always=[], _parent=block, _uuid="nested")
+    inside, after = task("Install", parent=nested), task("Restore", parent=block)
+    block.rescue.append(task("Restore"))  # a copy, as Ansible makes them
     callback.v2_runner_on_failed(result({"failed": True}, inside))
     callback.v2_runner_on_failed(result({"failed": True}, after))
     assert [event["status"] for event in events()] == ["rescued", "failed"]

@@ -27,12 +27,12 @@ HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117
 HEAD_3_2 = (
     "DKMS (dkms-3.2.2) make.log for nvidia-current-open/550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 )
-ERROR = "/var/lib/dkms/nv-pci.c:199:9: error: too few arguments to function 'pci_resize_resource'"
+ERROR = "nv-pci.c:199:9: error: too few arguments to function 'pci_resize_resource'"
 
 
 @pytest.mark.parametrize("head", [HEAD_3_0, HEAD_3_2])
 def test_a_failed_build_is_the_compilers_first_error(head: str) -> None:
-    log = f"{head}\n  gcc -Werror=date-time x.c\n{ERROR}\nnv.c:1:1: error: another\n"
+    log = f"{head}\n  gcc -Werror=date-time x.c\n/var/lib/dkms/build/{ERROR}\nnv.c:1:1: error: another\n"
     assert driver.failed_build(log) == {
         "source": "nvidia-current-open/550.163.01",
         "kernel": "6.12.117+deb13-amd64",
