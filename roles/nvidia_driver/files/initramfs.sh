@@ -13,6 +13,6 @@ for kernel in $kernels; do
     image=$prefix$kernel
     if [ -e "$image" ] && [ "$blacklist" -nt "$image" ]; then
         "$@" "$kernel"
-        echo "rebuilt $image"
+        if ! [ "$blacklist" -nt "$image" ]; then echo "rebuilt $image"; fi
     fi
 done

@@ -101,3 +101,12 @@ def test_site_runs_every_role_once_and_only_when_the_plan_names_it() -> None:
     assert sorted(included) == [role.name for role in ROLES]
     for name, task in zip(included, tasks, strict=True):
         assert task["when"] == f"'{name}' in gpuprov_roles"
+
+
+def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
+    tasks = read(ROOT / "playbooks/reboot.yml")[1]["tasks"]
+    modules = [next(key for key in task if key.startswith("ansible.builtin.")) for task in tasks]
+    assert modules.index("ansible.builtin.assert") < modules.index("ansible.builtin.reboot")
+    conditions = str(tasks[modules.index("ansible.builtin.assert")])
+    assert "boot_id" in conditions
+    assert "'local'" in conditions

@@ -1,0 +1,233 @@
+"""The roles on a real node: Debian's real packages and DKMS; only the compiler's work is played.
+
+The tests build on each other: one node goes from fresh to provisioned, broken, mended and changed.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.simulator import stub_module
+from gpuprov.lock import Lock, Setting
+from gpuprov.locking import build_lock
+from gpuprov.playbook import NodeOutcome, Options, run_playbook
+
+ROLES = ["preflight", "nvidia_driver", "gpu_settings", "package_pins"]
+STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
+ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
+# Stands in for make: puts stub modules where the build would, or says what a compiler says.
+MAKE = """\
+#!/bin/sh
+if [ -e /root/broken-compiler ]; then echo "/var/lib/dkms/build/nvidia/{error}"; exit 2; fi
+for part in '' -modeset -drm -uvm -peermem; do cp /root/stub.ko "nvidia$part.ko"; done
+"""
+# What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
+SNAPSHOT = """\
+dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\\n' | grep -v '^[ru]'
+apt-mark showhold
+find /etc/apt /etc/modprobe.d /etc/systemd /usr/local /usr/src -type f | sort | xargs md5sum
+"""
+
+
+class Fixture:
+    """A node, its lock, and ways to run roles on it."""
+
+    def __init__(self, node: Node, lock: Lock, folder: Path) -> None:
+        self.node, self.lock, self.folder = node, lock, folder
+        self._runs = 0
+
+    def apply(
+        self, *roles: str, check: bool = False, settings: dict[str, Any] | None = None, **variables: Any
+    ) -> tuple[NodeOutcome, list[str]]:
+        """Run roles (all of them by default); the outcome, and the names of the tasks that changed."""
+        events: list[dict[str, Any]] = []
+        outcome = self._play("site", events, check, settings, gpuprov_roles=list(roles or ROLES), **variables)
+        return outcome, [event["task"] for event in events if event.get("status") == "changed"]
+
+    def reboot(self) -> NodeOutcome:
+        return self._play("reboot", [], False, None, gpuprov_reboot=True)
+
+    def says(self, command: str) -> str:
+        done = self.node.run(command, check=False)
+        return (done.stdout + done.stderr).strip()
+
+    def _play(
+        self,
+        playbook: str,
+        events: list[dict[str, Any]],
+        check: bool,
+        settings: dict[str, Any] | None,
+        **variables: Any,
+    ) -> NodeOutcome:
+        self._runs += 1
+        run = self.folder / str(self._runs)
+        run.mkdir()
+        nodes = {self.node.name: variables}
+        lock = self._with(settings or {})
+        options = Options(check=check)
+        return run_playbook(playbook, lock, nodes, run, options=options, listen=events.append)[self.node.name]
+
+    def _with(self, settings: dict[str, Any]) -> Lock:
+        """The lock with some settings changed, as a person would in the file."""
+        [(name, group)] = self.lock.groups.items()
+        stated = {key: Setting(value=value, reason="test", source="test") for key, value in settings.items()}
+        changed = group.model_copy(update={"settings": {**group.settings, **stated}})
+        return self.lock.model_copy(update={"groups": {name: changed}})
+
+
+@pytest.fixture(scope="module")
+def fixture(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    [node] = module_lab.up(1, os="debian12", gpu="a100x4")
+    folder = tmp_path_factory.mktemp("roles")
+    fleet = yaml.safe_load(module_lab.fleet("hgx-a100-4"))
+    fleet["groups"]["debian12"]["stack"] = {"repository": "distribution"}
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    lock = build_lock(folder / "fleet.yml", previous=None, narrate=lambda _: None)
+    [group] = lock.groups.values()
+    stub = stub_module(group.components.driver.version, kernel=node.kernel)
+    node.run("base64 -d >/root/stub.ko", input=b64encode(stub).decode())
+    node.run(
+        "dpkg-divert --quiet --local --no-rename --divert /usr/bin/make.distrib --add /usr/bin/make"
+        " && cat >/usr/bin/make && chmod 755 /usr/bin/make",
+        input=MAKE.format(error=ERROR),
+    )
+    # An initramfs takes longer than all the rest, and a node does not boot from it.
+    node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+    return Fixture(node, lock, folder)
+
+
+def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> None:
+    before = fixture.says(SNAPSHOT)
+    outcome, changed = fixture.apply(check=True)
+    assert outcome.ok, outcome.failed
+    assert "Say what would be installed, as --check cannot try" in changed
+    assert "Say which clocks" in changed
+    assert fixture.says(SNAPSHOT) == before
+
+
+def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: Fixture) -> None:
+    before = fixture.says(SNAPSHOT)
+    fixture.node.run("touch /root/broken-compiler")
+    outcome, _ = fixture.apply()
+    fixture.node.run("rm /root/broken-compiler")
+    [failed] = outcome.failed
+    assert f"does not build for kernel {fixture.node.kernel}: {ERROR}" in failed["msg"]
+    assert failed["msg"].endswith("the node is as it was before")
+    assert fixture.says("dpkg --audit") == ""
+    assert fixture.says(SNAPSHOT) == before
+
+
+def test_a_fresh_node_gets_everything_in_one_run(fixture: Fixture) -> None:
+    outcome, _ = fixture.apply()
+    assert outcome.ok, outcome.failed
+    [group] = fixture.lock.groups.values()
+    driver = group.components.driver
+    assert fixture.says(f"modinfo -k {fixture.node.kernel} -F version nvidia-current") == driver.version
+    assert set(fixture.says("apt-mark showhold").split()) == set(driver.closure)
+    assert fixture.says("systemctl is-enabled gpuprov-gpu-clocks nvidia-persistenced") == "enabled\nenabled"
+
+
+def test_the_second_run_changes_nothing(fixture: Fixture) -> None:
+    outcome, changed = fixture.apply()
+    assert outcome.ok, outcome.failed
+    assert changed == []
+    assert outcome.changed == 0
+
+
+def test_a_reboot_brings_driver_persistence_and_clocks(fixture: Fixture) -> None:
+    boot = fixture.node.boot_id()
+    outcome = fixture.reboot()
+    assert outcome.ok, outcome.failed
+    assert fixture.node.boot_id() != boot
+    assert fixture.says("systemctl is-system-running --wait") == "running"
+    assert fixture.says(STATE).splitlines() == ["Enabled, 1410"] * 4
+
+
+FAULTS = {
+    "Hold the packages, and release those of ours that are not pinned any more": "apt-mark unhold libcuda1",
+    "Keep nouveau and nova_core from taking the GPU": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
+    "Run the daemon, now if the driver answers and at every boot": "nvidia-smi -pm 0",
+    "Set the clocks, now if the driver answers and at every boot": "nvidia-smi -ac 1593,1095",
+    "Compile and install it": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",
+    "Keep unattended upgrades off": "rm /etc/apt/apt.conf.d/52gpuprov-pins",
+}
+
+
+def test_each_fault_is_mended_by_its_own_task_and_no_other(fixture: Fixture) -> None:
+    for fault in FAULTS.values():
+        fixture.node.run(fault)
+    outcome, changed = fixture.apply()
+    assert outcome.ok, outcome.failed
+    assert set(changed) == set(FAULTS)
+    assert fixture.says(STATE).splitlines() == ["Enabled, 1410"] * 4
+    assert fixture.apply()[1] == []
+
+
+def test_a_unit_that_somebody_disabled_is_enabled_again(fixture: Fixture) -> None:
+    fixture.node.run("systemctl disable --now gpuprov-gpu-clocks")
+    assert fixture.apply("gpu_settings")[0].ok
+    assert fixture.says("systemctl is-enabled gpuprov-gpu-clocks") == "enabled"
+    assert fixture.says(STATE).splitlines() == ["Enabled, 1410"] * 4
+
+
+def test_a_changed_clock_changes_just_that(fixture: Fixture) -> None:
+    _, changed = fixture.apply(settings={"clocks": {"graphics": 1095, "memory": 1593}})
+    assert changed == ["Say which clocks", "Set the clocks, now if the driver answers and at every boot"]
+    assert fixture.says(STATE).splitlines() == ["Enabled, 1095"] * 4
+
+
+def test_no_clocks_in_the_lock_leave_none_on_the_node(fixture: Fixture) -> None:
+    assert fixture.apply("gpu_settings", settings={"clocks": None})[0].ok
+    assert fixture.says("systemctl cat gpuprov-gpu-clocks").startswith("No files found")
+    default = fixture.says(STATE.replace(".applications.", ".default_applications."))
+    assert fixture.says(STATE) == default
+    assert "1410" not in default
+    assert fixture.apply("gpu_settings", settings={"clocks": None})[1] == []
+
+
+def test_a_package_that_is_pinned_no_more_is_released_and_holds_of_others_stay(fixture: Fixture) -> None:
+    fixture.node.run("apt-mark hold less")
+    [group] = fixture.lock.groups.values()
+    fewer = {name: version for name, version in group.components.driver.closure.items() if name != "libcuda1"}
+    assert fixture.apply("package_pins", package_pins_packages=fewer)[0].ok
+    held = fixture.says("apt-mark showhold").split()
+    assert "libcuda1" not in held
+    assert "less" in held
+    assert fixture.apply("package_pins")[0].ok
+    assert set(fixture.says("apt-mark showhold").split()) == {*group.components.driver.closure, "less"}
+
+
+def test_a_half_installed_package_is_finished(fixture: Fixture) -> None:
+    fixture.node.run("cd /tmp && apt-get -q download hello && dpkg --unpack hello_*.deb")
+    assert fixture.says("dpkg --audit") != ""
+    outcome, changed = fixture.apply("preflight")
+    assert outcome.ok, outcome.failed
+    assert changed == ["Finish packages that are half configured or lack what they depend on"]
+    assert fixture.says("dpkg --audit") == ""
+
+
+LOCKED = """\
+import fcntl, time
+lock = open("/var/lib/dpkg/lock-frontend", "r+")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+time.sleep(60)
+"""
+
+
+def test_everything_against_a_node_is_said_at_once(fixture: Fixture) -> None:
+    fixture.node.run("cat >/root/locker.py", input=LOCKED)
+    fixture.node.run("systemd-run --quiet --unit=locker python3 /root/locker.py")
+    fixture.node.run("touch /usr/bin/nvidia-uninstall")
+    outcome, _ = fixture.apply(
+        "preflight", preflight_wait=1, preflight_os="ubuntu24.04", preflight_arch="aarch64"
+    )
+    fixture.node.run("systemctl stop locker; rm /usr/bin/nvidia-uninstall")
+    [failed] = outcome.failed
+    for part in ("runs debian12", "is x86_64", "python3", "for 1 s", "nvidia-uninstall"):
+        assert part in failed["msg"]
