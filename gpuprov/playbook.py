@@ -130,10 +130,12 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
 
 def _environment(events: Path, scratch: Path, options: Options) -> dict[str, str]:
     """The operator's environment without their ansible.cfg: the same lock gives the same run everywhere."""
+    config = scratch / "ansible.cfg"
+    config.touch()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     return {
         **inherited,
-        "ANSIBLE_CONFIG": os.devnull,
+        "ANSIBLE_CONFIG": str(config),
         "ANSIBLE_ROLES_PATH": str(share("roles")),
         "ANSIBLE_CALLBACK_PLUGINS": str(share("plugins") / "callback"),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov_jsonl",

@@ -63,7 +63,7 @@ class Builder:
         stack = overlay(profile.profile.stack, group.stack)
         answer = self._resolve(name, group, hardware, stack, settings)
         system = self._catalog.systems[answer.stack.os or group.os]
-        driver, repositories = self._driver(answer, system, answer.stack.arch or group.arch)
+        driver, repositories = self._driver(name, answer, system, answer.stack.arch or group.arch)
         return LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
@@ -112,13 +112,19 @@ class Builder:
     def _wanted_driver(self, name: str, stack: StackPolicy) -> str | None:
         """What is stated; a version that is locked already, where it is what is stated still."""
         stated = None if stack.driver is None else str(stack.driver)
-        locked = self._previous.groups.get(name) if self._previous else None
+        locked = self._locked_driver(name)
         if locked is None:
             return stated
-        version = locked.components.driver.version
-        return version if stated is None or f"{version}.".startswith(f"{stated}.") else stated
+        still_meant = stated is None or f"{locked.version}.".startswith(f"{stated}.")
+        return locked.version if still_meant else stated
 
-    def _driver(self, answer: Answer, system: System, arch: str) -> tuple[Driver, dict[str, Repository]]:
+    def _locked_driver(self, name: str) -> Driver | None:
+        group = self._previous.groups.get(name) if self._previous else None
+        return group.components.driver if group else None
+
+    def _driver(
+        self, name: str, answer: Answer, system: System, arch: str
+    ) -> tuple[Driver, dict[str, Repository]]:
         packages = answer.packages["driver"]
         archives = self._finder.archives(packages.repository, system, arch)
         roots: dict[str, str | None] = dict.fromkeys(packages.names, packages.version)
@@ -136,6 +142,9 @@ class Builder:
             module_package=next((name for name in whole if name.endswith("-dkms")), packages.names[0]),
             hold_patterns=unattended_patterns(packages.hold),
         )
+        locked = self._locked_driver(name)
+        if locked and locked.version == driver.version:  # kept, so for the reason for which it was chosen
+            driver = driver.model_copy(update={"reason": locked.reason, "source": locked.source})
         return driver, archives.repositories
 
 
