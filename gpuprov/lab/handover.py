@@ -14,11 +14,17 @@ from gpuprov.lab.node import Node
 def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_hosts: Path) -> str:
     """Text of a fleet.yml: one group for each kind of node, its kernel named.
 
-    A lab node runs this machine's kernel, so the kernel to build for is the one installed on it.
+    A lab node runs this machine's kernel, so the kernel to build for is the one installed on it; its apt
+    reaches the distribution's own archive only.
     """
     groups: dict[str, dict[str, Any]] = {}
     for node in nodes:
-        kind = {"profile": profile, "os": node.os, "settings": {"kernel": node.kernel}}
+        kind = {
+            "profile": profile,
+            "os": node.os,
+            "stack": {"repository": "distribution"},
+            "settings": {"kernel": node.kernel},
+        }
         name = next(name for name in _names(node.os) if groups.get(name, kind).items() >= kind.items())
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][node.name] = node.address
     ssh = {"user": "root", "identity_file": str(identity_file), "known_hosts": str(known_hosts)}

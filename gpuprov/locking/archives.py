@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -18,10 +18,12 @@ from gpuprov.repository.sources import (
     AptSource,
     RepositorySpec,
     archive,
+    container_toolkit,
     mirrored,
     nvidia,
     open_all,
     parse_sources,
+    published_key,
 )
 
 # A distribution's own packages are spread over several archives that apt reads as one.
@@ -78,7 +80,25 @@ class Finder:
                 do=f"name it in fleet.yml: repositories: {{{repository}: {{url: URL, key: FILE}}}}",
             )
         manager: Literal["apt", "rpm"] = "apt" if system.manager == "apt" else "rpm"
-        return nvidia(url, system.folder, arch, manager, self._key(repository))
+        if repository == "container-toolkit":
+            return container_toolkit(url, arch, manager, self._key(repository))
+        spec = nvidia(url, system.folder, arch, manager, self._key(repository))
+        return spec if stated else replace(spec, keyring=self._published_key(spec.url, system))
+
+    def _published_key(self, url: str, system: System) -> bytes:
+        """NVIDIA's key from beside its repository, if it is the one that the catalog knows for the system."""
+        if system.key_file is None:
+            raise InvalidInput(f"the catalog knows no key of NVIDIA's for {system.title}")
+        known = next(
+            key
+            for key in self._catalog.facts["systems"]["signing_keys"]
+            if key["id"] == system.key_file.removesuffix(".pub")
+        )
+        return published_key(
+            f"{url.rstrip('/')}/{system.key_file}",
+            fingerprint=known.get("fingerprint"),
+            sha256=known.get("key_sha256_without_version_line"),
+        )
 
     def _archive_spec(self, repository: str, system: System, url: str | None) -> RepositorySpec:
         codename = self._codename(system)
