@@ -16,7 +16,8 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.lock import Connection
 from gpuprov.transport import Limits, Output, Session, Target, fan_out
 
-QUICK = Limits(connect_s=1.0, command_s=1.0, answer_bytes=100_000)
+QUICK = Limits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
+HUNG_UP = (OSError, EOFError, paramiko.SSHException)
 
 
 class Door(paramiko.ServerInterface):
@@ -42,7 +43,7 @@ class Door(paramiko.ServerInterface):
         if self.answer is None:
             return
         time.sleep(0.05)  # after the reply to the request itself
-        with suppress(OSError):  # a client that has heard enough hangs up
+        with suppress(*HUNG_UP):  # a client that has heard enough hangs up
             channel.sendall(self.answer)
             channel.send_exit_status(0)
             channel.close()
@@ -75,7 +76,7 @@ class Peers:
             lines.write(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
 
         def serve() -> None:
-            with suppress(OSError, EOFError, paramiko.SSHException):
+            with suppress(*HUNG_UP):
                 client, _ = server.accept()
                 transport = paramiko.Transport(client)
                 self.transports.append(transport)
@@ -159,7 +160,7 @@ def test_a_missing_key_file_is_a_mistake_of_ours(peers: Peers) -> None:
 def test_silence_after_the_handshake_ends_at_the_time_out(peers: Peers) -> None:
     answer = visit(peers.target("a", peers.ssh(answer=None)))["a"]
     assert isinstance(answer, NodeFailed)
-    assert "no answer within 1 s" in str(answer)
+    assert "no answer within 2 s" in str(answer)
 
 
 def test_a_flood_is_cut_off(peers: Peers) -> None:
@@ -172,6 +173,6 @@ def test_silent_peers_do_not_delay_the_others(peers: Peers) -> None:
     silent = [peers.target(f"silent{n}", peers.listen().getsockname()[1]) for n in range(5)]
     started = time.monotonic()
     answers = visit(*silent, peers.target("good", peers.ssh()))
-    assert time.monotonic() - started < 3 * QUICK.connect_s
+    assert time.monotonic() - started < 3 * QUICK.connect_s  # five in a row would take 5
     assert isinstance(answers["good"], Output)
     assert all(isinstance(answers[node.name], Unreachable) for node in silent)
