@@ -9,6 +9,7 @@ from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, expectations
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
+from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
 from gpuprov.transport import Limits, Session, fan_out, targets
 
@@ -36,10 +37,10 @@ def gather(
         for host in group.hosts
     }
 
-    def ask(session: Session) -> Facts:
+    def probe(session: Session) -> Facts:
         return _probe(session, payloads[session.target.name])
 
-    for target, answer in fan_out(targets(lock, names), ask, forks=forks, limits=LIMITS):
+    for target, answer in fan_out(targets(lock, names), probe, forks=forks, limits=LIMITS):
         yield target.name, answer
 
 
@@ -59,8 +60,7 @@ def survey(
 
 
 def _probe(session: Session, payload: Payload) -> Facts:
-    output = session.run(payload.command, payload.stdin)
-    facts = Facts.from_answer(payload.answer(output.stdout, output.stderr))
+    facts = ask(session, payload)
     if not facts.is_root:
         user = session.target.connection.user
         raise NodeFailed(

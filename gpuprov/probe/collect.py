@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpuprov.errors import NodeFailed
 from gpuprov.facts import Facts
-from gpuprov.probe.payload import Parameters, build
+from gpuprov.probe.payload import Parameters, Payload, build
 
 
 class Output(Protocol):
@@ -35,7 +35,15 @@ def collect(
     Raises:
         NodeFailed: no Python there, or no whole answer.
     """
-    payload = build(parameters, become=become, password=password)
+    return ask(session, build(parameters, become=become, password=password))
+
+
+def ask(session: Session, payload: Payload) -> Facts:
+    """The same with a payload that is made already, for many nodes.
+
+    Raises:
+        NodeFailed: as `collect`.
+    """
     output = session.run(payload.command, payload.stdin)
     return Facts.from_answer(payload.answer(output.stdout, output.stderr))
 
