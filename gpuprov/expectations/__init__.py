@@ -1,0 +1,38 @@
+"""The lock's statements, one by one: what a node of a group is expected to be.
+
+Each has an id that drift and verify share, the value, the role that mends it, and whether it takes a
+reboot to come true. One module an area; `AREAS` is the order in which they are brought about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuprov.expectations.driver import FOREIGN_MODULES, driver
+from gpuprov.expectations.gpus import CLOCKS_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
+from gpuprov.expectations.pins import pins
+from gpuprov.expectations.statement import Expectation, Severity
+from gpuprov.expectations.system import system
+from gpuprov.lock import LockedGroup
+
+__all__ = [
+    "CLOCKS_UNIT",
+    "FOREIGN_MODULES",
+    "PERSISTENCE_UNIT",
+    "Expectation",
+    "Severity",
+    "expectations",
+]
+
+AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
+    system,
+    driver,
+    hardware,
+    gpu_settings,
+    pins,
+)
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Everything that the lock says of one node of a group, in the order in which it is brought about."""
+    return [expectation for area in AREAS for expectation in area(group)]

@@ -1,0 +1,25 @@
+"""A locked group as Ansible variables: the whole of what the roles are told. One module an area."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuprov.inventory.variables.connection import connection
+from gpuprov.inventory.variables.driver import driver
+from gpuprov.inventory.variables.gpus import gpu_settings
+from gpuprov.inventory.variables.pins import pins
+from gpuprov.inventory.variables.system import preflight
+from gpuprov.lock import LockedGroup
+
+__all__ = ["group_variables"]
+
+AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (preflight, driver, gpu_settings, pins)
+
+
+def group_variables(group: LockedGroup) -> dict[str, Any]:
+    """Variables of every host of a group. Roles take nothing from anywhere else."""
+    stated = connection(group.connection)
+    for area in AREAS:
+        stated |= area(group)
+    return stated

@@ -1,0 +1,12 @@
+"""Variables of `preflight`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.lock import LockedGroup
+
+
+def preflight(group: LockedGroup) -> dict[str, Any]:
+    """The system that was locked."""
+    return {"preflight_os": group.os, "preflight_arch": group.arch}

@@ -1,0 +1,8 @@
+"""How a node's facts answer each expectation; one module an area."""
+
+from __future__ import annotations
+
+from gpuprov.observations import driver, gpus, pins, system
+from gpuprov.observations.registry import OBSERVERS
+
+__all__ = ["OBSERVERS", "driver", "gpus", "pins", "system"]

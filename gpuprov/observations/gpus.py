@@ -1,0 +1,78 @@
+"""Readings of the GPUs, as PCI and as nvidia-smi tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, Expectation
+from gpuprov.facts import Facts, Missing
+from gpuprov.observations.registry import observes
+from gpuprov.observations.units import enabled
+from gpuprov.probe.parse.gpu import Gpu
+
+
+@observes("gpu.model")
+def _model(facts: Facts, expectation: Expectation) -> Any:
+    seen = sorted({device.id for device in facts.pci_gpus})
+    return expectation.expected if set(seen) <= set(expectation.expected) else seen
+
+
+@observes("gpu.count")
+def _count(facts: Facts, expectation: Expectation) -> Any:
+    return len(facts.pci_gpus)
+
+
+@observes("gpu.visible")
+def _visible(facts: Facts, expectation: Expectation) -> Any:
+    return len(_gpus(facts))
+
+
+@observes("gpu.persistence_unit")
+def _persistence_unit(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, PERSISTENCE_UNIT)
+
+
+@observes("gpu.persistence")
+def _persistence(facts: Facts, expectation: Expectation) -> Any:
+    return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
+
+
+@observes("gpu.clocks_unit")
+def _clocks_unit(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, CLOCKS_UNIT)
+
+
+@observes("gpu.clocks")
+def _clocks(facts: Facts, expectation: Expectation) -> Any:
+    return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
+
+
+def _gpus(facts: Facts) -> tuple[Gpu, ...]:
+    if facts.smi.error:
+        raise Missing("smi", facts.smi.error)
+    return facts.smi.gpus
+
+
+def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
+    """`expected` where every GPU has it, else what the odd ones have: `False on GPU 0, 3`."""
+    odd: dict[str, list[str]] = {}
+    for gpu in _gpus(facts):
+        value = read(gpu)
+        if value != expected:
+            odd.setdefault(_words(value), []).append(str(gpu.index))
+    return "; ".join(f"{value} on GPU {', '.join(where)}" for value, where in odd.items()) or expected
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name} {each}" for name, each in value.items())
+    return {True: "on", False: "off", None: "not stated"}.get(value, str(value))
+
+
+def _fixed_clocks(gpu: Gpu, expected: dict[str, int]) -> dict[str, int | None]:
+    """Application clocks; of a GPU without them the clocks it runs at, which locking fixes."""
+    fixed = gpu.application_clocks
+    if fixed.graphics is None and fixed.memory is None:
+        return {"graphics": gpu.clocks.graphics, "memory": expected["memory"]}
+    return {"graphics": fixed.graphics, "memory": fixed.memory}

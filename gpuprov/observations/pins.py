@@ -1,0 +1,19 @@
+"""Readings of holds and of unattended upgrades."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.expectations import Expectation
+from gpuprov.facts import Facts
+from gpuprov.observations.registry import observes
+
+
+@observes("pins.hold")
+def _holds(facts: Facts, expectation: Expectation) -> Any:
+    return [name for name in expectation.expected if name in facts.packages.held]
+
+
+@observes("pins.unattended")
+def _unattended(facts: Facts, expectation: Expectation) -> Any:
+    return [pattern for pattern in expectation.expected if pattern in facts.apt.unattended_blacklist]
