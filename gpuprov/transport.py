@@ -28,6 +28,8 @@ from gpuprov.lock import Lock
 
 T = TypeVar("T")
 KNOWN_HOSTS = "~/.ssh/known_hosts"
+SILENCE = ("No existing session", "Error reading SSH protocol banner")
+"""Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
 # Paramiko logs what it raises; the same line twice helps nobody.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -252,6 +254,8 @@ def _reason(error: BaseException) -> str:
         return "no such host name"
     if isinstance(error, TimeoutError):
         return "timed out"
+    if any(words in str(error) for words in SILENCE):
+        return "something listens there and says nothing"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,165 @@
+"""A fleet of nodes that are each bad in their own way: one line each, and none in the way of the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuprov.drift import NodeDrift, judge, without_facts
+from gpuprov.expectations import expectations
+from gpuprov.facts import Facts
+from gpuprov.lab import Lab
+from gpuprov.lock import Lock, read_lock, write_lock
+from gpuprov.survey import LIMITS, gather
+
+RECORDED_LOCK = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
+NOWHERE = "198.18.255.254"
+SMI_S = 29.0
+"""What the probe gives nvidia-smi."""
+
+# Done to a node by a person's hand. `exit 1` and `hang` are login shells, so they come last.
+TROUBLE = {
+    "good": "true",
+    "banner": r"""
+        head -c 1000000 /dev/zero | tr '\0' x >/etc/long; echo >>/etc/long
+        echo '<<gpuprov 00 9 00>>' >>/etc/long; echo '{"schema": "gpuprov.facts/1"}' >>/etc/long
+        sed -i '1i cat /etc/long' /root/.bashrc
+        head -c 200000 /etc/long >/etc/issue.net; echo 'Banner /etc/issue.net' >>/etc/ssh/sshd_config
+        systemctl reload ssh""",
+    "full": """
+        cp -a /root/.ssh /keys
+        for folder in /tmp /var/tmp /var/log /run/user /root /home; do
+          mkdir -p $folder; mount -t tmpfs -o size=64k,mode=700 tmpfs $folder; done
+        cp -a /keys /root/.ssh
+        for folder in /tmp /var/tmp /var/log /run/user /root /home; do
+          head -c 200000 /dev/zero >$folder/x; done; true""",
+    "smi": r"printf '#!/bin/sh\nsleep 500\n' >/usr/bin/nvidia-smi; chmod +x /usr/bin/nvidia-smi",
+    "snakeless": "for each in /usr/bin/python3*; do mv $each $each.away; done",
+    "half": r"""
+        cd /usr/bin; mv python3 whole
+        printf '#!/bin/sh\n/usr/bin/whole "$@" | head -c 2000\n' >python3; chmod +x python3""",
+    "refusing": "systemctl stop ssh.socket ssh.service",
+    "silent": "kill -STOP $(cat /run/sshd.pid)",
+    "leaving": r"printf '#!/bin/sh\nexit 1\n' >/bin/leave; chmod +x /bin/leave; usermod -s /bin/leave root",
+    "hanging": r"printf '#!/bin/sh\nsleep 500\n' >/bin/hang; chmod +x /bin/hang; usermod -s /bin/hang root",
+    "impostor": "true",
+}
+SAID = {
+    "refusing": ("unreachable", "no SSH on {address} port 22: connection refused; is it up"),
+    "silent": ("unreachable", "no SSH on {address} port 22: something listens there and says nothing"),
+    "impostor": ("unreachable", "the host key of {address} has changed; make sure"),
+    "absent": ("unreachable", f"no SSH on {NOWHERE} port 22: "),
+    "leaving": ("error", "no answer from the probe"),
+    "hanging": ("error", "no answer within 60 s"),
+    "half": ("error", "the answer broke off after "),
+    "snakeless": ("error", "no Python 3 on the node; install python3 there"),
+}
+
+Story = tuple[float, NodeDrift]
+
+
+@pytest.fixture(scope="module")
+def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the lock of a fleet in which a single node is good."""
+    nodes = {node.name: node for node in module_lab.up(gpu="a100x4", names=list(TROUBLE))}
+    for name, trouble in TROUBLE.items():
+        nodes[name].run(trouble, check=False)
+    folder = tmp_path_factory.mktemp("fleet")
+    known = module_lab.known_hosts.read_text().splitlines()
+    keys = {line.split()[0]: line.partition(" ")[2] for line in known}
+    keys[nodes["impostor"].address] = keys[nodes["good"].address]
+    (folder / "known_hosts").write_text("".join(f"{address} {key}\n" for address, key in keys.items()))
+    [(name, group)] = read_lock(RECORDED_LOCK).groups.items()
+    ways = {"identity_file": str(module_lab.identity_file), "known_hosts": str(folder / "known_hosts")}
+    connection = group.connection.model_copy(update={**ways, "port": 22})
+    hosts = {**{name: node.address for name, node in nodes.items()}, "absent": NOWHERE}
+    changed = group.model_copy(update={"hosts": hosts, "connection": connection})
+    write_lock(Lock(inputs="0", groups={name: changed}), folder / "fleet.lock.yml")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stories(fleet: Path) -> dict[str, Story]:
+    """What became of each node, and after how many seconds that was known."""
+    lock = read_lock(fleet / "fleet.lock.yml")
+    [group] = lock.groups.values()
+    begun = time.monotonic()
+    told = {}
+    for name, answer in gather(lock, lock.hosts()):
+        known = isinstance(answer, Facts)
+        node = judge(name, answer, expectations(group)) if known else without_facts(name, answer)
+        told[name] = (time.monotonic() - begun, node)
+    return told
+
+
+def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_it_is_said_in_one_line(stories: dict[str, Story], name: str, fleet: Path) -> None:
+    address = read_lock(fleet / "fleet.lock.yml").hosts()[name].hosts[name]
+    status, words = SAID[name]
+    _, node = stories[name]
+    assert node.status == status
+    assert node.reason is not None
+    assert node.reason.startswith(words.format(address=address))
+    assert "\n" not in node.reason
+
+
+@pytest.mark.parametrize("name", ["banner", "full"])
+def test_what_need_not_hinder_does_not(stories: dict[str, Story], name: str) -> None:
+    assert stories[name][1].drift == stories["good"][1].drift
+
+
+def test_of_a_node_whose_nvidia_smi_never_returns_the_rest_is_known(stories: dict[str, Story]) -> None:
+    seconds, node = stories["smi"]
+    assert SMI_S <= seconds < SMI_S + 5
+    found = {each.check: each for each in node.drift}
+    assert found["driver.answers"].actual == "nvidia-smi did not answer in time"
+    assert found["gpu.clocks"].actual == "unknown: nvidia-smi did not answer in time"
+    without_driver = [
+        each for each in stories["good"][1].drift if each.check in ("pins.hold", "driver.packages")
+    ]
+    assert [found[each.check] for each in without_driver] == without_driver
+
+
+def test_none_delays_the_others(stories: dict[str, Story]) -> None:
+    seconds = {name: told for name, (told, _) in stories.items()}
+    slow = {name for name, told in seconds.items() if told > LIMITS.connect_s}
+    assert slow <= {"hanging", "smi", "silent", "absent"}
+    assert max(seconds["silent"], seconds["absent"]) < 2 * LIMITS.connect_s
+    assert seconds["hanging"] < LIMITS.command_s + LIMITS.connect_s
+
+
+@pytest.mark.parametrize(
+    ("nodes", "code"),
+    [("good", 3), ("good,refusing", 4), ("good,half", 1), ("refusing,half", 1), ("impostor", 4)],
+)
+def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
+    told = gpuprov(fleet, "drift", nodes, "-o", "json")
+    assert told.returncode == code
+    assert told.stderr == ""
+    document = json.loads(told.stdout)
+    assert {node["name"] for node in document["nodes"]} == set(nodes.split(","))
+    assert sum(document["summary"].values()) == len(document["nodes"])
+
+
+def test_lines_for_a_person(fleet: Path) -> None:
+    told = gpuprov(fleet, "drift", "good,refusing,half,snakeless")
+    assert told.stderr == ""
+    lines = told.stdout.splitlines()
+    assert (
+        sum(
+            line.startswith(("refusing unreachable: ", "half error: ", "snakeless error: ")) for line in lines
+        )
+        == 3
+    )
+    assert "good driver.loaded expected 535.309.01, is nothing" in lines
