@@ -78,30 +78,34 @@ def converge(
         result.outcomes = run_playbook("site", lock, with_roles, run, options=options, listen=listen)
     if options.check:
         return result
-    result.drift = {node.name: node for node in survey(lock, _sound(busy, result), forks=options.forks)}
+    result.drift = {node.name: node for node in _look(lock, _sound(busy, result), options)}
     waiting = [name for name, node in result.drift.items() if plan_node(node).reboot]
     agreed = [name for name in waiting if consent.reboot or lock.hosts()[name].reboot.allowed]
     result.reboot_needed = [name for name in waiting if name not in agreed]
     if agreed:
         narrate(f"rebooting {len(agreed)} of {len(busy)} nodes")
         _reboot(lock, agreed, run, options, listen, result)
-        result.drift |= {node.name: node for node in settled(lock, _sound(agreed, result), options.forks)}
+        result.drift |= {node.name: node for node in settled(lock, _sound(agreed, result), options)}
     return result
 
 
-def settled(lock: Lock, names: list[str], forks: int) -> list[NodeDrift]:
+def settled(lock: Lock, names: list[str], options: Options) -> list[NodeDrift]:
     """Drift of nodes that have just booted, asked again until nothing differs or `SETTLE_S` has passed."""
     deadline = time.monotonic() + SETTLE_S
     final: dict[str, NodeDrift] = {}
     asked = names
     while asked:
-        final |= {node.name: node for node in survey(lock, asked, forks=forks)}
+        final |= {node.name: node for node in _look(lock, asked, options)}
         asked = [name for name in asked if final[name].status != "in_sync"]
         if time.monotonic() > deadline:
             break
         if asked:
             time.sleep(2)
     return [final[name] for name in names]
+
+
+def _look(lock: Lock, names: list[str], options: Options) -> list[NodeDrift]:
+    return survey(lock, names, forks=options.forks, password=options.become_password)
 
 
 def _sound(names: Iterable[str], result: Convergence) -> list[str]:

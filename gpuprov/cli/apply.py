@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.nodes_argument
-@options.lock_option
-@options.limit_option
-@options.forks_option
-@options.output_option
+@options.on_nodes
 @click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
 @click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
 @click.option("--no-verify", is_flag=True, help="do not verify afterwards")
@@ -32,14 +28,10 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
 @click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
 @click.option("-D", "--diff", is_flag=True, help="show what changes in files")
-@click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
 @options.yes_option
 @options.verbose_option
 def command(
-    nodes: tuple[str, ...],
-    lock_path: Path,
-    limit: str | None,
-    forks: int,
+    chosen: options.Chosen,
     output: str,
     reboot: bool,
     full: bool,
@@ -48,7 +40,6 @@ def command(
     force: bool,
     check: bool,
     diff: bool,
-    ask_become_pass: bool,
     yes: bool,
     verbose: int,
 ) -> Exit:
@@ -57,20 +48,15 @@ def command(
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
     """
     from gpuprov.converge import Consent
-    from gpuprov.lock import read_lock
     from gpuprov.playbook import Options
 
-    lock = read_lock(lock_path)
-    names = options.select(lock, nodes, limit)
-    password = click.prompt("sudo password", hide_input=True, err=True) if ask_become_pass else None
-    how = Options(forks=forks, check=check, diff=diff, verbosity=verbose, become_password=password)
+    how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force)
-    return _apply(lock, names, how, consent, full=full, verify=not no_verify, yes=yes, output=output)
+    return _apply(chosen, how, consent, full=full, verify=not no_verify, yes=yes, output=output)
 
 
 def _apply(
-    lock: Lock,
-    names: list[str],
+    chosen: options.Chosen,
     how: Options,
     consent: Consent,
     *,
@@ -88,12 +74,13 @@ def _apply(
     from gpuprov.runs import new_run
     from gpuprov.survey import survey
 
-    found = survey(lock, names, forks=how.forks, password=how.become_password)
+    lock = chosen.lock
+    found = survey(lock, chosen.names, forks=how.forks, password=how.become_password)
     unanswered = [node for node in found if node.reason is not None]
     answered = [node for node in found if node.reason is None]
     plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
     busy = [plan for plan in plans if not plan.empty]
-    for line in [*plan_lines(plans, options.fold), *drift_lines(unanswered, options.fold)]:
+    for line in [*plan_lines(plans), *drift_lines(unanswered)]:
         options.note(line)
     if not busy:
         if output == "json":
@@ -119,11 +106,12 @@ def _ask(what: str, *, yes: bool) -> None:
 
 
 def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:
+    from gpuprov.report.words import fold
     from gpuprov.verify import run as verify
 
     if not names:
         return None
-    options.note(f"verifying {options.fold(names)}")
+    options.note(f"verifying {fold(names)}")
     return verify(
         lock,
         names,
@@ -139,6 +127,7 @@ def _conclude(
 ) -> Exit:
     from gpuprov.report.recap import apply_document, conclusion, recap_lines
     from gpuprov.report.verification import recap
+    from gpuprov.report.words import fold
 
     if verdict and verdict.exit_code:
         options.note(recap(verdict, details=True))
@@ -148,7 +137,7 @@ def _conclude(
         for line in recap_lines(result, verdict):
             click.echo(line)
     if result.reboot_needed:
-        nodes = options.fold(result.reboot_needed)
+        nodes = fold(result.reboot_needed)
         options.note(
             f"{nodes} must reboot before the driver is the lock's: gpuprov apply --reboot -l {nodes}"
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.options import output_option, print_json
+from gpuprov.cli.options import ask_password, output_option, password_option, print_json
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.facts import Facts
+    from gpuprov.transport import Target
 
 
 @click.command()
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("-i", "--identity", metavar="FILE", help="Private key for a host that the lock does not name.")
 @click.option("--known-hosts", metavar="FILE", help="Its host keys.")
+@password_option
 @output_option
 def command(
     host: str | None,
@@ -37,6 +39,7 @@ def command(
     lock_path: Path,
     identity: str | None,
     known_hosts: str | None,
+    ask_become_pass: bool,
     output: str,
 ) -> int:
     """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi."""
@@ -44,7 +47,10 @@ def command(
         raise InvalidInput("facts of what?", do="name one host, or give --local, or --smi-xml FILE")
     if capture is not None:
         return _show_capture(capture, output)
-    facts = _local() if local else _remote(str(host), lock_path, identity, known_hosts)
+    if local:
+        facts = _local()
+    else:
+        facts = _remote(_target(str(host), lock_path, identity, known_hosts), ask_password(ask_become_pass))
     if output == "json":
         print_json(facts.to_answer())
     else:
@@ -80,19 +86,18 @@ def _local() -> Facts:
     return collect_local(Parameters())
 
 
-def _remote(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Facts:
+def _remote(target: Target, password: str | None) -> Facts:
     from gpuprov.probe.collect import collect
     from gpuprov.probe.payload import Parameters
     from gpuprov.transport import fan_out
 
-    target = _target(host, lock_path, identity, known_hosts)
-    [(_, outcome)] = fan_out([target], lambda session: collect(session, Parameters()))
+    [(_, outcome)] = fan_out([target], lambda session: collect(session, Parameters(), password=password))
     if isinstance(outcome, GpuprovError):
         raise outcome
     return outcome
 
 
-def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Any:
+def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
     """The way to a host: the lock's, or what the command line says."""
     from gpuprov.lock import Connection, read_lock
     from gpuprov.transport import Target, targets

@@ -118,6 +118,7 @@ def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None)
 def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
     from gpuprov.launch import Host
     from gpuprov.lock import read_lock
+    from gpuprov.report.words import fold
 
     lock = read_lock(lock_path)
     groups = lock.hosts()
@@ -127,9 +128,7 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
     ]
     without = [host.name for host in found if not host.gpus]
     if without or not found:
-        raise InvalidInput(
-            f"no GPUs on {options.fold(without) or 'any node'}", do="choose others with --limit"
-        )
+        raise InvalidInput(f"no GPUs on {fold(without) or 'any node'}", do="choose others with --limit")
     return found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +33,54 @@ nodes_argument = click.argument("nodes", nargs=-1)
 forks_option = click.option(
     "-f", "--forks", type=click.IntRange(1, 1000), default=64, show_default=True, help="nodes at a time"
 )
+password_option = click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The nodes that a verb is to look at, and how to get there; `password` is sudo's, if it asks."""
+
+    lock: Lock
+    lock_path: Path
+    names: list[str]
+    forks: int
+    password: str | None
+
+
+def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb NODES, --lock, --limit, --forks, -K and -o; it is called with `chosen` and `output`."""
+
+    @nodes_argument
+    @lock_option
+    @limit_option
+    @forks_option
+    @password_option
+    @output_option
+    @functools.wraps(verb)
+    def with_nodes(
+        *,
+        nodes: tuple[str, ...],
+        lock_path: Path,
+        limit: str | None,
+        forks: int,
+        ask_become_pass: bool,
+        **others: Any,
+    ) -> Any:
+        from gpuprov.lock import read_lock
+
+        lock = read_lock(lock_path)
+        names = select(lock, nodes, limit)
+        password = ask_password(ask_become_pass)
+        return verb(chosen=Chosen(lock, lock_path, names, forks, password), **others)
+
+    return with_nodes
+
+
+def ask_password(wanted: bool) -> str | None:
+    """sudo's password, if -K was given."""
+    return click.prompt("sudo password", hide_input=True, err=True) if wanted else None
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
@@ -69,13 +117,6 @@ def _expand(text: str, expand_hosts: Any) -> list[str]:
     except ValueError as error:
         raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     return names
-
-
-def fold(names: Iterable[str]) -> str:
-    """`gpu[001-064]` for a person."""
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(list(names)))
 
 
 def print_json(document: dict[str, Any]) -> None:

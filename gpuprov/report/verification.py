@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuprov.drift import differing
-from gpuprov.report.words import value
+from gpuprov.report.words import fold, value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 
 Failures = dict[str, list[tuple[str, CheckResult]]]
@@ -25,7 +25,7 @@ def _nodes(verdict: Verdict) -> Iterator[str]:
             if node.status == status:
                 alike[node.message].append(node.name)
         for message, names in alike.items():
-            yield f"{status:<12} {_fold(names)}" + (f"  {message}" if message else "")
+            yield f"{status:<12} {fold(names)}" + (f"  {message}" if message else "")
 
 
 def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
@@ -38,14 +38,8 @@ def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
         names, (_, check) = [name for name, _ in found], found[0]
         expected, actual = differing(check.expected, check.actual)
         *looked_at, to_mend = check.detail.splitlines() or [""]
-        yield f"\n{check.check}  {_fold(names)}"
+        yield f"\n{check.check}  {fold(names)}"
         yield f"  expected  {value(expected)}"
         yield f"  seen      {value(actual)}"
         yield from (f"  {line}" for line in (looked_at if details else ()))
-        yield f"  to mend   {to_mend.replace(found[0][0], _fold(names))}"
-
-
-def _fold(names: list[str]) -> str:
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(names))
+        yield f"  to mend   {to_mend.replace(found[0][0], fold(names))}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuprov.drift import Difference, NodeDrift
 from gpuprov.plan import NodePlan
 
-Fold = Callable[[Iterable[str]], str]
 MOST_ITEMS = 3
+
+
+def fold(names: Iterable[str]) -> str:
+    """`gpu[001-064]`."""
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(list(names)))
 
 
 def value(thing: Any) -> str:
@@ -36,7 +42,7 @@ def difference(each: Difference) -> str:
     return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}"
 
 
-def drift_lines(nodes: Iterable[NodeDrift], fold: Fold) -> Iterator[str]:
+def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
     """One line for the nodes in sync, one for each difference and each failure, nodes folded."""
     in_sync: list[str] = []
     others: dict[str, list[str]] = defaultdict(list)
@@ -53,7 +59,7 @@ def drift_lines(nodes: Iterable[NodeDrift], fold: Fold) -> Iterator[str]:
         yield f"{fold(names)} {line}"
 
 
-def plan_lines(plans: Iterable[NodePlan], fold: Fold) -> Iterator[str]:
+def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:
     """What would be done where, with the reasons below; then what nothing here can mend."""
     alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
     beyond: dict[str, list[str]] = defaultdict(list)
