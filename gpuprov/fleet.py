@@ -4,44 +4,59 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from gpuprov.documents import Marked, Strict, read_text, validate
 from gpuprov.errors import InvalidInput
+from gpuprov.hardware import HardwareProfile
 from gpuprov.lock import Connection, Reboots
-from gpuprov.profile import NAME, StackPolicy
+from gpuprov.profile import NAME
 from gpuprov.settings import Settings
+from gpuprov.stack import StackPolicy
 
 HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ADDRESS = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$")
 
 
 class Group(Strict):
-    """Hosts of one kind. `hosts` becomes name → address, whichever way it was written."""
+    """Hosts of one kind. `hosts` becomes name → address, whichever way it was written.
+
+    `hardware`, `stack` and `settings` are laid over the profile's; `vars` are the site's own Ansible
+    variables, which go into inventories as they are.
+    """
 
     profile: str = Field(pattern=NAME)
     hosts: dict[str, str]
     os: str
     arch: str = "x86_64"
+    site: str | None = Field(default=None, description="where they stand: a data centre, a cloud's region")
+    hardware: HardwareProfile = HardwareProfile()
     stack: StackPolicy = StackPolicy()
     settings: Settings = Settings()
+    vars: dict[str, Any] = Field(default={}, description="Ansible variables of the site's own")
 
     @field_validator("hosts", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> dict[str, str]:
-        if isinstance(stated, dict):
-            hosts = {str(name): str(address) for name, address in stated.items()}
-        else:
-            hosts = {name: name for name in expand_hosts(stated)}
-        for name, address in hosts.items():
-            if not HOST_NAME.match(name) or not ADDRESS.match(address):
-                raise ValueError(
-                    f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}"
-                )
+        hosts = _named(stated)
         if not hosts:
             raise ValueError("at least one host")
         return hosts
+
+
+class FurtherGroup(Strict):
+    """An Ansible group that is no kind of server: hosts of other groups, other groups, variables."""
+
+    hosts: list[str] = Field(default=[], description="some of the fleet's hosts, as a range or a list")
+    children: list[str] = Field(default=[], description="other groups")
+    vars: dict[str, Any] = Field(default={}, description="Ansible variables")
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _fold_out(cls, stated: object) -> list[str]:
+        return list(_named(stated))
 
 
 class Mirror(Strict):
@@ -59,12 +74,29 @@ class Mirror(Strict):
 class Fleet(Strict):
     """The whole file."""
 
+    plugin: Literal["gpuprov", "gpuprov.gpuprov.gpuprov"] | None = Field(
+        default=None, description="lets `ansible-inventory -i fleet.yml` find gpuprov's inventory plugin"
+    )
     groups: dict[str, Group] = Field(min_length=1)
+    also: dict[str, FurtherGroup] = Field(default={}, description="further Ansible groups of these hosts")
+    host_vars: dict[str, dict[str, Any]] = Field(default={}, description="host → Ansible variables")
     ssh: Connection = Connection()
     reboot: Reboots = Reboots()
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
+
+
+def _named(stated: object) -> dict[str, str]:
+    """Name → address of hosts, however they are written."""
+    if isinstance(stated, dict):
+        hosts = {str(name): str(address) for name, address in stated.items()}
+    else:
+        hosts = {name: name for name in expand_hosts(stated)}
+    for name, address in hosts.items():
+        if not HOST_NAME.match(name) or not ADDRESS.match(address):
+            raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}")
+    return hosts
 
 
 def expand_hosts(stated: object) -> list[str]:
@@ -101,6 +133,7 @@ def parse_fleet(text: str, name: str) -> Fleet:
         raise InvalidInput(f"{name}:1: not a mapping", expected="the key groups")
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
+    _refuse_unknown_names(fleet, document)
     return fleet
 
 
@@ -112,3 +145,21 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
                 line = document.line(("groups", name, "hosts"))
                 raise InvalidInput(f"{document.name}:{line}: {host} is in group {owner[host]} already")
             owner[host] = name
+
+
+def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
+    """What `also` and `host_vars` speak of must be there."""
+    hosts = {host for group in fleet.groups.values() for host in group.hosts}
+    groups = {*fleet.groups, *fleet.also}
+    for name, further in fleet.also.items():
+        if name in fleet.groups:
+            raise InvalidInput(f"{document.name}:{document.line(('also', name))}: {name} is a group already")
+        for key, known in (("hosts", hosts), ("children", groups)):
+            for stated in getattr(further, key):
+                if stated not in known:
+                    place = f"{document.name}:{document.line(('also', name, key))}"
+                    raise InvalidInput(f"{place}: also.{name}.{key} names {stated}, which is not in groups")
+    for host in fleet.host_vars:
+        if host not in hosts:
+            line = document.line(("host_vars", host))
+            raise InvalidInput(f"{document.name}:{line}: host_vars names {host}, which no group has")

@@ -26,7 +26,7 @@ class NvmeHardware(Strict):
     """Local NVMe drives."""
 
     count: int | None = Field(default=None, ge=0, description="drives, at least")
-    total_tb: float | None = Field(default=None, ge=0, description="their sizes together, at least, in 10^12 B")
+    total_tb: float | None = Field(default=None, ge=0, description="all of them, at least, in 10^12 B")
 
 
 class NicHardware(Strict):
