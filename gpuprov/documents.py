@@ -202,6 +202,14 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Text of several lines, such as a key, line by line."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def render_document(record: Strict, *, header: str = "") -> str:
     """The record as YAML: keys in the model's order, nothing that is None, no line folding."""
     plain = record.model_dump(mode="json", by_alias=True, exclude_none=True)

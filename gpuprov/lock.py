@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpuprov.documents import Strict, read_document, write_document
+from gpuprov.hardware import NicHardware, NvmeHardware
 
 
 class Connection(Strict):
@@ -38,12 +39,18 @@ class Component(Strict):
 
     `packages` are asked for by name; `closure` is everything of the same family that comes with them,
     `packages` included: it is installed in one transaction and held. Both map package → exact version.
+    `beside` names packages of the system's own archive that have to be there, in whatever version it has.
+    `stream` is the dnf module stream (`nvidia-driver:580-open`) that has to be enabled before.
+    `hold_patterns` match, from their start, names of packages that unattended upgrades must leave alone.
     """
 
     version: str
     repository: str
+    stream: str | None = None
     packages: dict[str, str]
     closure: dict[str, str]
+    beside: list[str] = Field(default=[])
+    hold_patterns: list[str]
     reason: str
     source: str
 
@@ -54,13 +61,41 @@ class Driver(Component):
     branch: int
     module: Literal["open", "proprietary"]
     module_package: str
-    hold_patterns: list[str]
+
+
+class Cuda(Component):
+    """CUDA toolkits, which live side by side; `version` is the default one's.
+
+    `toolkits` maps what an installation is called (`12.8`, as in /usr/local/cuda-12.8) to its exact version.
+    """
+
+    default: str
+    toolkits: dict[str, str]
+
+
+MOVE_WITH_DRIVER = ("driver", "fabricmanager", "nscq", "nvsdm", "nvlsm", "imex")
 
 
 class Components(Strict):
-    """The software stack of a group; what is not stated is not managed."""
+    """The software stack of a group; what is not there is not managed.
+
+    Fabric manager, NSCQ, NVSDM, NVLSM and IMEX stand here where the hardware needs them, at the driver's own
+    version (but NVLSM, which has one of its own), and move with it in one transaction.
+    """
 
     driver: Driver
+    fabricmanager: Component | None = None
+    nscq: Component | None = None
+    nvsdm: Component | None = None
+    nvlsm: Component | None = None
+    imex: Component | None = None
+    cuda: Cuda | None = None
+    compat: Component | None = None
+    cudnn: Component | None = None
+    nccl: Component | None = None
+    docker: Component | None = None
+    container_toolkit: Component | None = None
+    dcgm: Component | None = None
 
     def each(self) -> Iterator[tuple[str, Component]]:
         """The components that are stated, by name."""
@@ -69,11 +104,16 @@ class Components(Strict):
             if component is not None:
                 yield name, component
 
+    def with_driver(self) -> Iterator[tuple[str, Component]]:
+        """The driver and what moves with it in one transaction."""
+        return ((name, component) for name, component in self.each() if name in MOVE_WITH_DRIVER)
+
 
 class Repository(Strict):
     """Where packages come from: `url` as apt or dnf write it; empty `suites` means a flat repository.
 
     `url` null means: as the node's own package manager is configured; only `components` are added.
+    `signed_by` is the armored key that its index was checked with, null where the node's own keys do.
     """
 
     url: str | None = None
@@ -84,12 +124,22 @@ class Repository(Strict):
 
 
 class Hardware(Strict):
-    """What a node of the group must have; PCI ids as `10de:2335`."""
+    """What a node of the group must have; PCI ids as `10de:2335`. What is None or empty is not checked.
+
+    `memory_mib` is the least that the kernel may report; the other numbers are the least as well, but for
+    `gpu_count`.
+    """
 
     gpu_model: str
     gpu_pci_ids: list[str]
     gpu_count: int = Field(ge=0)
     nvswitch: bool = False
+    nvlink: bool | None = None
+    nvswitches: int | None = None
+    cpu_cores: int | None = None
+    memory_mib: int | None = None
+    nvme: NvmeHardware | None = None
+    nics: list[NicHardware] = Field(default=[])
 
 
 class Reboots(Strict):
@@ -107,6 +157,7 @@ class LockedGroup(Strict):
     hosts: dict[str, str]
     os: str
     arch: str
+    site: str | None = None
     connection: Connection
     hardware: Hardware
     reboot: Reboots

@@ -5,38 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field
 
 from gpuprov.documents import Strict, read_document
 from gpuprov.errors import InvalidInput
+from gpuprov.hardware import HardwareProfile
 from gpuprov.resources import share
 from gpuprov.settings import Settings
+from gpuprov.stack import StackPolicy
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-class GpuHardware(Strict):
-    """The GPUs of one server: a model of the catalog, and how many."""
-
-    model: str | None = None
-    count: int | None = Field(default=None, ge=0, le=32)
-
-
-class HardwareProfile(Strict):
-    """What the server is made of; None is not checked."""
-
-    gpu: GpuHardware = GpuHardware()
-
-
-class StackPolicy(Strict):
-    """What software is wanted, as far as anybody cares; the resolver chooses the rest."""
-
-    prefer: Literal["lts", "production", "newest"] | None = None
-    repository: Literal["nvidia", "distribution"] | None = None
-    driver: str | int | None = Field(default=None, description="a branch (535) or a full version")
-    module: Literal["open", "proprietary"] | None = None
 
 
 class Profile(Strict):

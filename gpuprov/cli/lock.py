@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli import options
-from gpuprov.errors import Exit
+from gpuprov.errors import Exit, InvalidInput
 
 
 @click.command()
@@ -26,18 +26,30 @@ from gpuprov.errors import Exit
     help="the file to write  [default: fleet.lock.yml beside the fleet]",
 )
 @click.option("--check", is_flag=True, help="write nothing; exit 3 when the lock is not current")
-@click.option("--upgrade", is_flag=True, help="move to what would be chosen today, and show the change")
-def command(fleet: Path, lock_path: Path | None, check: bool, upgrade: bool) -> Exit:
+@click.option("--upgrade", is_flag=True, help="move to what would be chosen today: COMPONENTs, or all")
+@click.argument("components", metavar="[COMPONENT]...", nargs=-1)
+def command(
+    fleet: Path, lock_path: Path | None, check: bool, upgrade: bool, components: tuple[str, ...]
+) -> Exit:
     """Work out exactly what fleet.yml means: versions, packages, settings, each with its reason.
 
-    What is locked stays as it is while the fleet allows it; --upgrade moves it.
+    What is locked stays as it is while the fleet allows it; --upgrade moves everything, or the COMPONENTs
+    named: driver (with fabric manager and what else goes with it), cuda, cudnn, nccl, docker,
+    container_toolkit, dcgm.
     """
     from gpuprov.lock import read_lock, render_lock, write_lock
-    from gpuprov.locking import build_lock, changes
+    from gpuprov.locking import MOVABLE, build_lock, changes
 
     path = lock_path or fleet.with_name(f"{fleet.stem}.lock.yml")
     previous = read_lock(path) if path.exists() else None
-    lock = build_lock(fleet, previous=None if upgrade else previous, narrate=options.note)
+    if components and not upgrade:
+        raise InvalidInput(
+            f"{' '.join(components)} without --upgrade", do="gpuprov lock --upgrade " + components[0]
+        )
+    if unknown := [name for name in components if name not in MOVABLE]:
+        raise InvalidInput(f"component {unknown[0]!r}", expected=f"one of {', '.join(MOVABLE)}")
+    moving = components or MOVABLE if upgrade else ()
+    lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.note)
     moved = changes(previous, lock)
     if check:
         current = previous is not None and render_lock(previous) == render_lock(lock)

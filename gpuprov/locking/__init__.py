@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.changes import changes
+from gpuprov.locking.wanted import MOVABLE
 
-__all__ = ["build_lock", "changes"]
+__all__ = ["MOVABLE", "build_lock", "changes"]

@@ -13,6 +13,8 @@ from gpuprov.errors import InvalidInput
 from gpuprov.fleet import Fleet
 from gpuprov.lock import Repository
 from gpuprov.repository.index import Index
+from gpuprov.repository.rpm import with_streams
+from gpuprov.repository.signature import armored, required_keys
 from gpuprov.repository.sources import (
     ARCHIVE_SUITES,
     AptSource,
@@ -25,6 +27,7 @@ from gpuprov.repository.sources import (
     parse_sources,
     published_key,
 )
+from gpuprov.repository.versions import RPM
 
 # A distribution's own packages are spread over several archives that apt reads as one.
 ARCHIVES = {
@@ -41,10 +44,15 @@ KEYRINGS = {
 
 @dataclass(frozen=True)
 class Archives:
-    """The repositories of one group: their indexes as one, and how the lock describes them."""
+    """Repositories that one system reads as one: their index, and how the lock describes them."""
 
     index: Index
     repositories: dict[str, Repository]
+
+    def with_stream(self, stream: str | None) -> Index:
+        """What the system's package manager sees with a dnf module stream enabled, or none."""
+        is_rpm = self.index.order is RPM
+        return with_streams(self.index, *filter(None, [stream])) if is_rpm else self.index
 
 
 class Finder:
@@ -83,7 +91,7 @@ class Finder:
         if repository == "container-toolkit":
             return container_toolkit(url, arch, manager, self._key(repository))
         spec = nvidia(url, system.folder, arch, manager, self._key(repository))
-        return spec if stated else replace(spec, keyring=self._published_key(spec.url, system))
+        return spec if spec.keyring else replace(spec, keyring=self._published_key(spec.url, system))
 
     def _published_key(self, url: str, system: System) -> bytes:
         """NVIDIA's key from beside its repository, if it is the one that the catalog knows for the system."""
@@ -131,9 +139,15 @@ class Finder:
             url=None if own else spec.url,
             suites=list(spec.suites),
             components=list(spec.components),
-            signed_by=None,
-            source="fleet.yml" if stated else f"the archive of {system.title}",
+            signed_by=_key_text(spec),
+            source="fleet.yml" if stated else f"the archive of {system.title}" if own else "the catalog",
         )
+
+
+def _key_text(spec: RepositorySpec) -> str | None:
+    """The key for the node; a distribution's own archive is checked with the keyring that the node has."""
+    keys = required_keys(spec.keyring, spec.url)
+    return armored(keys) if keys and spec.id not in ARCHIVE_SUITES else None
 
 
 @lru_cache(maxsize=1)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from gpuprov.catalog import Catalog, load
-from gpuprov.catalog.identity import find_gpu
-from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
 from gpuprov.fleet import Fleet, Group, read_fleet
-from gpuprov.lock import Components, Driver, Hardware, Lock, LockedGroup, Repository, Setting
+from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.locking.archives import Finder
-from gpuprov.profile import ResolvedProfile, StackPolicy, load_profile, overlay
-from gpuprov.repository.closure import closure
-from gpuprov.resolve import Answer, Request, resolve
+from gpuprov.locking.components import BY_REPOSITORY, Locker
+from gpuprov.locking.hardware import locked_hardware
+from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
+from gpuprov.profile import ResolvedProfile, load_profile, overlay
+from gpuprov.resolve import ABSENT, Answer, Request
 
 Narrate = Callable[[str], None]
 
 
-def build_lock(path: Path, *, previous: Lock | None = None, narrate: Narrate = lambda line: None) -> Lock:
+def build_lock(
+    path: Path,
+    *,
+    previous: Lock | None = None,
+    upgrade: Collection[str] = (),
+    narrate: Narrate = lambda line: None,
+) -> Lock:
     """The lock of a fleet file.
 
     Args:
         previous: a lock whose versions are kept where the fleet still allows them.
+        upgrade: components (of `MOVABLE`) whose locked versions are not kept.
         narrate: gets the resolver's warnings.
 
     Raises:
@@ -35,7 +41,7 @@ def build_lock(path: Path, *, previous: Lock | None = None, narrate: Narrate = l
         Unreachable: a repository does not answer.
     """
     fleet = read_fleet(path)
-    builder = Builder(fleet, path.parent, previous, narrate)
+    builder = Builder(fleet, path.parent, previous, upgrade, narrate)
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
     return Lock(inputs=builder.digest(), groups=groups)
 
@@ -43,8 +49,10 @@ def build_lock(path: Path, *, previous: Lock | None = None, narrate: Narrate = l
 class Builder:
     """Holds what all groups of a fleet share."""
 
-    def __init__(self, fleet: Fleet, folder: Path, previous: Lock | None, narrate: Narrate) -> None:
-        self._fleet, self._previous, self._narrate = fleet, previous, narrate
+    def __init__(
+        self, fleet: Fleet, folder: Path, previous: Lock | None, upgrade: Collection[str], narrate: Narrate
+    ) -> None:
+        self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs])
         self._profile_dirs = [folder / each for each in ["profiles", *fleet.profile_dirs]]
         self._finder = Finder(fleet, self._catalog)
@@ -58,94 +66,93 @@ class Builder:
     def group(self, name: str, group: Group) -> LockedGroup:
         """One group's exact meaning."""
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
-        hardware = self._hardware(profile)
+        stated = overlay(profile.profile.hardware, group.hardware)
+        hardware = locked_hardware(self._catalog, group.profile, stated)
         settings = _settings(profile, group)
         stack = overlay(profile.profile.stack, group.stack)
-        answer = self._resolve(name, group, hardware, stack, settings)
+        before = self._previous.groups.get(name) if self._previous else None
+        locked = before.components if before else None
+
+        def request(want: Wanted) -> Request:
+            return _request(group, hardware, settings, want)
+
+        want = wanted(stack, locked, self._upgrade)
+        answer, want = settle(name, request, want, self._catalog, self._narrate)
+        for warning in answer.warnings:
+            self._narrate(f"{name}: {warning.text}")
         system = self._catalog.systems[answer.stack.os or group.os]
-        driver, repositories = self._driver(name, answer, system, answer.stack.arch or group.arch)
+        arch = answer.stack.arch or group.arch
+        switched = answer.stack.fabricmanager not in (None, ABSENT)
+        locker = Locker(self._finder, system, arch, answer, self._staying(locked))
         return LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
             os=system.id,
-            arch=answer.stack.arch or group.arch,
+            arch=arch,
+            site=group.site,
             connection=self._fleet.ssh,
-            hardware=hardware,
+            hardware=hardware.model_copy(update={"nvswitch": switched}),
             reboot=self._fleet.reboot,
-            repositories=repositories,
-            components=Components(driver=driver),
+            components=self._components(name, locker, answer, want, request),
+            repositories=locker.repositories,
             settings=settings,
         )
 
-    def _hardware(self, profile: ResolvedProfile) -> Hardware:
-        gpu = profile.profile.hardware.gpu
-        if gpu.model is None or gpu.count is None:
-            raise Refused(
-                f"profile {profile.name!r} does not say which GPUs a server has",
-                expected="hardware.gpu.model and hardware.gpu.count",
-            )
-        record = find_gpu(self._catalog, gpu.model)
-        ids = [f"{record.pci_vendor}:{device}".lower() for device in record.pci_device_ids]
-        return Hardware(gpu_model=record.id, gpu_pci_ids=ids, gpu_count=gpu.count)
+    def _staying(self, locked: Components | None) -> dict[str, Component]:
+        """The locked components that nobody asked to move."""
+        moving = set(self._upgrade)
+        moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()
+        moving |= {"compat"} if "cuda" in moving else set()
+        return {name: each for name, each in locked.each() if name not in moving} if locked else {}
 
-    def _resolve(
-        self, name: str, group: Group, hardware: Hardware, stack: StackPolicy, settings: dict[str, Setting]
-    ) -> Answer:
-        kernel = settings["kernel"].value if "kernel" in settings else None
-        request = Request(
-            gpus=(f"{hardware.gpu_count}x {hardware.gpu_model}",),
-            os=group.os,
-            arch=group.arch,
-            driver=self._wanted_driver(name, stack),
-            module=stack.module,
-            repository=stack.repository,
-            prefer=stack.prefer,
-            kernel=None if kernel == "running" else kernel,
-        )
-        answer = resolve(request, self._catalog)
-        if answer.verdict == "refused":
-            raise _refusal(name, answer)
-        for warning in answer.warnings:
-            self._narrate(f"{name}: {warning.text}")
-        return answer
+    def _components(
+        self, name: str, locker: Locker, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
+    ) -> Components:
+        """Everything that is managed, exact; the driver's companions as the hardware asks."""
+        found: dict[str, Component] = {"driver": locker.driver()}
+        found |= {each: locker.component(each) for each in locker.following()}
+        for each in MOVABLE[1:]:
+            if not want.managed(each):
+                continue
+            if each not in answer.packages:
+                raise Refused(f"{name}: no repository for {answer.stack.os} has {each}")
+            if each == "cuda":
+                found["cuda"] = locker.cuda(self._further_toolkits(name, answer, want, request))
+            else:
+                found[each] = locker.component(each, want.text(each) if each in BY_REPOSITORY else None)
+        if "cuda" in found and "compat" in answer.packages:
+            found["compat"] = locker.component("compat")
+        return Components.model_validate(found)
 
-    def _wanted_driver(self, name: str, stack: StackPolicy) -> str | None:
-        """What is stated; a version that is locked already, where it is what is stated still."""
-        stated = None if stack.driver is None else str(stack.driver)
-        locked = self._locked_driver(name)
-        if locked is None:
-            return stated
-        still_meant = stated is None or f"{locked.version}.".startswith(f"{stated}.")
-        return locked.version if still_meant else stated
+    def _further_toolkits(
+        self, name: str, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
+    ) -> dict[str, Answer]:
+        """Version → answer of each toolkit beside the default one, judged on the same driver."""
+        found = {}
+        for text in stated_texts(want.policy, "cuda")[1:]:
+            alone = want.only(driver=str(answer.stack.driver), cuda=want.toolkits.get(text, text))
+            further, _ = settle(name, request, alone, self._catalog, self._narrate)
+            found[str(further.stack.cuda)] = further
+        return found
 
-    def _locked_driver(self, name: str) -> Driver | None:
-        group = self._previous.groups.get(name) if self._previous else None
-        return group.components.driver if group else None
 
-    def _driver(
-        self, name: str, answer: Answer, system: System, arch: str
-    ) -> tuple[Driver, dict[str, Repository]]:
-        packages = answer.packages["driver"]
-        archives = self._finder.archives(packages.repository, system, arch)
-        roots: dict[str, str | None] = dict.fromkeys(packages.names, packages.version)
-        roots |= dict.fromkeys(packages.unversioned)
-        whole = closure(archives.index, roots, [family_pattern(packages.hold)])
-        driver = Driver(
-            version=str(answer.stack.driver),
-            repository=packages.repository,
-            packages={name: whole[name] for name in roots},
-            closure=whole,
-            reason="; ".join(f.text for f in answer.reasons if f.rule.startswith("driver")) or "stated",
-            source="; ".join(dict.fromkeys(f.source for f in answer.reasons if f.rule.startswith("driver"))),
-            branch=int(answer.stack.branch or 0),
-            module="open" if answer.stack.module == "open" else "proprietary",
-            module_package=next((name for name in whole if name.endswith("-dkms")), packages.names[0]),
-            hold_patterns=unattended_patterns(packages.hold),
-        )
-        locked = self._locked_driver(name)
-        if locked and locked.version == driver.version:  # kept, so for the reason for which it was chosen
-            driver = driver.model_copy(update={"reason": locked.reason, "source": locked.source})
-        return driver, archives.repositories
+def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], want: Wanted) -> Request:
+    kernel = settings["kernel"].value if "kernel" in settings else None
+    return Request(
+        gpus=(f"{hardware.gpu_count}x {hardware.gpu_model}",),
+        os=group.os,
+        arch=group.arch,
+        driver=want.text("driver"),
+        cuda=want.text("cuda"),
+        cudnn=want.text("cudnn"),
+        nccl=want.text("nccl"),
+        container_toolkit=want.text("container_toolkit"),
+        docker=want.text("docker"),
+        module=want.policy.module,
+        repository=want.policy.repository,
+        prefer=want.policy.prefer,
+        kernel=None if kernel == "running" else kernel,
+    )
 
 
 def _settings(profile: ResolvedProfile, group: Group) -> dict[str, Setting]:
@@ -160,25 +167,3 @@ def _settings(profile: ResolvedProfile, group: Group) -> dict[str, Setting]:
         )
         for name, value in values.items()
     }
-
-
-def _refusal(name: str, answer: Answer) -> Refused:
-    rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
-    would = "; ".join(each.text for each in answer.nearest)
-    return Refused(f"{name}: no such stack can work: {rules}", do=f"what would: {would}" if would else "")
-
-
-def family_pattern(hold: tuple[str, ...]) -> str:
-    """One regular expression for a component's shell patterns, those with `!` left out."""
-    kept = "|".join(_regex(each) for each in hold if not each.startswith("!"))
-    left_out = "|".join(_regex(each[1:]) for each in hold if each.startswith("!"))
-    return f"(?!(?:{left_out})$)(?:{kept})" if left_out else f"(?:{kept})"
-
-
-def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
-    """Expressions for unattended-upgrades, which matches them at the start of a package's name."""
-    return [f"{_regex(each)}$" for each in hold if not each.startswith("!")]
-
-
-def _regex(shell_pattern: str) -> str:
-    return re.sub(r"[.+]", r"\\\g<0>", shell_pattern).replace("*", ".*").replace("?", ".")

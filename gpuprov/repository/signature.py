@@ -8,6 +8,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,6 +174,25 @@ def _unarmor(block: str) -> bytes:
     _, _, body = block.partition("\n\n")
     data = "".join(line for line in body.split() if not line.startswith("="))
     return base64.b64decode(data, validate=True)
+
+
+def armored(keyring: Keys) -> str:
+    """The keys as text, in one block: the same keys always give the same text (RFC 4880, section 6)."""
+    content = _binary(keyring)
+    lines = textwrap.wrap(base64.b64encode(content).decode(), 64)
+    check = base64.b64encode(_crc24(content).to_bytes(3, "big")).decode()
+    edge = "PGP PUBLIC KEY BLOCK-----"
+    return "\n".join([f"-----BEGIN {edge}", "", *lines, f"={check}", f"-----END {edge}", ""])
+
+
+def _crc24(content: bytes) -> int:
+    """RFC 4880, section 6.1."""
+    crc = 0xB704CE
+    for byte in content:
+        crc ^= byte << 16
+        for _ in range(8):
+            crc = crc << 1 ^ (0x1864CFB if crc & 0x800000 else 0)
+    return crc
 
 
 def fingerprints(keyring: Keys) -> list[str]:

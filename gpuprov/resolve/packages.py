@@ -55,6 +55,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("cudnn", "nvidia", "cudnn8" if cudnn8 else "cudnn", draft.cudnn and draft.cuda),
         ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
         ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
+        ("docker", system.family, "docker", "docker" not in case.absent),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
     ]
     return [(component, repository, rules) for component, repository, rules, there in wanted if there]

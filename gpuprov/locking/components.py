@@ -1,0 +1,204 @@
+"""From the resolver's answer to exact packages: every version looked up in the repository's own index."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TypedDict
+
+from gpuprov.catalog.records import System
+from gpuprov.lock import MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
+from gpuprov.locking.archives import Archives, Finder
+from gpuprov.repository.closure import closure
+from gpuprov.repository.index import Index
+from gpuprov.repository.sources import ARCHIVE_SUITES
+from gpuprov.repository.versions import matches_upstream
+from gpuprov.resolve import Answer, PackageSet
+
+RULES = {
+    "driver": "driver",
+    "fabricmanager": "fabric-manager",
+    "cuda": "cuda",
+    "compat": "forward-compat",
+    "cudnn": "cudnn",
+    "nccl": "nccl",
+    "container_toolkit": "container-toolkit",
+}
+"""How the names of the rules begin that give a component its version."""
+
+BY_REPOSITORY = frozenset({"nvlsm", "compat", "dcgm", "docker"})
+"""Components that the resolver gives no full version of their own."""
+
+PATTERN = re.compile(r"[*?\[]")
+
+
+class _Exact(TypedDict):
+    """What every component has, as the fields of its record."""
+
+    version: str
+    repository: str
+    stream: str | None
+    packages: dict[str, str]
+    closure: dict[str, str]
+    beside: list[str]
+    hold_patterns: list[str]
+    reason: str
+    source: str
+
+
+class Locker:
+    """Makes the components of one group exact."""
+
+    def __init__(
+        self, finder: Finder, system: System, arch: str, answer: Answer, previous: Mapping[str, Component]
+    ) -> None:
+        """
+        Args:
+            previous: locked components: where the version stays, the packages stay at theirs, as long as the
+                repository has them.
+        """
+        self._finder, self._system, self._arch = finder, system, arch
+        self._answer, self._previous = answer, previous
+        self.repositories: dict[str, Repository] = {}
+
+    def following(self) -> Iterator[str]:
+        """What the hardware needs beside the driver, from the repository that the driver comes from."""
+        sets = self._answer.packages
+        for name in MOVE_WITH_DRIVER[1:]:
+            if name in sets and sets[name].repository == sets["driver"].repository:
+                yield name
+
+    def driver(self) -> Driver:
+        """The driver with its pinning package."""
+        stated = self._answer.packages["driver"]
+        exact = self._exact("driver", replace(stated, names=(*stated.names, *self._pin(stated))))
+        named = [*exact["closure"], stated.names[0]]
+        return Driver(
+            **exact,
+            branch=int(self._answer.stack.branch or 0),
+            module="open" if self._answer.stack.module == "open" else "proprietary",
+            module_package=next((n for n in named if n.endswith("-dkms")), stated.names[0]),
+        )
+
+    def component(self, name: str, version: str | None = None) -> Component:
+        """Any other component.
+
+        Args:
+            version: what is stated of one that the resolver gives as a major version only (DCGM).
+        """
+        stated = self._answer.packages[name]
+        return Component(**self._exact(name, replace(stated, version=version) if version else stated))
+
+    def cuda(self, others: Mapping[str, Answer]) -> Cuda:
+        """The toolkit of the answer as the default, and others beside it.
+
+        Args:
+            others: version → the answer that it was resolved by, on the same driver.
+        """
+        answers = {str(self._answer.stack.cuda): self._answer, **others}
+        sets = [answer.packages["cuda"] for answer in answers.values()]
+        roots = {name: each.version for each in sets for name in each.names}
+        exact = self._exact("cuda", sets[0], roots)
+        called = {".".join(version.split(".")[:2]): version for version in answers}
+        return Cuda(**exact, default=next(iter(called)), toolkits=dict(sorted(called.items())))
+
+    def _exact(self, name: str, stated: PackageSet, roots: Mapping[str, str | None] | None = None) -> _Exact:
+        archives = self._archives(stated)
+        index = archives.with_stream(self._answer.packages["driver"].stream if self._shared(stated) else None)
+        roots = roots or dict.fromkeys(stated.names, stated.version)
+        unversioned = [each for each in stated.unversioned if index.versions(each)]
+        asked = {**roots, **dict.fromkeys(unversioned)}
+        whole_archive = stated.repository in ARCHIVE_SUITES  # what it lacks does not exist
+        version = self._version(name)
+        locked = self._previous.get(name)
+        kept = locked if _stays(locked, version, asked, index) else None
+        whole = closure(
+            index,
+            kept.closure if kept else {each: _known(index, each, text) for each, text in asked.items()},
+            [family_pattern(stated.hold)],
+        )
+        self.repositories |= archives.repositories
+        reason, source = (kept.reason, kept.source) if kept else self._why(name)
+        return _Exact(
+            version=version or index.order.upstream(whole[stated.names[0]]),
+            repository=stated.repository,
+            stream=stated.stream,
+            packages={each: whole[each] for each in asked},
+            closure=whole,
+            beside=[] if whole_archive else [each for each in stated.unversioned if each not in unversioned],
+            hold_patterns=unattended_patterns(stated.hold),
+            reason=reason,
+            source=source,
+        )
+
+    def _archives(self, stated: PackageSet) -> Archives:
+        return self._finder.archives(stated.repository, self._system, self._arch)
+
+    def _shared(self, stated: PackageSet) -> bool:
+        """Whether a set comes from the driver's repository, where the driver's stream hides the others."""
+        return stated.repository == self._answer.packages["driver"].repository
+
+    def _pin(self, stated: PackageSet) -> list[str]:
+        """The pinning packages that the repository has; for dnf the catalog gives patterns instead."""
+        index = self._archives(stated).index
+        return [name for name in stated.pin if index.versions(name)]
+
+    def _version(self, name: str) -> str | None:
+        """The resolver's exact version; None for what the repository decides."""
+        version: str | None = getattr(self._answer.stack, name)
+        return None if name in BY_REPOSITORY else version
+
+    def _why(self, name: str) -> tuple[str, str]:
+        found = [f for f in self._answer.reasons if name in RULES and f.rule.startswith(RULES[name])]
+        if not found:
+            follows = name in MOVE_WITH_DRIVER or name == "compat"
+            return (
+                "the hardware needs it beside the driver" if follows else "stated",
+                "fleet.yml and its profile",
+            )
+        return "; ".join(f.text for f in found), "; ".join(dict.fromkeys(f.source for f in found))
+
+
+def _known(index: Index, name: str, version: str | None) -> str | None:
+    """What `closure` takes for a root: a shell pattern becomes the newest full version that it matches."""
+    if version and PATTERN.search(version):
+        return index.candidate(name, like=version).version
+    return version
+
+
+def _stays(
+    locked: Component | None, version: str | None, asked: Mapping[str, str | None], index: Index
+) -> bool:
+    """Whether a locked component is what is wanted, and the repository still has every package of it."""
+    if locked is None or set(locked.packages) != set(asked) or version not in (None, locked.version):
+        return False
+    meant = all(_fits(index, locked.packages[name], text) for name, text in asked.items())
+    return meant and all(
+        any(package.version == held for package in index.versions(name))
+        for name, held in locked.closure.items()
+    )
+
+
+def _fits(index: Index, full: str, stated: str | None) -> bool:
+    """Whether a full version is what a set of packages states."""
+    if stated and PATTERN.search(stated):
+        return fnmatch.fnmatchcase(re.sub(r"^\d+:", "", full), stated)
+    return stated is None or matches_upstream(index.order.upstream(full), stated)
+
+
+def family_pattern(hold: tuple[str, ...]) -> str:
+    """One regular expression for a component's shell patterns, those with `!` left out."""
+    kept = "|".join(_regex(each) for each in hold if not each.startswith("!"))
+    left_out = "|".join(_regex(each[1:]) for each in hold if each.startswith("!"))
+    return f"(?!(?:{left_out})$)(?:{kept})" if left_out else f"(?:{kept})"
+
+
+def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
+    """Expressions for unattended-upgrades, which matches them at the start of a package's name."""
+    return [f"{_regex(each)}$" for each in hold if not each.startswith("!")]
+
+
+def _regex(shell_pattern: str) -> str:
+    return re.sub(r"[.+]", r"\\\g<0>", shell_pattern).replace("*", ".*").replace("?", ".")

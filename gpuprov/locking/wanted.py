@@ -1,0 +1,131 @@
+"""What is asked of the resolver for a group: what is stated, and what is locked already and still meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+
+from gpuprov.catalog import Catalog
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.lock import Components, Cuda
+from gpuprov.resolve import ABSENT, Answer, Request, resolve
+from gpuprov.resolve.checks.mends import mends
+from gpuprov.stack import StackPolicy
+
+AUTO = "auto"
+"""The word for a component that is wanted in whatever version the resolver chooses."""
+
+MOVABLE = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit", "dcgm")
+"""What `gpuprov lock --upgrade` can name; the rest follows the driver or the toolkit."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The software of one group as far as it is decided: by statement, or by a lock whose versions stay.
+
+    Attributes:
+        policy: what the fleet and its profiles state.
+        kept: versions of the previous lock that still are what is stated, by component.
+        toolkits: the same for CUDA toolkits, by the text that states each.
+    """
+
+    policy: StackPolicy
+    kept: dict[str, str]
+    toolkits: dict[str, str]
+
+    def text(self, component: str) -> str | None:
+        """What the resolver is told of a component; None leaves it the choice."""
+        stated = next(iter(stated_texts(self.policy, component)), None)
+        return self.kept.get(component) or (None if stated == AUTO else stated)
+
+    def managed(self, component: str) -> bool:
+        """Whether the component is to be locked."""
+        stated = stated_texts(self.policy, component)
+        return component == "driver" or (bool(stated) and ABSENT not in stated)
+
+    def without(self, components: Collection[str]) -> Wanted:
+        """The same with some locked versions given up."""
+        kept = {name: text for name, text in self.kept.items() if name not in components}
+        return replace(self, kept=kept)
+
+    def only(self, **versions: str) -> Wanted:
+        """These versions and no libraries, under the same policy."""
+        policy = self.policy.model_copy(update={"cudnn": ABSENT, "nccl": ABSENT, "cuda": (versions["cuda"],)})
+        return Wanted(policy.model_copy(update={"driver": versions["driver"]}), kept={}, toolkits={})
+
+
+def stated_texts(policy: StackPolicy, component: str) -> tuple[str, ...]:
+    """What a policy says of a component: nothing, one text, or several toolkits."""
+    stated: str | tuple[str, ...] | None = getattr(policy, component)
+    return () if stated is None else (stated,) if isinstance(stated, str) else stated
+
+
+def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[str]) -> Wanted:
+    """What is wanted of a group, with everything that is locked and need not move.
+
+    Args:
+        upgrade: components whose locked versions are given up.
+
+    Raises:
+        InvalidInput: `none` or `auto` among several toolkits.
+    """
+    if len(stated_texts(policy, "cuda")) > 1 and {ABSENT, AUTO} & set(stated_texts(policy, "cuda")):
+        raise InvalidInput(
+            f"cuda: {', '.join(stated_texts(policy, 'cuda'))}", expected="versions, or one word alone"
+        )
+    kept: dict[str, str] = {}
+    toolkits: dict[str, str] = {}
+    for name, component in locked.each() if locked else ():
+        if name in upgrade or name not in MOVABLE:
+            continue
+        texts = stated_texts(policy, name) or ((AUTO,) if name == "driver" else ())
+        versions = component.toolkits.values() if isinstance(component, Cuda) else [component.version]
+        meant = dict(_still_meant(texts, versions))
+        if texts and texts[0] in meant:
+            kept[name] = meant[texts[0]]
+        if name == "cuda":
+            toolkits = meant
+    return Wanted(policy, kept, toolkits)
+
+
+def _still_meant(texts: Collection[str], versions: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each text with the locked version that is what it says: `12.8` with `12.8.1`, not with `12.80.1`."""
+    for text in texts:
+        for version in versions:
+            plain = version if "+" in text else version.partition("+")[0]
+            if text == AUTO or f"{plain}.".startswith(f"{text}."):
+                yield text, version
+
+
+def settle(
+    name: str,
+    request: Callable[[Wanted], Request],
+    want: Wanted,
+    catalog: Catalog,
+    narrate: Callable[[str], None],
+) -> tuple[Answer, Wanted]:
+    """The resolver's answer; locked versions that stand in its way are given up, and no others.
+
+    Args:
+        name: the group, for what is told.
+
+    Raises:
+        Refused: no such stack can work; says which rules.
+    """
+    while True:
+        answer = resolve(request(want), catalog)
+        if answer.verdict != "refused":
+            return answer, want
+        fields = set().union(*(mends(finding.rule) for finding in answer.violations))
+        in_the_way = sorted(fields & set(want.kept))
+        if not in_the_way:
+            raise _refusal(name, answer)
+        for component in in_the_way:
+            narrate(f"{name}: {component} {want.kept[component]} cannot stay: {answer.violations[0].text}")
+        want = want.without(in_the_way)
+
+
+def _refusal(name: str, answer: Answer) -> Refused:
+    rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
+    would = "; ".join(each.text for each in answer.nearest)
+    return Refused(f"{name}: no such stack can work: {rules}", do=f"what would: {would}" if would else "")
