@@ -14,9 +14,14 @@ def state_dir() -> Path:
     return Path(platformdirs.user_state_dir("gpuprov"))
 
 
-def new_run(verb: str) -> Path:
-    """A new folder `runs/20260131-142501-apply-9f3a`, for its owner alone; its name is the run's id."""
+def new_id(verb: str) -> str:
+    """`20260131-142501-apply-9f3a`."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = state_dir() / "runs" / f"{stamp}-{verb}-{secrets.token_hex(2)}"
+    return f"{stamp}-{verb}-{secrets.token_hex(2)}"
+
+
+def new_run(verb: str) -> Path:
+    """A new folder under `runs`, for its owner alone; its name is the run's id."""
+    folder = state_dir() / "runs" / new_id(verb)
     folder.mkdir(parents=True, mode=0o700)
     return folder

@@ -1,0 +1,7 @@
+"""What every run saw of every node, kept in an embedded database, and what changed between two runs."""
+
+from gpuprov.history.changes import Change, changes, news
+from gpuprov.history.record import Run
+from gpuprov.history.store import History
+
+__all__ = ["Change", "History", "Run", "changes", "news"]

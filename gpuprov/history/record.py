@@ -1,0 +1,110 @@
+"""One run as it is kept: who was looked at, by which checks, and what differed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuprov.drift import Difference, NodeDrift
+from gpuprov.expectations import expectations
+from gpuprov.lock import Lock
+from gpuprov.report.documents import now
+from gpuprov.runs import new_id
+
+if TYPE_CHECKING:
+    from gpuprov.converge import Convergence
+    from gpuprov.verify.verdict import NodeVerdict, Verdict
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that were judged by the same checks."""
+
+    nodes: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run saw.
+
+    Args:
+        id: as `gpuprov.runs` makes it.
+        verb: `drift`, `apply`, `verify`, `majority`.
+        at: UTC, ISO 8601.
+        fleet: the lock's path; runs of the same one are compared with each other.
+        groups: by name; every node of `nodes` is in one.
+    """
+
+    id: str
+    verb: str
+    at: str
+    fleet: str
+    groups: Mapping[str, Group]
+    nodes: Sequence[NodeDrift] = field(default_factory=tuple)
+
+    def checks_of(self) -> dict[str, tuple[str, ...]]:
+        """Node → the checks that it was judged by."""
+        return {name: group.checks for group in self.groups.values() for name in group.nodes}
+
+
+def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
+    """The run of a drift."""
+    return Run(new_id("drift"), "drift", now(), str(path.absolute()), _groups(lock, nodes), nodes)
+
+
+def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift], result: Convergence) -> Run:
+    """The run of an apply: what still differs at its end; a failed node says at what."""
+    nodes = {node.name: node for node in unanswered} | result.drift
+    for node, outcome in result.outcomes.items():
+        if not outcome.ok:
+            said = str(outcome.failed[0].get("msg")) if outcome.failed else outcome.unreachable
+            status = NodeDrift(node, "error" if outcome.failed else "unreachable", reason=said)
+            nodes[node] = status
+    kept = list(nodes.values())
+    return Run(name, "apply", now(), str(path.absolute()), _groups(lock, kept), kept)
+
+
+def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
+    """The run of a verification, in drift's words: what failed differs."""
+    by_check = {
+        name: {each.check: each for each in expectations(group)} for name, group in lock.groups.items()
+    }
+    group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
+
+    def judged(node: NodeVerdict) -> NodeDrift:
+        stated = by_check[group_of[node.name]]
+        found = tuple(
+            Difference(
+                check.check,
+                check.expected,
+                check.actual,
+                stated[check.check].severity,
+                stated[check.check].role,
+                stated[check.check].reboot,
+            )
+            for check in node.failed_checks
+        )
+        if node.status in ("unreachable", "error"):
+            return NodeDrift(node.name, node.status, found, node.message)
+        return NodeDrift(node.name, "drifted" if found else "in_sync", found)
+
+    nodes = [judged(node) for node in verdict.nodes]
+    return Run(
+        new_id("verify"), "verify", verdict.checked_at, str(path.absolute()), _groups(lock, nodes), nodes
+    )
+
+
+def _groups(lock: Lock, nodes: Iterable[NodeDrift]) -> dict[str, Group]:
+    """The lock's groups, as far as their nodes were looked at."""
+    seen = {node.name for node in nodes}
+    groups = {
+        name: Group(
+            tuple(host for host in group.hosts if host in seen),
+            tuple(each.check for each in expectations(group)),
+        )
+        for name, group in lock.groups.items()
+    }
+    return {name: group for name, group in groups.items() if group.nodes}

@@ -1,0 +1,171 @@
+"""The runs in SQLite, in one file under the state folder that its owner alone may read."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, get_args
+
+from gpuprov.drift import Difference, NodeDrift, Status
+from gpuprov.errors import InvalidInput
+from gpuprov.history.record import Group, Run
+from gpuprov.runs import state_dir
+
+VERSION = 1
+TABLES = """
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, verb TEXT NOT NULL, at TEXT NOT NULL,
+    fleet TEXT NOT NULL, groups TEXT NOT NULL);
+CREATE TABLE nodes (
+    run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, status TEXT NOT NULL,
+    reason TEXT, drift TEXT NOT NULL, PRIMARY KEY (run, name)) WITHOUT ROWID;
+CREATE INDEX nodes_by_name ON nodes (name, run);
+"""
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a list of runs: how many nodes were in which status."""
+
+    id: str
+    verb: str
+    at: str
+    fleet: str
+    counts: dict[Status, int]
+
+
+class History(AbstractContextManager["History"]):
+    """The runs of this controller.
+
+    Args:
+        path: the file; `history.sqlite` under the state folder if not given.
+
+    Raises:
+        InvalidInput: the file is not a history, or a newer gpuprov wrote it.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or state_dir() / "history.sqlite"
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path.touch(mode=0o600)
+        self._database = sqlite3.connect(self.path, timeout=30)
+        try:
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            self._database.close()
+            raise InvalidInput(
+                f"{self.path}: {error}", expected="a history of gpuprov", do="move it away; a new one is made"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def record(self, run: Run) -> None:
+        """Keep a run; all of it or nothing."""
+        groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
+        with self._database as database:
+            number = database.execute(
+                "INSERT INTO runs (id, verb, at, fleet, groups) VALUES (?, ?, ?, ?, ?)",
+                (run.id, run.verb, run.at, run.fleet, json.dumps(groups)),
+            ).lastrowid
+            rows = ((number, node.name, node.status, node.reason, _written(node)) for node in run.nodes)
+            database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
+
+    def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
+        """The last runs, newest first.
+
+        Args:
+            fleet: only runs of that lock.
+        """
+        query = "SELECT number, id, verb, at, fleet FROM runs WHERE ?1 IS NULL OR fleet = ?1"
+        runs = self._database.execute(f"{query} ORDER BY number DESC LIMIT ?2", (fleet, last)).fetchall()
+        return [Line(id_, verb, at, path, self._counts(number)) for number, id_, verb, at, path in runs]
+
+    def run(self, name: str, *, fleet: str | None = None) -> Run:
+        """A run by its id, by the end or the beginning of it if that is plain, or `latest`.
+
+        Args:
+            fleet: the latest of that lock.
+
+        Raises:
+            InvalidInput: no such run, or several.
+        """
+        number, id_, verb, at, path, groups = self._find(name, fleet)
+        rows = self._database.execute(
+            "SELECT name, status, reason, drift FROM nodes WHERE run = ?", (number,)
+        )
+        seen = {row[0]: _read(*row) for row in rows}
+        known = {
+            group: Group(tuple(nodes), tuple(checks)) for group, (nodes, checks) in json.loads(groups).items()
+        }
+        order = [node for group in known.values() for node in group.nodes if node in seen]
+        return Run(id_, verb, at, path, known, [seen[node] for node in order])
+
+    def story(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
+        """What the last runs saw of one node, oldest first."""
+        rows = self._database.execute(
+            "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"
+            " JOIN runs ON run = number WHERE name = ? ORDER BY number DESC LIMIT ?) ORDER BY number",
+            (node, last),
+        )
+        for _, id_, verb, at, fleet, *seen in rows:
+            yield Line(id_, verb, at, fleet, {}), _read(*seen)
+
+    def _find(self, name: str, fleet: str | None) -> tuple[int, str, str, str, str, str]:
+        columns = "SELECT number, id, verb, at, fleet, groups FROM runs"
+        if name == LATEST:
+            query = f"{columns} WHERE ?1 IS NULL OR fleet = ?1 ORDER BY number DESC LIMIT 1"
+            found = self._database.execute(query, (fleet,)).fetchall()
+        else:
+            query = f"{columns} WHERE id = ?1 OR substr(id, 1, ?2) = ?1 OR substr(id, -?2) = ?1 LIMIT 3"
+            found = self._database.execute(query, (name, len(name))).fetchall()
+        if len(found) != 1:
+            seen = f"{len(found)} runs match" if found else "no run is recorded as"
+            raise InvalidInput(f"{seen} {name!r}", do="`gpuprov history` lists the runs")
+        row: tuple[int, str, str, str, str, str] = found[0]
+        return row
+
+    def _counts(self, number: int) -> dict[Status, int]:
+        rows = self._database.execute(
+            "SELECT status, count(*) FROM nodes WHERE run = ? GROUP BY status", (number,)
+        )
+        found = dict(rows.fetchall())
+        return {status: found.get(status, 0) for status in get_args(Status)}
+
+    def _prepare(self) -> None:
+        """Make the tables, once; other processes may be at it too."""
+        database = self._database
+        database.execute("PRAGMA foreign_keys = ON")
+        database.execute("PRAGMA synchronous = NORMAL")
+        [version] = database.execute("PRAGMA user_version").fetchone()
+        if version == VERSION:
+            return
+        if version > VERSION:
+            raise InvalidInput(f"{self.path} was written by a newer gpuprov", do="upgrade gpuprov")
+        database.execute("PRAGMA journal_mode = WAL")
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            if database.execute("PRAGMA user_version").fetchone() == (0,):
+                for statement in filter(str.strip, TABLES.split(";")):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _written(node: NodeDrift) -> str:
+    fields = Difference.__slots__
+    return json.dumps([[getattr(each, name) for name in fields] for each in node.drift])
+
+
+def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
+    return NodeDrift(name, status, tuple(Difference(*each) for each in json.loads(drift)), reason)

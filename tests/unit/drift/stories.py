@@ -1,0 +1,27 @@
+"""Nodes' stories on paper, and a lock to go with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift import Difference, NodeDrift
+from gpuprov.history.record import Group, Run
+
+CHECKS = ("driver.packages", "driver.loaded", "gpu.count", "pins.hold")
+
+
+def differs(check: str, expected: Any = "a", actual: Any = "b") -> Difference:
+    return Difference(check, expected, actual, "error", "nvidia_driver", reboot=False)
+
+
+def node(name: str, *drift: Difference) -> NodeDrift:
+    return NodeDrift(name, "drifted" if drift else "in_sync", drift)
+
+
+def lost(name: str, reason: str = "no SSH on 192.0.2.7 port 22: timed out") -> NodeDrift:
+    return NodeDrift(name, "unreachable", reason=reason)
+
+
+def run(*nodes: NodeDrift, id_: str = "20260131-142501-drift-9f3a", fleet: str = "/fleet.lock.yml") -> Run:
+    groups = {"train": Group(tuple(each.name for each in nodes), CHECKS)}
+    return Run(id_, "drift", "2026-01-31T14:25:01+00:00", fleet, groups, list(nodes))

@@ -1,0 +1,87 @@
+"""The odd ones out among nodes that nobody has described."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.facts import Facts
+from gpuprov.uniformity import NO_MAJORITY, majority
+
+RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
+Collectors = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RECORDED / "facts.json").read_text())
+    document["collectors"]["smi"] = {"rc": 0, "stdout": (RECORDED / "q.xml").read_text(), "stderr": ""}
+    return document
+
+
+def changed(answer: dict[str, Any], change: Callable[[Collectors], None]) -> Facts:
+    other = copy.deepcopy(answer)
+    change(other["collectors"])
+    return Facts.from_answer(other)
+
+
+def with_other_cudnn(collectors: Collectors) -> None:
+    collectors["packages"]["text"] = collectors["packages"]["text"].replace("9.14.0.64-1", "9.10.1.4-1")
+
+
+def without_persistence(collectors: Collectors) -> None:
+    smi = collectors["smi"]
+    smi["stdout"] = smi["stdout"].replace("<persistence_mode>Enabled", "<persistence_mode>Disabled", 1)
+
+
+def with_a_dead_driver(collectors: Collectors) -> None:
+    collectors["smi"] = {"rc": 9, "stdout": "No devices were found\n", "stderr": ""}
+
+
+def test_nodes_that_are_alike_are_in_sync(answer: dict[str, Any]) -> None:
+    alike = {f"gpu{number}": Facts.from_answer(answer) for number in range(3)}
+    assert [(node.name, node.status) for node in majority(alike)] == [
+        ("gpu0", "in_sync"),
+        ("gpu1", "in_sync"),
+        ("gpu2", "in_sync"),
+    ]
+
+
+def test_the_odd_one_is_told_by_what_is_odd(answer: dict[str, Any]) -> None:
+    nodes = {name: Facts.from_answer(answer) for name in ("a", "b", "c")}
+    nodes["odd"] = changed(answer, with_other_cudnn)
+    *alike, odd = majority(nodes)
+    assert {node.status for node in alike} == {"in_sync"}
+    [difference] = odd.drift
+    assert difference.check == "packages"
+    assert set(difference.expected.values()) == {"9.14.0.64-1"}
+    assert set(difference.actual.values()) == {"9.10.1.4-1"}
+    assert (difference.severity, difference.role) == ("warning", None)
+
+
+def test_a_single_gpu_makes_a_node_odd(answer: dict[str, Any]) -> None:
+    nodes = {name: Facts.from_answer(answer) for name in ("a", "b")}
+    nodes["odd"] = changed(answer, without_persistence)
+    [difference] = majority(nodes)[-1].drift
+    assert (difference.check, difference.expected) == ("gpu.persistence", "True")
+    assert difference.actual == "False on 1 GPUs, True on 3 GPUs"
+
+
+def test_a_node_that_cannot_tell_is_odd_in_what_it_does_not_tell(answer: dict[str, Any]) -> None:
+    nodes = {name: Facts.from_answer(answer) for name in ("a", "b")}
+    nodes["odd"] = changed(answer, with_a_dead_driver)
+    found = {each.check: each.actual for each in majority(nodes)[-1].drift}
+    assert found["driver.answers"] == "No devices were found"
+    assert found["gpu.ecc"] == "unknown: No devices were found"
+
+
+def test_half_and_half_is_no_majority(answer: dict[str, Any]) -> None:
+    nodes = {"a": Facts.from_answer(answer), "b": changed(answer, with_other_cudnn)}
+    for node in majority(nodes):
+        [difference] = node.drift
+        assert set(difference.expected.values()) == {NO_MAJORITY}
