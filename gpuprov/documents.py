@@ -212,8 +212,13 @@ _Dumper.add_representer(str, _text)
 
 def render_document(record: Strict, *, header: str = "") -> str:
     """The record as YAML: keys in the model's order, nothing that is None, no line folding."""
-    plain = record.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return header + yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return header + render_plain(record.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def render_plain(plain: Any) -> str:
+    """Plain data as YAML in the same manner, None included."""
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return text
 
 
 def write_document(path: Path, record: Strict, *, header: str = "") -> None:

@@ -30,6 +30,7 @@ TABLES: dict[str, Callable[[Catalog], Iterable[Any]]] = {
     "known-issues": lambda catalog: catalog.known_issues,
     "repositories": lambda catalog: catalog.repositories.values(),
     "policies": lambda catalog: catalog.policies.values(),
+    "instances": lambda catalog: catalog.instances.values(),
 }
 
 # table → columns of the short form
@@ -52,6 +53,7 @@ COLUMNS = {
     "known-issues": ("id", "kind", "condition", "effect"),
     "repositories": ("id", "title", "url"),
     "policies": ("name", "title"),
+    "instances": ("id", "profile", "gpus", "vcpus", "memory_gib", "arch"),
 }
 
 
@@ -92,8 +94,9 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
 
 
 def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
-    keys = {"drivers": "branch", "known-issues": "id", "policies": "name", "repositories": "id"}
-    for where in ("drivers", "cuda", "cudnn", "nccl", "known-issues", "policies", "repositories"):
+    keys = {"drivers": "branch", "policies": "name"}
+    keys |= dict.fromkeys(("known-issues", "repositories", "instances"), "id")
+    for where in ("drivers", "cuda", "cudnn", "nccl", *list(keys)[1:]):
         for record in TABLES[where](catalog):
             if str(getattr(record, keys.get(where, "version"))) == name:
                 return where, record

@@ -56,6 +56,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     },
     "packages": {"packages": (r.PackageRule, ""), "holds": (r.HoldRule, "")},
     "policies": {"policies": (r.Policy, "name")},
+    "instances": {"instances": (r.InstanceType, "id")},
 }
 
 
@@ -155,6 +156,11 @@ class Catalog:
     def repositories(self) -> Mapping[str, r.Repository]:
         """Package repositories by id."""
         return {repository.id: repository for repository in self.tables["systems.repositories"]}
+
+    @cached_property
+    def instances(self) -> Mapping[str, r.InstanceType]:
+        """Machine types of clouds by id, `aws:p5.48xlarge`."""
+        return {instance.id: instance for instance in self.tables["instances.instances"]}
 
     @cached_property
     def policies(self) -> Mapping[str, r.Policy]:

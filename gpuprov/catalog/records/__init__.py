@@ -12,6 +12,7 @@ from gpuprov.catalog.records.hardware import (
     Source,
     Sources,
 )
+from gpuprov.catalog.records.instances import InstanceType, Ports
 from gpuprov.catalog.records.software import (
     Architecture,
     BuildRange,
@@ -64,6 +65,7 @@ __all__ = [
     "ForwardCompat",
     "Gpu",
     "HoldRule",
+    "InstanceType",
     "KernelSeries",
     "KnownIssue",
     "MinorCompat",
@@ -71,6 +73,7 @@ __all__ = [
     "NcclFailure",
     "PackageRule",
     "Policy",
+    "Ports",
     "Repository",
     "Source",
     "Sources",

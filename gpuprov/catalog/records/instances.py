@@ -1,0 +1,37 @@
+"""Machine types that clouds rent out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprov.catalog.records.hardware import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Network ports of one kind, in the words of a profile's `nics`."""
+
+    kind: str
+    speed_gbits: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """One machine type: the profile of its kind, and in what it is more or less than that.
+
+    `vcpus` are processors that the guest sees, `memory_gib` what the cloud sells; None where no source was
+    read.
+    """
+
+    id: str
+    """The cloud and its name for the type: `aws:p5.48xlarge`."""
+    profile: str
+    gpus: int
+    vcpus: int | None = None
+    threads_per_core: int = 2
+    memory_gib: int | None = None
+    nics: tuple[Ports, ...] = ()
+    arch: str = "x86_64"
+    note: str = ""
+    source: Sources

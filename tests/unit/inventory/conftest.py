@@ -1,0 +1,38 @@
+"""A mirror of NVIDIA's repositories on the spot, so that fleets lock without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
+from gpuprov.lock import Lock
+from gpuprov.locking import build_lock
+
+MakeLock = Callable[[str], Lock]
+
+
+@pytest.fixture(scope="session")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
+    """Ubuntu 24.04 on both architectures."""
+    root = tmp_path_factory.mktemp("mirror")
+    with signing_key() as key:
+        nvidia.build(root, load(), ["ubuntu24.04"], "aarch64", key=key)
+        return nvidia.build(root, load(), ["ubuntu24.04"], key=key)
+
+
+@pytest.fixture
+def locked(tmp_path: Path, mirror: nvidia.Mirror) -> MakeLock:
+    """locked(text of groups): the lock of a fleet whose packages come from the mirror."""
+
+    def make(groups: str) -> Lock:
+        fleet = tmp_path / "fleet.yml"
+        place = f"repositories:\n  nvidia: {{url: '{mirror.cuda()}', key: {mirror.key}}}\n"
+        fleet.write_text(groups + place)
+        return build_lock(fleet)
+
+    return make
