@@ -28,8 +28,8 @@ RULES = {
 }
 """How the names of the rules begin that give a component its version."""
 
-BY_REPOSITORY = frozenset({"nvlsm", "compat", "dcgm", "docker"})
-"""Components that the resolver gives no full version of their own."""
+BY_REPOSITORY = frozenset({"nvlsm", "compat", "container_toolkit", "dcgm", "docker"})
+"""Components whose full version only the repository tells."""
 
 PATTERN = re.compile(r"[*?\[]")
 
@@ -74,12 +74,12 @@ class Locker:
         """The driver with its pinning package."""
         stated = self._answer.packages["driver"]
         exact = self._exact("driver", replace(stated, names=(*stated.names, *self._pin(stated))))
-        named = [*exact["closure"], stated.names[0]]
+        compiled = (name for name in exact["closure"] if "-dkms" in name)
         return Driver(
             **exact,
             branch=int(self._answer.stack.branch or 0),
             module="open" if self._answer.stack.module == "open" else "proprietary",
-            module_package=next((n for n in named if n.endswith("-dkms")), stated.names[0]),
+            module_package=next(compiled, stated.names[0]),
         )
 
     def component(self, name: str, version: str | None = None) -> Component:
