@@ -40,9 +40,11 @@ from gpuprov.probe.parse.modules import (
     parse_modprobe,
     parse_proc_modules,
 )
+from gpuprov.probe.parse.nftables import Table, parse_table
 from gpuprov.probe.parse.packages import Packages, parse_dpkg, parse_rpm, parse_versionlock
 from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
+from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.probe.parse.sshd import parse_sshd
 from gpuprov.probe.parse.state import FileFact, GpuUse, Nccl, NodeState
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
@@ -231,8 +233,24 @@ class Facts:
 
     @cached_property
     def sshd(self) -> Mapping[str, tuple[str, ...]]:
-        """`sshd -T`."""
+        """`sshd -T` for the user who logs in."""
         return parse_sshd(self.raw("sshd")["text"])
+
+    @cached_property
+    def listening(self) -> Mapping[str, tuple[int, ...]]:
+        """Program → TCP ports that it listens on."""
+        return parse_listening(self.raw("listening")["text"])
+
+    @cached_property
+    def firewall(self) -> Table | None:
+        """Our nftables table; `None` when there is none."""
+        return parse_table(self.raw("firewall")["text"])
+
+    @property
+    def undone(self) -> str | None:
+        """Why the node gave back its old SSH and firewall, since the last change of them that was kept."""
+        value: str | None = self.raw("undone")["text"]
+        return value
 
     @property
     def sysctls(self) -> Mapping[str, str | None]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from gpuprov.drift import Difference, NodeDrift
 
+GUARDED = ("firewall", "ssh_hardening")
+"""Roles that can shut everybody out: applied only under the dead man's switch."""
 # In the order of playbooks/site.yml. Packages that moved are pinned anew, whatever moved them.
-ROLES = ("preflight", "nvidia_driver", "gpu_settings", "package_pins")
+ROLES = ("preflight", "nvidia_driver", "gpu_settings", "package_pins", *GUARDED)
 FOLLOWED_BY = {"nvidia_driver": {"package_pins"}}
 
 

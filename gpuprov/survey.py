@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuprov.drift import NodeDrift, judge, without_facts
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, expectations
+from gpuprov.expectations import CLOCKS_UNIT, FIREWALL_UNIT, PERSISTENCE_UNIT, expectations
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
 from gpuprov.probe.collect import ask
@@ -19,7 +19,8 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
-    return Parameters(packages=named, units=(PERSISTENCE_UNIT, CLOCKS_UNIT))
+    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, FIREWALL_UNIT)
+    return Parameters(packages=named, units=units, login=group.connection.user)
 
 
 def gather(

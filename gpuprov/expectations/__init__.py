@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuprov.expectations.access import FIREWALL_UNIT, access
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
 from gpuprov.expectations.gpus import CLOCKS_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
 from gpuprov.expectations.pins import pins
@@ -17,6 +18,7 @@ from gpuprov.lock import LockedGroup
 
 __all__ = [
     "CLOCKS_UNIT",
+    "FIREWALL_UNIT",
     "FOREIGN_MODULES",
     "PERSISTENCE_UNIT",
     "Expectation",
@@ -30,6 +32,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     hardware,
     gpu_settings,
     pins,
+    access,
 )
 
 

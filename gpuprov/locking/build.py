@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
+from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
 from gpuprov.fleet import Fleet, Group, read_fleet
 from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
@@ -95,7 +97,15 @@ class Builder:
             reboot=self._fleet.reboot,
             components=self._components(name, locker, answer, want, request),
             repositories=locker.repositories,
-            settings=settings,
+            settings=self._access(settings, system),
+        )
+
+    def _access(self, settings: dict[str, Setting], system: System) -> dict[str, Setting]:
+        hosts: dict[str, str] = {}
+        for group in self._fleet.groups.values():
+            hosts |= group.hosts
+        return with_access(
+            settings, system=system.id, family=system.family, connection=self._fleet.ssh, hosts=hosts
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:

@@ -48,6 +48,8 @@ class Parameters:
         "containerd.service",
         "docker.service",
     )
+    login: str = "root"
+    """Whose logins sshd is asked about."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|UCX)_|LD_LIBRARY_PATH$"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from gpuprov.documents import Strict
+from gpuprov.settings.access import Firewall, Ssh
 from gpuprov.settings.gpus import Clocks
 
 __all__ = ["ROLE_OF_SETTING", "Clocks", "Settings"]
@@ -24,6 +25,8 @@ class Settings(Strict):
         description="kernel release the module is built for: 'running', or one by name where images are made",
         pattern=r"^[A-Za-z0-9._+~-]+$",
     )
+    ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
+    firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
 
 
 ROLE_OF_SETTING = {"persistence": "gpu_settings", "clocks": "gpu_settings", "kernel": "nvidia_driver"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuprov.inventory.variables.access import access
 from gpuprov.inventory.variables.connection import connection
 from gpuprov.inventory.variables.driver import driver
 from gpuprov.inventory.variables.gpus import gpu_settings
@@ -14,7 +15,13 @@ from gpuprov.lock import LockedGroup
 
 __all__ = ["group_variables"]
 
-AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (preflight, driver, gpu_settings, pins)
+AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (
+    preflight,
+    driver,
+    gpu_settings,
+    pins,
+    access,
+)
 
 
 def group_variables(group: LockedGroup) -> dict[str, Any]:

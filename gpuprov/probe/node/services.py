@@ -1,6 +1,6 @@
-"""Collectors of services: systemd's units and sshd's effective settings."""
+"""Collectors of services: systemd's units, sshd's effective settings, who listens, our firewall."""
 
-from gpuprov.probe.node.base import blot, collector, run
+from gpuprov.probe.node.base import blot, collector, find_program, read_or_none, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,5 +28,26 @@ def units(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def sshd(parameters: "Values") -> "Any":
-    """`sshd -T`: names of files and settings, no key."""
-    return {"text": run("sshd", "-T")}
+    """`sshd -T` as it holds for the user asked for: names of files and settings, no key."""
+    who = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" % parameters["login"]
+    return {"text": run("sshd", "-T", "-C", who)}
+
+
+@collector(seconds=10)
+def listening(parameters: "Values") -> "Any":
+    """TCP sockets that listen, with their programs."""
+    return {"text": run("ss", "-Hltnp")}
+
+
+@collector(seconds=10)
+def firewall(parameters: "Values") -> "Any":
+    """Our nftables table; no text where there is none, or no nft."""
+    if find_program("nft") is None or "table inet gpuprov\n" not in run("nft", "list", "tables") + "\n":
+        return {"text": ""}
+    return {"text": run("nft", "list", "table", "inet", "gpuprov")}
+
+
+@collector(seconds=5)
+def undone(parameters: "Values") -> "Any":
+    """Why the dead man's switch gave back the old SSH and firewall, the last time that it did."""
+    return {"text": (read_or_none("/var/lib/gpuprov/deadman/undone", 4096) or "").strip() or None}

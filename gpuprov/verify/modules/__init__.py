@@ -1,4 +1,4 @@
-"""Modules of ours for testinfra: `host.gpu`, `host.nvidia_driver` and `host.apt`."""
+"""Modules of ours for testinfra: `host.gpu`, `host.nvidia_driver`, `host.apt`, `host.sshd` and `host.firewall`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from testinfra.host import Host
 
+from gpuprov.verify.modules.access import Firewall, Sshd
 from gpuprov.verify.modules.apt import Apt
+from gpuprov.verify.modules.base import Observed
 from gpuprov.verify.modules.gpu import Gpu
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
 
@@ -19,9 +21,17 @@ if TYPE_CHECKING:
         gpu: Gpu
         nvidia_driver: NvidiaDriver
         apt: Apt
+        sshd: Sshd
+        firewall: Firewall
 
 
-MODULES: dict[str, type[Apt | Gpu | NvidiaDriver]] = {"gpu": Gpu, "nvidia_driver": NvidiaDriver, "apt": Apt}
+MODULES: dict[str, type[Observed]] = {
+    "gpu": Gpu,
+    "nvidia_driver": NvidiaDriver,
+    "apt": Apt,
+    "sshd": Sshd,
+    "firewall": Firewall,
+}
 
 
 def register() -> None:

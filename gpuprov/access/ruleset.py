@@ -1,0 +1,127 @@
+"""Settings of the firewall as nftables rules, each exactly as `nft list` prints it back.
+
+One table of our own: other tables, Docker's among them, are neither read nor changed. What our chain drops no
+other table can let in, and what it accepts they may still drop.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuprov.errors import Refused
+from gpuprov.settings.access import ANYWHERE, Firewall
+
+TABLE = "inet gpuprov"
+UNIT = "gpuprov-firewall.service"
+INPUT = "type filter hook input priority filter; policy drop;"
+FORWARD = "type filter hook forward priority filter; policy accept;"
+BASICS = [
+    "ct state established,related accept",
+    "ct state invalid drop",
+    'iif "lo" accept',
+    "meta l4proto icmp accept",
+    "meta l4proto ipv6-icmp accept",
+]
+# Replies to a DHCPv6 client come to a multicast request, so they are not "established".
+DHCP = ["udp dport 546 accept"]
+
+
+def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, str]) -> dict[str, Any]:
+    """The table: `networks` (set → its elements) and the chains `input` and `forward`, rules in order.
+
+    Args:
+        ssh_ports: that sshd listens on.
+        hosts: name → address of every node of the fleet.
+
+    Raises:
+        Refused: nodes of the fleet are known by name only, and no networks are stated.
+    """
+    fleet = firewall.fleet if firewall.fleet is not None else _addresses(hosts)
+    table = _Table()
+    ssh = table.sources("ssh", firewall.ssh_from)
+    ours = table.sources("fleet", fleet)
+    monitor = table.sources("monitor", firewall.monitor_from)
+    rules = [*BASICS, *DHCP]
+    rules += [f"iifname {_interface(name)} accept" for name in firewall.trusted_interfaces]
+    rules += [f"{source}tcp dport {_ports(ssh_ports)} accept" for source in ssh]
+    rules += [f"{source}accept" for source in ours]
+    rules += [f"{source}tcp dport {_ports(firewall.monitor_ports)} accept" for source in monitor]
+    for number, opening in enumerate(firewall.open, start=1):
+        sources = table.sources(f"open{number}_", opening.sources)
+        rules += [f"{source}{opening.protocol} dport {_ports(opening.ports)} accept" for source in sources]
+    return {
+        "networks": table.networks,
+        "input": [INPUT, *rules],
+        "forward": [FORWARD, *_published(firewall, [*ours, *monitor])],
+    }
+
+
+def _published(firewall: Firewall, sources: list[str]) -> list[str]:
+    """Docker leads connections to published ports past the input chain, to any container that has them."""
+    if firewall.published == "any":
+        return []
+    inside = ['iifname "docker0" accept', 'iifname "br-*" accept']
+    return [
+        "ct state established,related accept",
+        *inside,
+        *(f"ct status dnat {source}accept" for source in sources),
+        "ct status dnat drop",
+    ]
+
+
+class _Table:
+    def __init__(self) -> None:
+        self.networks: dict[str, list[str]] = {}
+
+    def sources(self, name: str, networks: list[str]) -> list[str]:
+        """What a rule for these networks begins with, IPv4 and IPv6 apart; all of both needs no word."""
+        if set(networks) >= set(ANYWHERE):
+            return [""]
+        found = []
+        for version, word in ((4, "ip"), (6, "ip6")):
+            elements = _collapsed(networks, version)
+            if elements:
+                self.networks[f"{name}{version}"] = elements
+                found.append(f"{word} saddr @{name}{version} ")
+        return found
+
+
+def _collapsed(networks: list[str], version: int) -> list[str]:
+    """Without overlaps, which a set refuses; a single address as nft prints it."""
+    if version == 4:
+        v4 = [n for n in map(ipaddress.ip_network, networks) if isinstance(n, ipaddress.IPv4Network)]
+        return [_element(network) for network in ipaddress.collapse_addresses(v4)]
+    v6 = [n for n in map(ipaddress.ip_network, networks) if isinstance(n, ipaddress.IPv6Network)]
+    return [_element(network) for network in ipaddress.collapse_addresses(v6)]
+
+
+def _element(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+    single = network.prefixlen == network.max_prefixlen
+    return str(network.network_address) if single else str(network)
+
+
+def _ports(ports: Iterable[int]) -> str:
+    several = sorted(set(ports))
+    return str(several[0]) if len(several) == 1 else "{ " + ", ".join(map(str, several)) + " }"
+
+
+def _interface(name: str) -> str:
+    return f'"{name}"'
+
+
+def _addresses(hosts: Mapping[str, str]) -> list[str]:
+    named = []
+    addresses = []
+    for name, address in hosts.items():
+        try:
+            addresses.append(str(ipaddress.ip_network(address)))
+        except ValueError:
+            named.append(name)
+    if named:
+        raise Refused(
+            f"settings.firewall: the address of {', '.join(named[:3])}{' …' * (len(named) > 3)} is not known",
+            expected="hosts as a mapping of name to address, or the nodes' networks in settings.firewall.fleet",
+        )
+    return addresses

@@ -1,0 +1,109 @@
+"""Settings of SSH as sshd's options, each exactly as `sshd -T` prints it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gpuprov.errors import Refused
+from gpuprov.lock import Connection
+from gpuprov.settings.access import Ssh
+
+DROP_IN = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
+USER_CA = "/etc/ssh/gpuprov_user_ca"
+PRINCIPALS = "/etc/ssh/gpuprov_principals"
+BANNER = "/etc/ssh/gpuprov_banner"
+CERTIFICATES_SIGNED_BY = "ssh-ed25519,sk-ssh-ed25519@openssh.com,rsa-sha2-512,rsa-sha2-256"
+PENALTIES_SINCE = "9.8"
+TCP_FORWARDING = {"no": "no", "local": "local", "yes": "yes"}
+
+
+@cache
+def policies() -> dict[str, Any]:
+    """`policies.json`."""
+    document: dict[str, Any] = json.loads((files("gpuprov.access") / "policies.json").read_text("utf-8"))
+    return document
+
+
+def sshd_options(ssh: Ssh, system: str, family: str, connection: Connection) -> dict[str, str]:
+    """sshd's options for a group, by keyword; of one that may repeat the values stand with spaces between.
+
+    Args:
+        system: id of the operating system, such as `debian12`.
+        family: its family, such as `debian`.
+
+    Raises:
+        Refused: the system's OpenSSH cannot keep the policy, or the fleet's own login would be refused.
+    """
+    known = policies()
+    release = known["openssh"].get(system)
+    if release is None or _older(release, known["oldest"]):
+        raise Refused(
+            f"settings.ssh: the OpenSSH of {system} is {release or 'not known'}",
+            expected=f"{known['oldest']} or later: {', '.join(_systems(known))}",
+            do="leave settings.ssh out for this group",
+        )
+    if ssh.root == "no" and connection.user == "root":
+        raise Refused(
+            "settings.ssh.root is 'no', and the fleet logs in as root: nobody could log in any more",
+            do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
+        )
+    policy = known["policies"][ssh.policy]
+    stated = {
+        each["keyword"]: each["value"]
+        for each in [*known["options"], *policy["options"]]
+        if not _older(release, each.get("since", "0")) and family in each.get("families", [family])
+    }
+    return {**_site(ssh, release, connection), **stated, **_algorithms(policy, release)}
+
+
+def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
+    ports = dict.fromkeys([connection.port, *([ssh.port] if ssh.port else [])])
+    options = {
+        "Port": " ".join(map(str, ports)),
+        "PermitRootLogin": "prohibit-password" if ssh.root == "key" else "no",
+        "AllowTcpForwarding": TCP_FORWARDING[ssh.forwarding],
+        "AllowStreamLocalForwarding": TCP_FORWARDING[ssh.forwarding],
+        "AllowAgentForwarding": "yes" if ssh.forwarding == "yes" else "no",
+        "MaxAuthTries": str(ssh.max_auth_tries),
+        "Banner": BANNER if ssh.banner else "none",
+        "TrustedUserCAKeys": USER_CA if ssh.user_ca else "none",
+        "AuthorizedPrincipalsFile": PRINCIPALS if ssh.principals else "none",
+    }
+    if ssh.allow_groups:
+        options["AllowGroups"] = " ".join(ssh.allow_groups)
+    if ssh.exempt and not _older(release, PENALTIES_SINCE):
+        options["PerSourcePenaltyExemptList"] = ",".join(ssh.exempt)
+    return options
+
+
+def _algorithms(policy: dict[str, Any], release: str) -> dict[str, str]:
+    kex = [each["name"] for each in policy["kex"] if not _older(release, each.get("since", "0"))]
+    user_keys = ",".join(policy["user_keys"])
+    host_keys = {
+        "ed25519": "ssh-ed25519,ssh-ed25519-cert-v01@openssh.com",
+        "rsa": "rsa-sha2-512,rsa-sha2-256",
+    }
+    return {
+        "HostKey": " ".join(f"/etc/ssh/ssh_host_{kind}_key" for kind in policy["host_keys"]),
+        "HostKeyAlgorithms": ",".join(host_keys[kind] for kind in policy["host_keys"]),
+        "KexAlgorithms": ",".join(kex),
+        "Ciphers": ",".join(policy["ciphers"]),
+        "MACs": ",".join(policy["macs"]),
+        "PubkeyAcceptedAlgorithms": user_keys,
+        "CASignatureAlgorithms": CERTIFICATES_SIGNED_BY,
+    }
+
+
+def _older(release: str, than: str) -> bool:
+    return _numbers(release) < _numbers(than)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+def _systems(known: dict[str, Any]) -> list[str]:
+    return [name for name, release in known["openssh"].items() if not _older(release, known["oldest"])]

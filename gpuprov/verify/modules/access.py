@@ -1,0 +1,81 @@
+"""`host.sshd` and `host.firewall`: who may reach a node, as sshd and the kernel say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+
+from gpuprov.verify.modules.base import Observed
+
+CRITERIA = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
+RULES = "nft -s list table inet gpuprov"
+RECORD = "cat /var/lib/gpuprov/deadman/undone"
+
+
+class Sshd(Observed):
+    """Test sshd as it acts, not as its files look.
+
+    >>> host.sshd.effective("root", ["passwordauthentication"])
+    {'passwordauthentication': 'no'}
+    """
+
+    def effective(self, login: str, keywords: Iterable[str]) -> dict[str, str | None]:
+        """Options as they hold for a login; several values of one stand with spaces between."""
+        text = self.ask(f"sshd -T -C {CRITERIA}", login)
+        return {keyword: option(text, keyword) for keyword in keywords}
+
+    @cached_property
+    def ports(self) -> list[int]:
+        """TCP ports on which somebody answers as sshd: it listens there itself, or systemd does for it."""
+        lines = self.ask("ss -Hltnp").splitlines()
+        own = [line for line in lines if '"sshd"' in line or "ssh.socket" in line]
+        return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
+
+    @property
+    def undone(self) -> str | None:
+        """Why the node gave back its old SSH and firewall, if it did."""
+        return self.run(RECORD).stdout.strip() or None
+
+    def __repr__(self) -> str:
+        return "<sshd>"
+
+
+class Firewall(Observed):
+    """Test the rules that the kernel has in our table."""
+
+    @cached_property
+    def _text(self) -> str:
+        return str(self.run(RULES).stdout)
+
+    def chain(self, name: str) -> list[str]:
+        """Head and rules of a chain in order, as nft prints them; none where there is no such chain."""
+        return [line.strip() for line in self._block("chain", name).splitlines() if line.strip()]
+
+    def networks(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Elements of sets by name, without those that do not exist."""
+        found = {}
+        for name in names:
+            elements = re.search(r"elements = \{([^}]*)\}", self._block("set", name))
+            if elements:
+                found[name] = re.split(r",\s*", elements[1].strip())
+        return found
+
+    @cached_property
+    def at_boot(self) -> str:
+        """systemd's word on whether the rules come back after a reboot."""
+        return str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
+
+    def _block(self, kind: str, name: str) -> str:
+        found = re.search(rf"^\t{kind} {re.escape(name)} \{{\n(.*?)^\t\}}", self._text, re.M | re.S)
+        return found[1] if found else ""
+
+    def __repr__(self) -> str:
+        return "<firewall>"
+
+
+def option(text: str, keyword: str) -> str | None:
+    """One option of `sshd -T`; `without-password` is the older name of `prohibit-password`."""
+    values = re.findall(rf"^{re.escape(keyword)} (.*)$", text, re.MULTILINE)
+    joined = " ".join(value.strip() for value in values)
+    return {"": None, "without-password": "prohibit-password"}.get(joined, joined)

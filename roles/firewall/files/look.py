@@ -1,0 +1,37 @@
+"""What the role firewall reads of a node: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. The one argument is a JSON object: `networks` and `chains` that
+the table shall have.
+
+    {"installed": true, "loaded": false}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+wanted = json.loads(sys.argv[1])
+
+
+def table() -> dict[str, dict[str, list[str]]]:
+    """The table as the kernel has it, in nft's words."""
+    listed = subprocess.run(["nft", "list", "table", "inet", "gpuprov"], capture_output=True, text=True)
+    networks, chains = {}, {}
+    blocks = re.findall(r"^\t(set|chain) (\S+) \{\n(.*?)^\t\}", listed.stdout, re.M | re.S)
+    for kind, name, body in blocks:
+        if kind == "chain":
+            chains[name] = [line.strip() for line in body.splitlines() if line.strip()]
+        else:
+            elements = re.search(r"elements = \{(.*?)\}", body, re.S)
+            networks[name] = [each.strip() for each in elements[1].split(",")] if elements else []
+    return {"networks": networks, "chains": chains}
+
+
+installed = shutil.which("nft") is not None
+json.dump({"installed": installed, "loaded": installed and table() == wanted}, sys.stdout)

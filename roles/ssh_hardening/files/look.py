@@ -1,0 +1,102 @@
+"""What the role ssh_hardening reads of a node: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. The one argument is a JSON object: `options` as `sshd -T`
+prints them, `login` whose login counts.
+
+    {"included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [], "unit": "ssh",
+     "socket": false, "stale": false, "differs": {"maxauthtries": "6"}}
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import pwd
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CONFIG = Path("/etc/ssh/sshd_config")
+SYNONYMS = {"without-password": "prohibit-password"}
+RSA_BITS_AT_LEAST = 3072
+
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+question = json.loads(sys.argv[1])
+options = {keyword.lower(): str(value) for keyword, value in question["options"].items()}
+
+
+def said(*command: str) -> str:
+    """What a command prints; nothing where it fails or does not exist."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def effective() -> dict[str, str]:
+    """sshd's options as they hold for the login."""
+    who = f"user={question['login']},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
+    found: dict[str, list[str]] = {}
+    for line in said("sshd", "-T", "-C", who).splitlines():
+        keyword, _, value = line.partition(" ")
+        found.setdefault(keyword, []).append(SYNONYMS.get(value.strip(), value.strip()))
+    return {keyword: " ".join(values) for keyword, values in found.items()}
+
+
+def taken() -> dict[str, str]:
+    """Ports we want that somebody else listens on."""
+    others = {}
+    for line in said("ss", "-Hltnp").splitlines():
+        port = line.split()[3].rpartition(":")[2]
+        programs = set(re.findall(r'"([^"]+)",pid=', line))
+        if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
+            others[port] = ", ".join(sorted(programs))
+    return others
+
+
+def groups() -> list[str]:
+    """Groups of the login; none where there is no such account."""
+    try:
+        account = pwd.getpwnam(question["login"])
+    except KeyError:
+        return []
+    numbers = os.getgrouplist(account.pw_name, account.pw_gid)
+    return sorted(entry.gr_name for entry in grp.getgrall() if entry.gr_gid in numbers)
+
+
+def weak_keys() -> list[str]:
+    """Host keys wanted that are missing, empty, or RSA of too few bits."""
+    weak = []
+    for path in options.get("hostkey", "").split():
+        bits, _, rest = said("ssh-keygen", "-l", "-f", path).partition(" ")
+        if not bits.isdigit() or ("(RSA)" in rest and int(bits) < RSA_BITS_AT_LEAST):
+            weak.append(path)
+    return weak
+
+
+def stale(unit: str) -> bool:
+    """Whether a file of sshd's is younger than the sshd that runs."""
+    started = said("systemctl", "show", "-p", "ExecMainStartTimestampMonotonic", "--value", unit).strip()
+    files = [CONFIG, *CONFIG.parent.glob("sshd_config.d/*"), *map(Path, options.get("hostkey", "").split())]
+    youngest = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
+    age = time.time() - youngest
+    return time.monotonic() - int(started or 0) / 1e6 > age
+
+
+unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
+now = effective()
+text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
+look = {
+    "included": bool(re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)),
+    "taken": taken(),
+    "groups": groups(),
+    "weak_keys": weak_keys(),
+    "unit": unit,
+    "socket": said("systemctl", "is-active", f"{unit}.socket").strip() == "active",
+    "stale": stale(f"{unit}.service"),
+    "differs": {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value},
+}
+json.dump(look, sys.stdout)
