@@ -54,7 +54,7 @@ def command(
     if (profile is None) == (instance is None):
         raise InvalidInput("one of --profile and --instance", do="name what kind of server they are")
     kind = _of_instance(instance) if instance else {"profile": profile}
-    load_profile(kind["profile"], [])
+    load_profile(str(kind["profile"]), [])
     where = {"site": site} if site else {}
     document = {"groups": {group: {**kind, "hosts": hosts, "os": system, **where}}, "ssh": {"user": user}}
     text = HEADER + (f"# {instance}\n" if instance else "") + render_plain(document) + FOOTER

@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drift": ("drift", "what differs from the lock, in seconds"),
     "facts": ("facts", "what a node says of itself"),
     "topo": ("topo", "how GPUs, NICs and CPUs of a node are joined"),
+    "inventory": ("inventory", "hosts and groups for Ansible, from a fleet and back; what live hosts are"),
     "nccl": ("nccl", "read NCCL's own log and judge it; measure an all-reduce"),
     "launch": ("launch", "the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
     "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems"),

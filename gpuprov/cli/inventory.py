@@ -1,0 +1,133 @@
+"""`gpuprov inventory`: hosts and groups for Ansible, from a fleet and back; what live hosts are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.inventory.ansible import AnsibleInventory
+    from gpuprov.lock import Lock
+
+fleet_option = click.option(
+    "-F",
+    "--fleet",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fleet.yml"),
+    show_default=True,
+    envvar="GPUPROV_FLEET",
+    help="the fleet",
+)
+lock_option = click.option(
+    "--lock",
+    "lock_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="its lock, where the roles' variables come from  [default: beside the fleet, if it is there]",
+)
+
+
+@click.group()
+def command() -> None:
+    """Hosts and groups for Ansible, from a fleet and back; what live hosts are."""
+
+
+@command.command("list")
+@fleet_option
+@lock_option
+@click.option("--list", "whole", is_flag=True, help="The whole inventory, as Ansible asks a script for it.")
+@click.option("--host", help="One host's variables.")
+def list_inventory(fleet: Path, lock_path: Path | None, whole: bool, host: str | None) -> int:
+    """Print the fleet as a dynamic inventory (JSON with _meta).
+
+    An executable file of two lines is an inventory script for any Ansible: `#!/bin/sh` and
+    `exec gpuprov inventory list -F /path/to/fleet.yml "$@"`.
+    """
+    from gpuprov.inventory.ansible import dynamic
+
+    if whole and host is not None:
+        raise InvalidInput("both --list and --host", do="give one of them")
+    inventory = _read(fleet, lock_path)
+    if host is None:
+        options.print_json(dynamic(inventory))
+    elif host in inventory.hosts:
+        options.print_json(inventory.host_vars.get(host, {}))
+    else:
+        raise InvalidInput(f"the fleet has no host {host!r}")
+    return Exit.OK
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@fleet_option
+@lock_option
+def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
+    """Write FOLDER: hosts.yml, group_vars and host_vars, with groups by profile, GPU, arch, OS and site."""
+    from gpuprov.inventory.folder import write_inventory
+
+    inventory = _read(fleet, lock_path)
+    written = write_inventory(inventory, folder)
+    counts = f"{len(inventory.hosts)} hosts, {len(inventory.groups) - 1} groups, {len(written)} files"
+    options.note(f"{folder}: {counts}; try: ansible-inventory -i {folder} --graph")
+    return Exit.OK
+
+
+@command.command()
+def plugins() -> int:
+    """Print the folder of Ansible inventory plugins, for ANSIBLE_INVENTORY_PLUGINS.
+
+    With `plugin: gpuprov` in fleet.yml, `ansible-inventory -i fleet.yml --graph` works then.
+    """
+    from gpuprov.resources import share
+
+    click.echo(share("plugins") / "inventory")
+    return Exit.OK
+
+
+@command.command()
+@options.output_option
+def profiles(output: str) -> int:
+    """List the profiles that are shipped, and those in ./profiles."""
+    from gpuprov.profile import load_profile, profile_paths
+
+    folders = [Path("profiles")]
+    found = {name: load_profile(name, folders).profile for name in sorted(profile_paths(folders))}
+    if output == "json":
+        rows = [{"name": name, **each.model_dump(mode="json")} for name, each in found.items()]
+        options.print_json({"schema": "gpuprov.profiles/1", "profiles": rows})
+    else:
+        width = max(map(len, found))
+        for name, each in found.items():
+            click.echo(f"{name:<{width}}  {each.description}")
+    return Exit.OK
+
+
+@command.command()
+@click.argument("what", type=click.Choice(["profile", "fleet", "lock"]), default="profile")
+def schema(what: str) -> int:
+    """Print the JSON Schema of a profile, of fleet.yml or of the lock, for editors and checks."""
+    from gpuprov.inventory.schemas import json_schema
+
+    options.print_json(json_schema(what))
+    return Exit.OK
+
+
+def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
+    from gpuprov.fleet import read_fleet
+    from gpuprov.inventory.ansible import inventory_of
+    from gpuprov.inventory.models import gpu_models
+
+    fleet = read_fleet(fleet_path)
+    lock = _read_lock(fleet_path, lock_path)
+    return inventory_of(fleet, gpu_models(fleet, fleet_path.parent, lock), lock)
+
+
+def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
+    from gpuprov.lock import read_lock
+
+    path = lock_path or fleet_path.with_name(f"{fleet_path.stem}.lock.yml")
+    return read_lock(path) if lock_path or path.exists() else None

@@ -1,0 +1,163 @@
+"""A fleet as an Ansible inventory: its groups, groups by what the hosts are, and the lock's variables.
+
+Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. What the
+fleet states of a group stands in its variable `gpuprov_group`, and what it states of all in `gpuprov_fleet`
+of the group `all`: nothing is lost on the way to Ansible, and `gpuprov inventory import` finds it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import Fleet, Group
+from gpuprov.inventory.variables import group_variables
+from gpuprov.inventory.variables.connection import connection
+from gpuprov.lock import Lock
+
+GROUP_VARIABLE, FLEET_VARIABLE = "gpuprov_group", "gpuprov_fleet"
+RESERVED = {"all", "ungrouped"}
+Variables = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AnsibleGroup:
+    """One group; `hosts` in the fleet's order."""
+
+    hosts: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    vars: Variables = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AnsibleInventory:
+    """Groups by name, `all` among them, and the variables of hosts that have some."""
+
+    groups: dict[str, AnsibleGroup]
+    host_vars: dict[str, Variables]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Every host once."""
+        return list(dict.fromkeys(host for group in self.groups.values() for host in group.hosts))
+
+
+def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = None) -> AnsibleInventory:
+    """The fleet's inventory.
+
+    Args:
+        models: group → GPU model, where it is known.
+        lock: gives roles' variables; without it only groups, addresses and the way in are told.
+
+    Raises:
+        InvalidInput: the site's own variables state what the lock decides.
+    """
+    names = _names(fleet)
+    groups = {
+        "all": AnsibleGroup(vars={FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars", "plugin")})
+    }
+    for name, group in fleet.groups.items():
+        own = {GROUP_VARIABLE: {"name": name, **_stated(group, "hosts", "vars")}}
+        decided = own | _decided(fleet, name, lock)
+        _refuse_second_opinions(name, group.vars, decided)
+        groups[names[name]] = AnsibleGroup(hosts=tuple(group.hosts), vars=decided | group.vars)
+    for name, further in fleet.also.items():
+        children = tuple(names[child] for child in further.children)
+        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, further.vars)
+    for name, members in _kinds(fleet, models, names):
+        groups[name] = AnsibleGroup(children=tuple(members))
+    return AnsibleInventory(groups, _host_vars(fleet))
+
+
+def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
+    """What an inventory script answers to `--list`, with the variables of all hosts in `_meta`."""
+    below_all = [name for name in inventory.groups if name != "all"]
+    answer: dict[str, Any] = {"_meta": {"hostvars": inventory.host_vars}}
+    for name, group in inventory.groups.items():
+        children = below_all if name == "all" else list(group.children)
+        plain = {"hosts": list(group.hosts), "children": children, "vars": group.vars}
+        answer[name] = {key: value for key, value in plain.items() if value}
+    return answer
+
+
+def _stated(record: Fleet | Group, *without: str) -> Variables:
+    """What a person stated, as it can be stated again."""
+    plain: Variables = record.model_dump(mode="json", exclude_unset=True, exclude=set(without))
+    return plain
+
+
+def _decided(fleet: Fleet, name: str, lock: Lock | None) -> Variables:
+    locked = lock.groups.get(name) if lock else None
+    return group_variables(locked) if locked else connection(fleet.ssh)
+
+
+def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) -> None:
+    both = sorted(key for key in stated.keys() & decided.keys() if not key.startswith("ansible_"))
+    if both:
+        raise InvalidInput(
+            f"groups.{name}.vars states {', '.join(both)}, which the lock decides",
+            do="say it in the group's stack, settings or hardware",
+        )
+
+
+def _host_vars(fleet: Fleet) -> dict[str, Variables]:
+    own: dict[str, Variables] = {}
+    for group in fleet.groups.values():
+        for host, address in group.hosts.items():
+            reached = {"ansible_host": address} if address != host else {}
+            stated = reached | fleet.host_vars.get(host, {})
+            if stated:
+                own[host] = stated
+    return own
+
+
+def _kinds(
+    fleet: Fleet, models: Mapping[str, str], names: Mapping[str, str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Groups by what hosts are: `gpu_h200_sxm` and the fleet's groups in it."""
+    kinds: dict[str, list[str]] = {}
+    for name, group in fleet.groups.items():
+        stated = {
+            "profile": group.profile,
+            "gpu": models.get(name),
+            "arch": group.arch,
+            "os": group.os,
+            "site": group.site,
+        }
+        for kind, value in stated.items():
+            if value:
+                kinds.setdefault(group_name(f"{kind}_{value}").lower(), []).append(names[name])
+    taken = set(names.values())
+    hosts = {host for group in fleet.groups.values() for host in group.hosts}
+    for kind, members in kinds.items():
+        yield _free(kind, taken | hosts, "_hosts"), members
+
+
+def _names(fleet: Fleet) -> dict[str, str]:
+    """The fleet's group → a name that Ansible takes without a warning: no sign, no host's name."""
+    taken = {host for group in fleet.groups.values() for host in group.hosts} | RESERVED
+    names: dict[str, str] = {}
+    for name in [*fleet.groups, *fleet.also]:
+        names[name] = _free(group_name(name), taken, "_hosts")
+        taken.add(names[name])
+    return names
+
+
+def _free(name: str, taken: set[str], suffix: str) -> str:
+    while name in taken:
+        name += suffix
+    return name
+
+
+def group_name(text: str) -> str:
+    """`HGX H200-8` → `hgx_h200_8`: letters, digits and `_`, the first no digit, as Ansible wants names.
+
+    Only what has to change does: a name that is fit keeps its capitals.
+    """
+    if re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
+        return text
+    plain = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "group"
+    return f"_{plain}" if plain[0].isdigit() else plain

@@ -1,0 +1,90 @@
+"""An inventory as the folder that people keep: hosts.yml, group_vars, host_vars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.documents import write_text
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.ansible import AnsibleInventory
+
+HEADER = "# Written by `gpuprov inventory generate` from the fleet; change that, and write it again.\n"
+
+
+def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
+    """Write the folder; files of an earlier writing that are not needed any more are removed.
+
+    Returns:
+        The files, hosts.yml first.
+
+    Raises:
+        InvalidInput: the folder holds files of somebody else's, or cannot be written.
+    """
+    files = dict(_files(inventory))
+    earlier = _earlier(folder)
+    try:
+        for name in ("group_vars", "host_vars"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for path in earlier - {folder / name for name in files}:
+            path.unlink()
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from None
+    for name, plain in files.items():
+        write_text(folder / name, HEADER + render(plain))
+    return [folder / name for name in files]
+
+
+def _files(inventory: AnsibleInventory) -> list[tuple[str, Any]]:
+    """Name → content. Addresses stand in hosts.yml; a host with more to tell has a file of its own."""
+    children: dict[str, Any] = {}
+    found: list[tuple[str, Any]] = []
+    reached = {
+        host: own["ansible_host"] for host, own in inventory.host_vars.items() if "ansible_host" in own
+    }
+    for name, group in inventory.groups.items():
+        if group.vars:
+            found.append((f"group_vars/{name}.yml", group.vars))
+        if name == "all":
+            continue
+        children[name] = {}
+        if group.hosts:
+            children[name]["hosts"] = {host: _address(reached.pop(host, None)) for host in group.hosts}
+        if group.children:
+            children[name]["children"] = {child: {} for child in group.children}
+    for host, own in inventory.host_vars.items():
+        if more := {key: value for key, value in own.items() if key != "ansible_host"}:
+            found.append((f"host_vars/{host}.yml", more))
+    return [("hosts.yml", {"all": {"children": children}}), *found]
+
+
+def _address(address: str | None) -> dict[str, str]:
+    return {"ansible_host": address} if address else {}
+
+
+def _earlier(folder: Path) -> set[Path]:
+    """What we wrote here before."""
+    found = {path for path in folder.rglob("*") if path.is_file()} if folder.exists() else set()
+    for path in found:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            if lines.readline() != HEADER:
+                raise InvalidInput(
+                    f"{path} was not written by gpuprov", do="name another folder, or move the file away"
+                )
+    return found
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """As fast as there is: 10,000 hosts are many lines. The same value twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Never write `&id001`."""
+        return True
+
+
+def render(plain: Any) -> str:
+    """YAML of plain data."""
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return text

@@ -1,0 +1,83 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lets Ansible read a fleet.yml as an inventory, through the gpuprov program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin
+
+DOCUMENTATION = """
+name: gpuprov
+short_description: Hosts, groups and variables of a fleet.yml
+description:
+  - Reads a fleet of gpuprov, and its lock where there is one, by running C(gpuprov inventory list).
+  - The file says C(plugin=gpuprov) (C(gpuprov.gpuprov.gpuprov) for the collection), or the plugin is enabled.
+requirements:
+  - the program gpuprov, beside Ansible's Python or on the PATH
+options:
+  plugin:
+    description: Names this plugin.
+    required: true
+    choices: [gpuprov, gpuprov.gpuprov.gpuprov]
+"""
+
+TIMEOUT_S = 300
+
+
+class InventoryModule(BaseInventoryPlugin):
+    """The inventory of one fleet.yml."""
+
+    NAME = "gpuprov.gpuprov.gpuprov"
+    trusted_by_default = True
+
+    def verify_file(self, path: str) -> bool:
+        """Whether the file can be a fleet."""
+        return bool(super().verify_file(path)) and Path(path).suffix in (".yml", ".yaml")
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Add everything that the fleet says."""
+        super().parse(inventory, loader, path, cache)
+        answer = _listed(path)
+        host_vars = answer.pop("_meta")["hostvars"]
+        for name in answer:
+            inventory.add_group(name)
+        for name, group in answer.items():
+            for child in group.get("children", ()):
+                inventory.add_child(name, child)
+            for host in group.get("hosts", ()):
+                inventory.add_host(host, group=name)
+            for key, value in group.get("vars", {}).items():
+                inventory.set_variable(name, key, value)
+        for host, own in host_vars.items():
+            for key, value in own.items():
+                inventory.set_variable(host, key, value)
+
+
+def _listed(path: str) -> dict[str, Any]:
+    """The answer of `gpuprov inventory list`."""
+    command = [_program(), "inventory", "list", "--fleet", path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise AnsibleParserError(f"{' '.join(command)} did not answer in {TIMEOUT_S} s") from None
+    if done.returncode:
+        raise AnsibleParserError(done.stderr.strip() or f"{' '.join(command)} ended with {done.returncode}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _program() -> str:
+    """gpuprov beside this Python, or on the PATH."""
+    beside = Path(sys.executable).with_name("gpuprov")
+    found = str(beside) if beside.exists() else shutil.which("gpuprov")
+    if found is None:
+        raise AnsibleParserError(f"the program gpuprov is neither beside {sys.executable} nor on the PATH")
+    return found
