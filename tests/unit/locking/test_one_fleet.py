@@ -36,7 +36,7 @@ GROUPS = {
     "r10-h200": ("rhel10", "h200", {"driver": "610.57.04", "cuda": "auto", **LIBRARIES}),
     "r10-a100": ("rhel10", "a100", {"driver": "595.91.07", "container_toolkit": "auto"}),
 }
-PROFILES = {"h200": ("H200 SXM", 8), "a100": ("A100 PCIe 80GB", 2), "b200": ("B200", 8)}
+PROFILES = {"h200": ("H200 SXM", 8), "a100": ("A100 PCIe 80GB", 2), "b200": ("B200", 8), "v100": ("V100 SXM2 32GB", 4)}
 
 # group: {component: {package: exact version}}, of what was stated or follows from the hardware
 PACKAGES: dict[str, dict[str, dict[str, str]]] = {
@@ -342,14 +342,14 @@ def test_upgrade_moves_what_is_named_and_nothing_else(one_group: Write) -> None:
 
 
 def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
-    first = build_lock(one_group(driver="550.163.01"))
+    first = build_lock(one_group(driver="595.91.07"))
     fleet = one_group(driver=None)
-    assert build_lock(fleet, previous=first).groups["train"].components.driver.version == "550.163.01"
-    fleet.write_text(fleet.read_text().replace("profile: h200", "profile: b200"))
+    assert build_lock(fleet, previous=first).groups["train"].components.driver.version == "595.91.07"
+    fleet.write_text(fleet.read_text().replace("profile: h200", "profile: v100"))
     told: list[str] = []
     moved = build_lock(fleet, previous=first, narrate=told.append)
-    assert moved.groups["train"].components.driver.branch >= 570
-    assert any("driver 550.163.01 cannot stay" in line for line in told)
+    assert moved.groups["train"].components.driver.branch == 580
+    assert any("driver 595.91.07 cannot stay" in line for line in told)
 
 
 def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:
