@@ -1,43 +1,69 @@
-"""The whole chain on a real node: Debian's driver built by DKMS, a reboot, faults seeded and mended."""
+"""The whole chain on a real node: Debian's driver built by DKMS, a reboot, faults seeded and mended.
+
+gpuprov runs from its wheel, installed into an empty environment: what the wheel lacks is missed here.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import venv
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gpuprov.lab import Lab, Node
 
-Chain = tuple[Node, Path]
+CHECKOUT = Path(__file__).parents[2]
 
 
-def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One command line, as a person types it."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
+@dataclass(frozen=True)
+class Chain:
+    """A node, the folder of its fleet, and the program that made it what it is."""
+
+    node: Node
+    folder: Path
+    program: Path
+
+    def gpuprov(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One command line, as a person types it."""
+        return subprocess.run(
+            [self.program, *words], cwd=self.folder, capture_output=True, text=True, check=False
+        )
 
 
 @pytest.fixture(scope="module")
-def chain(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """A node that `gpuprov apply --reboot` has just made, and the folder of its fleet."""
-    folder = tmp_path_factory.mktemp("fleet")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`gpuprov` as its wheel installs it, away from the checkout."""
+    folder = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, CHECKOUT], check=True)
+    venv.create(folder / "venv", with_pip=True)
+    pip[0] = str(folder / "venv/bin/python")
+    [wheel] = folder.glob("gpuprov-*.whl")
+    subprocess.run([*pip, "install", wheel], check=True, cwd=folder)
+    return folder / "venv/bin/gpuprov"
+
+
+@pytest.fixture(scope="module")
+def chain(module_lab: Lab, program: Path, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """A node that `gpuprov apply --reboot` has just made."""
     [node] = module_lab.up(1, gpu="a100x4")
-    (folder / "fleet.yml").write_text(module_lab.fleet("hgx-a100-4"))
-    locked = gpuprov(folder, "lock")
+    made = Chain(node, tmp_path_factory.mktemp("fleet"), program)
+    (made.folder / "fleet.yml").write_text(module_lab.fleet("hgx-a100-4"))
+    locked = made.gpuprov("lock")
     assert locked.returncode == 0, locked.stderr
-    assert gpuprov(folder, "plan").returncode == 3
-    applied = gpuprov(folder, "apply", "--reboot", "--yes")
+    assert made.gpuprov("plan").returncode == 3
+    applied = made.gpuprov("apply", "--reboot", "--yes")
     assert applied.returncode == 0, applied.stderr
     assert "rebooted  verified" in applied.stdout
-    return node, folder
+    return made
 
 
-def failed_checks(folder: Path) -> set[str]:
-    verdict = gpuprov(folder, "verify", "-o", "json")
+def failed_checks(chain: Chain) -> set[str]:
+    verdict = chain.gpuprov("verify", "-o", "json")
     [node] = json.loads(verdict.stdout)["nodes"]
     failed = {check["check"] for check in node["checks"] if check["status"] == "failed"}
     assert verdict.returncode == (1 if failed else 0), verdict.stderr
@@ -45,30 +71,27 @@ def failed_checks(folder: Path) -> set[str]:
 
 
 def test_a_second_apply_has_nothing_to_do(chain: Chain) -> None:
-    _, folder = chain
-    again = gpuprov(folder, "apply", "--yes")
+    again = chain.gpuprov("apply", "--yes")
     assert again.returncode == 0
     assert "nothing to do" in again.stderr
 
 
 def test_everything_comes_back_after_a_reboot(chain: Chain) -> None:
-    node, folder = chain
-    node.reboot()
-    node.run("systemctl is-system-running --wait", check=False)
-    assert failed_checks(folder) == set()
+    chain.node.reboot()
+    chain.node.run("systemctl is-system-running --wait", check=False)
+    assert failed_checks(chain) == set()
 
 
 def test_a_changed_clock_changes_just_that(chain: Chain) -> None:
-    _, folder = chain
-    path = folder / "fleet.lock.yml"
+    path = chain.folder / "fleet.lock.yml"
     locked = path.read_text()
     path.write_text(locked.replace("graphics: 1410", "graphics: 1395"))
-    changed = gpuprov(folder, "apply", "--yes", "-o", "json")
+    changed = chain.gpuprov("apply", "--yes", "-o", "json")
     assert changed.returncode == 0, changed.stderr
     assert "gpu_settings" in changed.stderr
     assert "nvidia_driver" not in changed.stderr
     path.write_text(locked)
-    assert gpuprov(folder, "apply", "--yes").returncode == 0
+    assert chain.gpuprov("apply", "--yes").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -87,9 +110,8 @@ def test_a_changed_clock_changes_just_that(chain: Chain) -> None:
     ids=["hold", "clocks-unit", "persistence", "blacklist", "library"],
 )
 def test_a_fault_fails_by_name_and_is_mended(chain: Chain, fault: str, check: str) -> None:
-    node, folder = chain
-    node.run(fault)
-    assert check in failed_checks(folder)
-    mended = gpuprov(folder, "apply", "--yes", "--reboot")
+    chain.node.run(fault)
+    assert check in failed_checks(chain)
+    mended = chain.gpuprov("apply", "--yes", "--reboot")
     assert mended.returncode == 0, mended.stderr
-    assert failed_checks(folder) == set()
+    assert failed_checks(chain) == set()
