@@ -36,7 +36,12 @@ GROUPS = {
     "r10-h200": ("rhel10", "h200", {"driver": "610.57.04", "cuda": "auto", **LIBRARIES}),
     "r10-a100": ("rhel10", "a100", {"driver": "595.91.07", "container_toolkit": "auto"}),
 }
-PROFILES = {"h200": ("H200 SXM", 8), "a100": ("A100 PCIe 80GB", 2), "b200": ("B200", 8), "v100": ("V100 SXM2 32GB", 4)}
+PROFILES = {
+    "h200": ("H200 SXM", 8),
+    "a100": ("A100 PCIe 80GB", 2),
+    "b200": ("B200", 8),
+    "v100": ("V100 SXM2 32GB", 4),
+}
 
 # group: {component: {package: exact version}}, of what was stated or follows from the hardware
 PACKAGES: dict[str, dict[str, dict[str, str]]] = {
