@@ -4,22 +4,51 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    from gpuprov.drift import Difference, NodeDrift
+    from gpuprov.history import Run
 
 # Characters that XML 1.0 cannot hold, escaped or not (section 2.2).
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit_xml(document: dict[str, Any]) -> str:
+def junit_xml(document: dict[str, Any], name: str = "gpuprov verify") -> str:
     """The text for a document of schema gpuprov.verify/1."""
-    suites = ET.Element("testsuites", name="gpuprov verify")
+    suites = ET.Element("testsuites", name=name)
     for node in document["nodes"]:
         suites.append(_suite(node, document["checked_at"]))
     for count in ("tests", "failures", "errors"):
         suites.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def drift_xml(run: Run) -> str:
+    """The same for a run of drift: each check of a node's group is a case."""
+    checks = run.checks_of()
+    nodes = [_as_verdict(node, checks[node.name]) for node in run.nodes]
+    return junit_xml({"checked_at": run.at, "nodes": nodes}, f"gpuprov {run.verb}")
+
+
+def _as_verdict(node: NodeDrift, checks: Iterable[str]) -> dict[str, Any]:
+    found = {each.check: each for each in node.drift}
+    status = {"in_sync": "passed", "drifted": "failed"}.get(node.status, node.status)
+    judged = [_as_result(check, found.get(check)) for check in checks] if node.reason is None else []
+    return {"name": node.name, "status": status, "checks": judged, "message": node.reason or ""}
+
+
+def _as_result(check: str, difference: Difference | None) -> dict[str, Any]:
+    if difference is None:
+        return {"check": check, "status": "passed", "seconds": 0.0}
+    seen = {"actual": difference.actual, "expected": difference.expected}
+    mend = (
+        f"role {difference.role}" if difference.role else "a reboot" if difference.reboot else "nothing here"
+    )
+    return {"check": check, "status": "failed", **seen, "detail": f"mended by {mend}", "seconds": 0.0}
 
 
 def _suite(node: dict[str, Any], checked_at: str) -> ET.Element:

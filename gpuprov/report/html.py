@@ -1,0 +1,113 @@
+"""A run as one HTML file that needs nothing else: a heat map of nodes and checks, and each node's story."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import get_args
+
+from jinja2 import Environment, StrictUndefined
+
+from gpuprov.documents import write_text
+from gpuprov.drift import Difference, NodeDrift, Status
+from gpuprov.history import Run
+from gpuprov.report.words import fold, value
+
+ROWS_OF_ONE_NODE = 200
+"""With more nodes than this, those with the same story share a row."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One check on one row. `kind` is a class of the style sheet, `mark` what those see who see no colour."""
+
+    kind: str
+    mark: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node, or several with the same story."""
+
+    label: str
+    count: int
+    group: str
+    node: NodeDrift
+    cells: list[Cell]
+
+
+HOLDS = Cell("holds", "", "as the lock says")
+OTHER_GROUP = Cell("none", "", "not stated for this group")
+NO_ANSWER = Cell("lost", "", "the node told nothing")
+
+
+def write_html(run: Run, path: Path) -> None:
+    """Write the report of a run.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+    """
+    write_text(path, render(run))
+
+
+def render(run: Run) -> str:
+    """The document."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["words"] = value
+    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
+    template = environment.from_string((files(__package__) / "templates/run.html.j2").read_text("utf-8"))
+    checks = list(dict.fromkeys(check for group in run.groups.values() for check in group.checks))
+    counts = Counter(node.status for node in run.nodes)
+    return template.render(
+        run=run,
+        checks=checks,
+        rows=list(_rows(run, checks)),
+        found=_found(run.nodes),
+        counts={status: counts[status] for status in get_args(Status)},
+    )
+
+
+def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
+    seen = {node.name: node for node in run.nodes}
+    for name, group in run.groups.items():
+        alike: dict[object, list[NodeDrift]] = defaultdict(list)
+        for node in (seen[each] for each in group.nodes if each in seen):
+            story = (node.status, node.reason, repr(node.drift))
+            alike[story if len(seen) > ROWS_OF_ONE_NODE else node.name].append(node)
+        for nodes in alike.values():
+            cells = _cells(nodes[0], checks, group.checks)
+            yield Row(fold(node.name for node in nodes), len(nodes), name, nodes[0], cells)
+
+
+def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[Cell]:
+    if node.reason is not None:
+        return [NO_ANSWER if check in stated else OTHER_GROUP for check in checks]
+    found = {each.check: _differs(each) for each in node.drift}
+    return [found.get(check, HOLDS if check in stated else OTHER_GROUP) for check in checks]
+
+
+def _differs(each: Difference) -> Cell:
+    title = f"expected {value(each.expected)}, is {value(each.actual)}"
+    if str(each.actual).startswith("unknown: "):
+        return Cell("unknown", "?", title)
+    return Cell("warning", "!", title) if each.severity == "warning" else Cell("differs", "\u2715", title)
+
+
+def _found(nodes: Iterable[NodeDrift]) -> list[tuple[str, Difference]]:
+    """Each difference once, with the nodes that have it; the most common first."""
+    where: dict[str, list[str]] = defaultdict(list)
+    what: dict[str, Difference] = {}
+    for node in nodes:
+        for each in node.drift:
+            where[repr(each)].append(node.name)
+            what[repr(each)] = each
+    common = sorted(where, key=lambda key: -len(where[key]))
+    return [(fold(where[key]), what[key]) for key in common]

@@ -1,0 +1,50 @@
+"""A textfile for Prometheus's node exporter: what a drift found, and when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+
+from gpuprov.drift import Status
+from gpuprov.errors import InvalidInput
+from gpuprov.history import Run
+
+
+def write_textfile(run: Run, path: Path) -> None:
+    """Write the metrics of a run, whole or not at all, as the textfile collector needs it.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+    """
+    try:
+        write_to_textfile(str(path), _registry(run))
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", do="name a folder that can be written") from None
+
+
+def _registry(run: Run) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    nodes = Gauge("gpuprov_nodes", "Nodes by what a run found.", ["status"], registry=registry)
+    counts = Counter(node.status for node in run.nodes)
+    for status in get_args(Status):
+        nodes.labels(status).set(counts[status])
+    up = Gauge("gpuprov_node_in_sync", "1 where nothing differs from the lock.", ["node"], registry=registry)
+    reached = Gauge("gpuprov_node_answered", "1 where a node told its facts.", ["node"], registry=registry)
+    differs = Gauge(
+        "gpuprov_check_differs",
+        "1 for each check that differs; a check that holds has no series.",
+        ["node", "check", "severity"],
+        registry=registry,
+    )
+    for node in run.nodes:
+        up.labels(node.name).set(node.status == "in_sync")
+        reached.labels(node.name).set(node.reason is None)
+        for each in node.drift:
+            differs.labels(node.name, each.check, each.severity).set(1)
+    at = Gauge("gpuprov_checked_timestamp_seconds", "When the run looked.", registry=registry)
+    at.set(datetime.fromisoformat(run.at).timestamp())
+    return registry

@@ -1,0 +1,154 @@
+"""The HTML report in a real browser: light, dark, on a phone, and of 10,000 nodes.
+
+    scripts/campaign report [--folder DIR]
+
+Needs Chromium (`apt-get install chromium`). Every page must run without a word on the console, without a
+request to anywhere, and open the node that its address names. Screenshots are left in DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gpuprov.drift import Difference, NodeDrift
+from gpuprov.errors import InvalidInput
+from gpuprov.history.record import Group, Run
+from gpuprov.report.html import write_html
+
+CHECKS = (
+    *("system.os", "system.arch", "dpkg.consistent", "driver.packages", "kernel.headers"),
+    *(
+        "driver.module_on_disk",
+        "driver.module_flavour",
+        "nouveau.blacklist",
+        "nouveau.loaded",
+        "driver.loaded",
+    ),
+    *("driver.answers", "gpu.model", "gpu.count", "gpu.visible", "gpu.persistence_unit", "gpu.persistence"),
+    *("gpu.clocks_unit", "gpu.clocks", "pins.hold", "pins.unattended"),
+)
+VALUES = {
+    "driver.packages": ({"libcuda1": "535.309.01-0+deb12u1"}, {"libcuda1": "535.261.03-1"}),
+    "driver.loaded": ("535.309.01", None),
+    "driver.answers": (True, "Failed to initialize NVML: Driver/library version mismatch"),
+    "gpu.count": (8, 7),
+    "gpu.clocks": ({"graphics": 1980, "memory": 2619}, "unknown: nvidia-smi did not answer in time"),
+    "pins.hold": (["libcuda1", "nvidia-smi"], ["nvidia-smi"]),
+    "nouveau.blacklist": (["nouveau", "nova_core"], ["<script>alert(1)</script>"]),
+}
+SIZES = {"desk": "1280,900", "phone": "412,900"}
+LOOKS = {"light": [], "dark": ["--blink-settings=preferredColorScheme=0", "--force-dark-mode"]}
+
+
+def main() -> int:
+    """Make the pages and look at each; exit 1 when one complains."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "gpuprov-report")
+    folder: Path = arguments.parse_args().folder
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise InvalidInput("no Chromium here", do="apt-get install chromium")
+    folder.mkdir(parents=True, exist_ok=True)
+    complaints = 0
+    for count in (24, 200, 10_000):
+        page = folder / f"{count}.html"
+        begun = time.perf_counter()
+        write_html(fleet(count), page)
+        seconds = time.perf_counter() - begun
+        say(f"{count} nodes: {page.stat().st_size / 1024:.0f} KiB, written in {seconds:.2f} s")
+        for size, pixels in SIZES.items():
+            for look, words in LOOKS.items():
+                begun = time.perf_counter()
+                complaints += shoot(browser, page, folder / f"{count}-{size}-{look}.png", pixels, words)
+                say(f"    {size}, {look}: {time.perf_counter() - begun:.1f} s")
+        complaints += behaves(browser, page)
+    say(f"{complaints} complaints; screenshots are in {folder}")
+    return 1 if complaints else 0
+
+
+def fleet(count: int) -> Run:
+    """A run over two groups in which some nodes drifted and a few are lost."""
+    dice = random.Random(1)  # noqa: S311 - dice, not secrets
+    names = [f"gpu{number:05}" for number in range(1, count + 1)]
+    nodes = [story(name, dice) for name in names]
+    half = count * 2 // 3
+    groups = {"train": Group(tuple(names[:half]), CHECKS), "infer": Group(tuple(names[half:]), CHECKS[:-4])}
+    return Run(
+        "20260131-142501-drift-9f3a",
+        "drift",
+        "2026-01-31T14:25:01+00:00",
+        "/srv/fleet.lock.yml",
+        groups,
+        nodes,
+    )
+
+
+def story(name: str, dice: random.Random) -> NodeDrift:
+    chance = dice.random()
+    if chance < 0.04:
+        return NodeDrift(name, "unreachable", reason="no SSH on 10.1.2.3 port 22: timed out; is it up?")
+    if chance < 0.06:
+        return NodeDrift(name, "error", reason="no Python 3 on the node; install python3 there")
+    if chance < 0.75:
+        return NodeDrift(name, "in_sync")
+    drift = tuple(
+        Difference(
+            check,
+            *VALUES[check],
+            "warning" if check == "pins.hold" else "error",
+            "nvidia_driver",
+            reboot=False,
+        )
+        for check in dice.sample(sorted(VALUES), dice.choice((1, 1, 2, 3)))
+    )
+    return NodeDrift(name, "drifted", drift)
+
+
+def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]) -> int:
+    """Take a screenshot; returns how often the page complained on the console."""
+    told = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
+    loud = [line for line in told.stderr.splitlines() if "CONSOLE" in line]
+    for line in loud:
+        say(f"    {line}")
+    return len(loud) + (not picture.exists())
+
+
+def behaves(browser: str, page: Path) -> int:
+    """Open the page at its second row, whose story the script must open; strange values stay text."""
+    dom = run(browser, "--dump-dom", page.as_uri() + "#row2").stdout
+    opened = (
+        dom.count('<details class="story" id="row2"') == 1
+        and 'open=""' in dom.partition('id="row2"')[2][:200]
+    )
+    inert = "<script>alert" not in dom
+    say(f"    script runs: {opened}; values are text: {inert}")
+    return (not opened) + (not inert)
+
+
+def run(browser: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """One headless visit, with every name and address out of reach."""
+    with tempfile.TemporaryDirectory() as profile:
+        offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
+        how = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", *offline]
+        root = ["--no-sandbox"] if os.geteuid() == 0 else []
+        command = [browser, *how, *root, f"--user-data-dir={profile}", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
