@@ -15,14 +15,13 @@ def with_access(
     settings: Mapping[str, Setting],
     *,
     system: str,
-    family: str,
     connection: Connection,
     hosts: Mapping[str, str],
 ) -> dict[str, Setting]:
     """The same settings; `ssh` with its `options`, `firewall` with its `ruleset`.
 
     Args:
-        system: id of the operating system, and `family` that of its family.
+        system: id of the operating system.
         hosts: name → address of every node of the fleet.
 
     Raises:
@@ -32,7 +31,7 @@ def with_access(
     ports = [connection.port]
     if "ssh" in stated:
         ssh = Ssh.model_validate(stated["ssh"].value)
-        options = sshd_options(ssh, system, family, connection)
+        options = sshd_options(ssh, system, connection)
         ports = [int(port) for port in options["Port"].split()]
         source = policies()["policies"][ssh.policy]["source"]
         stated["ssh"] = _extended(stated["ssh"], options=options, source=source)

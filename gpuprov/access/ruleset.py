@@ -122,6 +122,6 @@ def _addresses(hosts: Mapping[str, str]) -> list[str]:
     if named:
         raise Refused(
             f"settings.firewall: the address of {', '.join(named[:3])}{' …' * (len(named) > 3)} is not known",
-            expected="hosts as a mapping of name to address, or the nodes' networks in settings.firewall.fleet",
+            expected="hosts as a mapping of name to address, or networks in settings.firewall.fleet",
         )
     return addresses

@@ -27,12 +27,11 @@ def policies() -> dict[str, Any]:
     return document
 
 
-def sshd_options(ssh: Ssh, system: str, family: str, connection: Connection) -> dict[str, str]:
+def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str]:
     """sshd's options for a group, by keyword; of one that may repeat the values stand with spaces between.
 
     Args:
         system: id of the operating system, such as `debian12`.
-        family: its family, such as `debian`.
 
     Raises:
         Refused: the system's OpenSSH cannot keep the policy, or the fleet's own login would be refused.
@@ -54,7 +53,7 @@ def sshd_options(ssh: Ssh, system: str, family: str, connection: Connection) -> 
     stated = {
         each["keyword"]: each["value"]
         for each in [*known["options"], *policy["options"]]
-        if not _older(release, each.get("since", "0")) and family in each.get("families", [family])
+        if not _older(release, each.get("since", "0"))
     }
     return {**_site(ssh, release, connection), **stated, **_algorithms(policy, release)}
 

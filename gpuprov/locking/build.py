@@ -104,9 +104,7 @@ class Builder:
         hosts: dict[str, str] = {}
         for group in self._fleet.groups.values():
             hosts |= group.hosts
-        return with_access(
-            settings, system=system.id, family=system.family, connection=self._fleet.ssh, hosts=hosts
-        )
+        return with_access(settings, system=system.id, connection=self._fleet.ssh, hosts=hosts)
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
         """The locked components that nobody asked to move."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from gpuprov.documents import Strict
 
 ANYWHERE = ["0.0.0.0/0", "::/0"]
+EXPORTERS = (9100, 9400, 9835)
 ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
 PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n\x00-\x1f]*)?")
 
@@ -68,18 +69,22 @@ class Opening(Strict):
 class Firewall(Strict):
     """Deny by default; SSH, the fleet's own nodes and what is opened get in."""
 
-    ssh_from: list[Network] = Field(default=ANYWHERE, min_length=1, description="networks that SSH comes from")
+    ssh_from: list[Network] = Field(
+        default=ANYWHERE, min_length=1, description="networks that SSH comes from"
+    )
     fleet: list[Network] | None = Field(
         default=None, description="networks of nodes that reach each other freely; the fleet's addresses"
     )
     monitor_from: list[Network] = Field(default=[], description="networks that metrics are fetched from")
     monitor_ports: list[Port] = Field(
-        default=[9100, 9400, 9835], description="of node_exporter, dcgm-exporter, nvidia_gpu_exporter"
+        default_factory=lambda: list(EXPORTERS),
+        description="of node_exporter, dcgm-exporter, nvidia_gpu_exporter",
     )
-    open: list[Opening] = []
+    open: list[Opening] = Field(default=[], description="ports that more than the fleet may reach")
     trusted_interfaces: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}\*?$")]] = Field(
         default=[], description="interfaces that let everything in: a fabric of its own, such as ib*"
     )
     published: Literal["fleet", "any"] = Field(
-        default="fleet", description="who reaches ports that Docker publishes: the fleet and the monitor, or all"
+        default="fleet",
+        description="who reaches ports that Docker publishes: the fleet and the monitor, or all",
     )

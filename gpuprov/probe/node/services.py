@@ -29,7 +29,7 @@ def units(parameters: "Values") -> "Any":
 @collector(seconds=10)
 def sshd(parameters: "Values") -> "Any":
     """`sshd -T` as it holds for the user asked for: names of files and settings, no key."""
-    who = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" % parameters["login"]
+    who = "user={},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22".format(parameters["login"])
     return {"text": run("sshd", "-T", "-C", who)}
 
 

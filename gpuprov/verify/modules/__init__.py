@@ -1,4 +1,4 @@
-"""Modules of ours for testinfra: `host.gpu`, `host.nvidia_driver`, `host.apt`, `host.sshd` and `host.firewall`."""
+"""Modules of ours for testinfra, attributes of its hosts: `host.gpu`, `host.sshd` and so on."""
 
 from __future__ import annotations
 

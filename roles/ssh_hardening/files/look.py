@@ -90,7 +90,9 @@ unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
 now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 look = {
-    "included": bool(re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)),
+    "included": bool(
+        re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
+    ),
     "taken": taken(),
     "groups": groups(),
     "weak_keys": weak_keys(),
