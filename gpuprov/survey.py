@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpuprov.drift import NodeDrift, judge, without_facts
-from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.expectations import CLOCKS_UNIT, FIREWALL_UNIT, PERSISTENCE_UNIT, expectations
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
-from gpuprov.probe.collect import ask
+from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
-from gpuprov.transport import Limits, Session, fan_out, targets
+from gpuprov.transport import Limits, Session, Target, fan_out, targets
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
@@ -60,10 +60,37 @@ def survey(
     return [found[name] for name in of_host if name in found]
 
 
+def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
+    """The drift of this machine, which is the one node named.
+
+    Raises:
+        InvalidInput: several nodes are named.
+        NodeFailed: no root rights here, or no answer from the probe.
+    """
+    if len(names) != 1:
+        raise InvalidInput(
+            f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
+        )
+    group = lock.hosts()[names[0]]
+    facts = _as_root(collect_local(parameters(group)), "this user")
+    return [judge(names[0], facts, expectations(group))]
+
+
+def gather_from(
+    nodes: list[Target], *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    """Facts of nodes that no lock describes, as `gather` gives them."""
+    payload = build(Parameters(), password=password)
+    for target, answer in fan_out(nodes, lambda node: _probe(node, payload), forks=forks, limits=LIMITS):
+        yield target.name, answer
+
+
 def _probe(session: Session, payload: Payload) -> Facts:
-    facts = ask(session, payload)
+    return _as_root(ask(session, payload), session.target.connection.user)
+
+
+def _as_root(facts: Facts, user: str) -> Facts:
     if not facts.is_root:
-        user = session.target.connection.user
         raise NodeFailed(
             f"no root rights: {user} may not use sudo without a password",
             do="allow it in sudoers, or give the password with -K",
