@@ -12,7 +12,10 @@ from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.inventory.ansible import AnsibleInventory
+    from gpuprov.inventory.imports import Format
     from gpuprov.lock import Lock
+
+FORMATS = ("ansible", "hosts", "terraform", "metadata", "slurm")
 
 fleet_option = click.option(
     "-F",
@@ -74,6 +77,55 @@ def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
     counts = f"{len(inventory.hosts)} hosts, {len(inventory.groups) - 1} groups, {len(written)} files"
     options.note(f"{folder}: {counts}; try: ansible-inventory -i {folder} --graph")
     return Exit.OK
+
+
+@command.command("import")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--from", "form", type=click.Choice(FORMATS), help="What they are.  [default: recognised]")
+@click.option("--profile", "profiles_", multiple=True, metavar="[GROUP=]NAME", help="What kind of servers.")
+@click.option("--os", "systems", multiple=True, metavar="[GROUP=]ID", help="Their system.")
+@click.option("--group", "wanted", multiple=True, help="Of an inventory: a group that is a kind of server.")
+@click.option("--user", help="SSH user.")
+@click.option(
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Write it here, not to stdout."
+)
+def import_command(
+    sources: tuple[Path, ...],
+    form: Format | None,
+    profiles_: tuple[str, ...],
+    systems: tuple[str, ...],
+    wanted: tuple[str, ...],
+    user: str | None,
+    fleet: Path | None,
+) -> int:
+    """Make a fleet.yml of SOURCES: an Ansible inventory, a host list, Terraform's state, the metadata of
+    machines, slurm.conf.
+
+    Groups, addresses and variables are kept.
+    """
+    from gpuprov.documents import render_plain, write_text
+    from gpuprov.fleet import parse_fleet
+    from gpuprov.inventory.imports import Said, import_fleet
+
+    if fleet and fleet.exists():
+        raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
+    found = import_fleet(sources, Said(_by_group(profiles_), _by_group(systems)), form, wanted)
+    if user:
+        found["ssh"] = {**found.get("ssh", {}), "user": user}
+    text = render_plain(found)
+    parse_fleet(text, str(fleet or sources[0]))
+    if fleet:
+        write_text(fleet, text)
+        options.note(f"{fleet} written; next: gpuprov lock")
+    else:
+        click.echo(text, nl=False)
+    return Exit.OK
+
+
+def _by_group(stated: tuple[str, ...]) -> dict[str, str]:
+    """`train=hgx-h100-8` by group, `hgx-h100-8` for all."""
+    pairs = (text.rpartition("=") for text in stated)
+    return {group: name for group, _, name in pairs}
 
 
 @command.command()

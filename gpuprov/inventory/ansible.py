@@ -56,15 +56,17 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
         InvalidInput: the site's own variables state what the lock decides.
     """
     names = _names(fleet)
-    groups = {
-        "all": AnsibleGroup(vars={FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars", "plugin")})
-    }
+    everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
+    of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars")}
+    groups = {"all": AnsibleGroup(vars=of_all | everywhere)}
     for name, group in fleet.groups.items():
         own = {GROUP_VARIABLE: {"name": name, **_stated(group, "hosts", "vars")}}
         decided = own | _decided(fleet, name, lock)
         _refuse_second_opinions(name, group.vars, decided)
         groups[names[name]] = AnsibleGroup(hosts=tuple(group.hosts), vars=decided | group.vars)
     for name, further in fleet.also.items():
+        if name == "all":
+            continue
         children = tuple(names[child] for child in further.children)
         groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, further.vars)
     for name, members in _kinds(fleet, models, names):

@@ -1,0 +1,83 @@
+"""A fleet from what people have: Ansible inventories, host lists, Terraform's state, metadata, Slurm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuprov.catalog import load
+from gpuprov.documents import read_text
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.imports import lists, metadata, terraform
+from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
+from gpuprov.inventory.imports.machine import Said, groups_of
+
+__all__ = ["Format", "Said", "import_fleet"]
+
+Format = Literal["ansible", "hosts", "terraform", "metadata", "slurm"]
+
+
+def import_fleet(
+    paths: Sequence[Path], said: Said, form: Format | None = None, wanted: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The keys of a fleet for what the files list.
+
+    Args:
+        paths: one file or folder; several only of metadata, one a machine.
+        form: what they are; recognised if not given.
+        wanted: of an Ansible inventory, the groups that are kinds of servers.
+
+    Raises:
+        InvalidInput: a file is not what it should be, or nobody says what a fleet has to know.
+    """
+    form = form or recognise(paths[0])
+    if len(paths) > 1 and form != "metadata":
+        raise InvalidInput(f"{len(paths)} files of the format {form}", do="import one at a time")
+    if form == "ansible":
+        return fleet_of(read_inventory(paths[0]), said, wanted)
+    catalog = load()
+    text = read_text(paths[0])
+    if form == "hosts":
+        return groups_of(lists.hosts(text), said, catalog)
+    if form == "slurm":
+        machines, partitions = lists.slurm(text)
+        fleet = groups_of(machines, said, catalog)
+        names = {name: name if name not in fleet["groups"] else f"partition_{name}" for name in partitions}
+        also = {names[name]: {"hosts": ",".join(nodes)} for name, nodes in partitions.items() if nodes}
+        return {**fleet, **({"also": also} if also else {})}
+    if form == "terraform":
+        return groups_of(terraform.machines(_json(paths[0])), said, catalog)
+    return groups_of((metadata.machine(_json(path)) for path in paths), said, catalog)
+
+
+def recognise(path: Path) -> Format:
+    """The format of a file, by what is in it; a folder is an Ansible inventory.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    if path.is_dir():
+        return "ansible"
+    text = read_text(path)
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return _recognise_text(path, text)
+    return "terraform" if isinstance(document, dict) and "terraform_version" in document else "metadata"
+
+
+def _recognise_text(path: Path, text: str) -> Format:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    if any(line.startswith(("NodeName=", "PartitionName=", "NODELIST")) for line in lines):
+        return "slurm"
+    marked = any(line.startswith("[") or "=" in line or line.endswith(":") for line in lines)
+    return "ansible" if marked or path.suffix in (".yml", ".yaml", ".ini") else "hosts"
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except ValueError as error:
+        raise InvalidInput(f"{path}: not JSON: {error}") from None

@@ -1,0 +1,196 @@
+"""A fleet from an Ansible inventory: INI, YAML, a folder, whatever Ansible itself reads.
+
+Ansible reads it; `ansible-inventory --export` keeps variables where they were stated. Groups become groups
+of the fleet as far as no host would be in two; the others are kept under `also`, every variable in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import Fleet
+from gpuprov.inventory.ansible import (
+    FLEET_VARIABLE,
+    GROUP_VARIABLE,
+    AnsibleGroup,
+    AnsibleInventory,
+    inventory_of,
+)
+from gpuprov.inventory.imports.machine import Said, fold_hosts
+from gpuprov.inventory.models import gpu_models
+from gpuprov.resources import share
+
+TIMEOUT_S = 300
+WAY_IN = {"ansible_user": "user", "ansible_port": "port", "ansible_ssh_private_key_file": "identity_file"}
+CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
+KINDS = ("profile_", "gpu_", "arch_", "os_", "site_")
+
+
+def read_inventory(path: Path) -> AnsibleInventory:
+    """What Ansible makes of an inventory.
+
+    Raises:
+        InvalidInput: Ansible cannot read it, or warns of it.
+    """
+    program = Path(sys.executable).with_name("ansible-inventory")
+    command = [str(program), "--inventory", str(path), "--list", "--export"]
+    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        raise InvalidInput(f"{path}: Ansible cannot read it as an inventory: {said[-1].strip()}")
+    answer = json.loads(done.stdout)
+    host_vars = answer.pop("_meta", {}).get("hostvars", {})
+    groups = {
+        name: AnsibleGroup(
+            tuple(group.get("hosts", ())), tuple(group.get("children", ())), group.get("vars", {})
+        )
+        for name, group in answer.items()
+    }
+    return AnsibleInventory(groups, host_vars)
+
+
+def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()) -> dict[str, Any]:
+    """The keys of a fleet.
+
+    Args:
+        wanted: groups that are kinds of servers; if none are named, groups in order as long as no host would
+            be in two.
+
+    Raises:
+        InvalidInput: nobody says which profile or system a group has.
+    """
+    ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
+    owners = _owners(inventory, list(ours) or list(wanted))
+    shown = {name: inventory.groups[name].vars.get(GROUP_VARIABLE, {}).get("name", name) for name in owners}
+    lifted = {} if ours else _way_in(inventory)
+    host_vars = {host: dict(own) for host, own in inventory.host_vars.items()}
+    groups: dict[str, Any] = {}
+    for name, hosts in owners.items():
+        addresses = {host: str(host_vars.get(host, {}).pop("ansible_host", host)) for host in hosts}
+        stated = inventory.groups[name].vars if name in inventory.groups else {}
+        kind = dict(stated.get(GROUP_VARIABLE) or _said_of(name, said))
+        kind.pop("name", None)
+        own = _own(stated, lifted, ours=name in ours)
+        groups[shown[name]] = {**kind, "hosts": fold_hosts(addresses)} | ({"vars": own} if own else {})
+    everywhere = inventory.groups.get("all", AnsibleGroup()).vars
+    fleet: dict[str, Any] = {"groups": groups, **everywhere.get(FLEET_VARIABLE, {})}
+    also = _further(inventory, owners, shown, lifted)
+    kept = {host: own for host in host_vars if (own := _own(host_vars[host], lifted))}
+    fleet |= {key: value for key, value in (("also", also), ("host_vars", kept)) if value}
+    if lifted:
+        fleet["ssh"] = {WAY_IN[key]: value for key, value in lifted.items()}
+    return _without_computed(fleet) if ours else fleet
+
+
+def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
+    """Group → the hosts that it alone owns; what no group owns is the group `hosts`."""
+    unknown = [name for name in wanted if name not in inventory.groups]
+    if unknown:
+        raise InvalidInput(
+            f"the inventory has no group {', '.join(unknown)}", expected=", ".join(inventory.groups)
+        )
+    owned: set[str] = set()
+    owners: dict[str, list[str]] = {}
+    for name in wanted or [each for each in inventory.groups if each not in ("all", "ungrouped")]:
+        hosts = inventory.groups[name].hosts
+        if hosts and owned.isdisjoint(hosts) and not inventory.groups[name].children:
+            owners[name] = list(hosts)
+            owned |= set(hosts)
+    left = [host for host in inventory.hosts if host not in owned]
+    if left:
+        owners["hosts"] = left
+    return owners
+
+
+def _said_of(name: str, said: Said) -> dict[str, str]:
+    found = {}
+    for what, hint in (("profile", "`gpuprov inventory profiles` lists them"), ("os", "such as ubuntu24.04")):
+        stated = said.of(what, name)
+        if stated is None:
+            raise InvalidInput(
+                f"nobody says which {what} the group {name} has",
+                expected=hint,
+                do=f"give --{what} NAME, or --{what} {name}=NAME",
+            )
+        found[what] = stated
+    return found
+
+
+def _way_in(inventory: AnsibleInventory) -> dict[str, Any]:
+    """User, port and key where all hosts have the same, stated for all, for each group or for each host."""
+    found: dict[str, Any] = {}
+    everywhere = inventory.groups.get("all", AnsibleGroup()).vars
+    for key in WAY_IN:
+        of_host: dict[str, Any] = {}
+        for group in inventory.groups.values():
+            for host in group.hosts:
+                value = inventory.host_vars.get(host, {}).get(key, group.vars.get(key))
+                of_host[host] = value if value is not None else of_host.get(host, everywhere.get(key))
+        values = set(map(str, of_host.values()))
+        if len(values) == 1 and None not in of_host.values():
+            found[key] = next(iter(of_host.values()))
+    return found
+
+
+def _own(stated: Mapping[str, Any], lifted: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
+    """Variables that are the site's own, without those that the fleet says in another place."""
+    roles = tuple(f"{role.name}_" for role in share("roles").iterdir())
+    return {
+        key: value
+        for key, value in stated.items()
+        if key not in (GROUP_VARIABLE, FLEET_VARIABLE)
+        and key not in lifted
+        and not (ours and (key in CONNECTION or key.startswith(roles)))
+    }
+
+
+def _further(
+    inventory: AnsibleInventory,
+    owners: Mapping[str, list[str]],
+    shown: Mapping[str, str],
+    lifted: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Groups that own no host, with everything that they say."""
+    found = {}
+    for name, group in inventory.groups.items():
+        if name in owners or name == "ungrouped":
+            continue
+        own = _own(group.vars, lifted)
+        children = [] if name == "all" else [shown.get(child, child) for child in group.children]
+        hosts = fold_hosts({host: host for host in group.hosts}) if group.hosts else ""
+        stated = {"hosts": hosts, "children": children, "vars": own}
+        if any(stated.values()):
+            found[name] = {key: value for key, value in stated.items() if value}
+    return found
+
+
+def _without_computed(fleet: dict[str, Any]) -> dict[str, Any]:
+    """Without the groups by profile, GPU and so on, where they are what they would be computed to be."""
+    candidates = {name: group for name, group in fleet.get("also", {}).items() if name.startswith(KINDS)}
+    rest = {name: group for name, group in fleet.get("also", {}).items() if name not in candidates}
+    fleet = {**fleet, "also": rest}
+    shape = Fleet.model_validate(fleet)
+    computed = inventory_of(shape, gpu_models(shape, Path()))
+    by_shown = {
+        name: group.vars[GROUP_VARIABLE]["name"]
+        for name, group in computed.groups.items()
+        if GROUP_VARIABLE in group.vars
+    }
+    for name, group in candidates.items():
+        known = computed.groups.get(name)
+        members = {by_shown.get(child, child) for child in known.children} if known else set()
+        if group.keys() != {"children"} or set(group["children"]) != members:
+            rest[name] = group
+    if not rest:
+        del fleet["also"]
+    return fleet

@@ -1,0 +1,99 @@
+"""Plain lists of hosts, and what Slurm knows of its nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import expand_hosts
+from gpuprov.inventory.imports.machine import Machine
+
+
+def hosts(text: str) -> Iterator[Machine]:
+    """Machines of a list: names or ranges, by lines, spaces or commas; `#` starts a comment.
+
+    Two words on a line with an address as the second are a name and its address, as in /etc/hosts turned
+    round.
+
+    Raises:
+        InvalidInput: not a set of nodes.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if len(words) == 2 and _is_address(words[1]):
+            yield Machine(words[0], words[1])
+            continue
+        for word in words:
+            yield from (Machine(name) for name in _expanded(word.strip(","), f"line {number}"))
+
+
+def slurm(text: str) -> tuple[list[Machine], dict[str, list[str]]]:
+    """The nodes of a slurm.conf, and partition → nodes; of `sinfo -N` or `scontrol show hostnames` the names.
+
+    `Gres=gpu:h100:8` tells the GPUs; nodes are grouped by it.
+
+    Raises:
+        InvalidInput: not a set of nodes.
+    """
+    joined = re.sub(r"\\\n", " ", text)
+    lines = [_pairs(line) for line in joined.splitlines()]
+    if not any("NodeName" in line for line in lines):
+        first = (line.split()[0] for line in text.splitlines() if line.strip() and not _is_heading(line))
+        return list(hosts("\n".join(dict.fromkeys(first)))), {}
+    machines = [
+        machine for line in lines if line.get("NodeName", "DEFAULT") != "DEFAULT" for machine in _nodes(line)
+    ]
+    known = {machine.name for machine in machines}
+    partitions = {
+        line["PartitionName"]: _partition(line.get("Nodes", "ALL"), known)
+        for line in lines
+        if line.get("PartitionName", "DEFAULT") != "DEFAULT"
+    }
+    return machines, partitions
+
+
+def _is_heading(line: str) -> bool:
+    return line.split()[0] in ("NODELIST", "NodeName")
+
+
+def _pairs(line: str) -> dict[str, str]:
+    words = shlex.split(line.partition("#")[0])
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _nodes(line: dict[str, str]) -> Iterator[Machine]:
+    names = _expanded(line["NodeName"], "NodeName")
+    addresses = _expanded(line.get("NodeAddr", line["NodeName"]), "NodeAddr")
+    if len(addresses) != len(names):
+        raise InvalidInput(
+            f"NodeName={line['NodeName']} has {len(names)} names and {len(addresses)} addresses"
+        )
+    gres = re.search(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?", line.get("Gres", ""))
+    gpu = gres[1] if gres else None
+    count = int(gres[2]) if gres and gres[2] else (1 if gres else None)
+    group = re.sub(r"\W+", "_", gpu) if gpu else "nodes"
+    for name, address in zip(names, addresses, strict=True):
+        yield Machine(name, address, group, gpu=gpu.replace("_", " ") if gpu else None, gpu_count=count)
+
+
+def _partition(nodes: str, known: set[str]) -> list[str]:
+    return sorted(known) if nodes == "ALL" else [each for each in _expanded(nodes, "Nodes") if each in known]
+
+
+def _expanded(text: str, place: str) -> list[str]:
+    try:
+        return expand_hosts(text) if text else []
+    except ValueError as error:
+        raise InvalidInput(f"{place}: not a set of nodes: {text!r}", expected=str(error)) from None
+
+
+def _is_address(word: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True

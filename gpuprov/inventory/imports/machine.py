@@ -1,0 +1,149 @@
+"""A machine that somebody else's list names, and how machines become the groups of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.identity import find_gpu, find_system
+from gpuprov.errors import InvalidInput
+from gpuprov.hardware import HardwareProfile
+from gpuprov.inventory.instances import find_instance, instance_hardware
+from gpuprov.profile import load_profile, shipped_profiles
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine.
+
+    Attributes:
+        group: what its list calls its kind; empty where it has no word for it.
+        instance: a cloud's machine type, `aws:p5.48xlarge`.
+        gpu: name of its GPU model, as its list writes it.
+        os: id of a system; None where the list does not tell, as for all below.
+    """
+
+    name: str
+    address: str = ""
+    group: str = ""
+    instance: str | None = None
+    gpu: str | None = None
+    gpu_count: int | None = None
+    os: str | None = None
+    arch: str | None = None
+    site: str | None = None
+    vars: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the person who imports says of groups whose list does not tell it; key "" means every group."""
+
+    profile: Mapping[str, str] = field(default_factory=dict)
+    os: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, what: str, group: str) -> str | None:
+        """The profile or the os that was said of a group, or of all."""
+        stated: Mapping[str, str] = getattr(self, what)
+        return stated.get(group) or stated.get("")
+
+
+def groups_of(machines: Iterable[Machine], said: Said, catalog: Catalog) -> dict[str, Any]:
+    """The keys of a fleet: its groups, and the variables of hosts.
+
+    Machines of one group that are not of one kind become several groups, `train`, `train-2`, ….
+
+    Raises:
+        InvalidInput: nobody says which profile or system a group has, or a name stands twice.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    seen: set[str] = set()
+    host_vars: dict[str, Any] = {}
+    for machine in machines:
+        if machine.name in seen:
+            raise InvalidInput(f"host {machine.name} stands twice in the list")
+        seen.add(machine.name)
+        kind = _kind(machine, said, catalog)
+        name = next(name for name in _names(machine.group or "gpu") if _is(groups.get(name), kind))
+        groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = (
+            machine.address or machine.name
+        )
+        if machine.vars:
+            host_vars[machine.name] = dict(machine.vars)
+    if not groups:
+        raise InvalidInput("the list names no machine")
+    folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
+    return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
+
+
+def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
+    """`gpu[01-08]` where addresses are the names and the order is kept, otherwise name → address."""
+    from ClusterShell.NodeSet import NodeSet
+
+    if any(name != address for name, address in hosts.items()):
+        return dict(hosts)
+    folded = str(NodeSet.fromlist(list(hosts)))
+    return folded if list(NodeSet(folded)) == list(hosts) else ",".join(hosts)
+
+
+def _names(group: str) -> Iterable[str]:
+    yield group
+    yield from (f"{group}-{number}" for number in range(2, 10_000))
+
+
+def _is(group: dict[str, Any] | None, kind: dict[str, Any]) -> bool:
+    return group is None or {key: value for key, value in group.items() if key != "hosts"} == kind
+
+
+def _kind(machine: Machine, said: Said, catalog: Catalog) -> dict[str, Any]:
+    """What a fleet states of a machine's group."""
+    kind = _profile(machine, said, catalog)
+    os = said.of("os", machine.group) or machine.os
+    if os is None:
+        raise InvalidInput(
+            f"nobody says which system {machine.name} has", do="give --os ID, or --os GROUP=ID for each group"
+        )
+    system = find_system(catalog, os)
+    kind["os"] = system.id if system else os
+    arch = machine.arch or kind.pop("arch", None)
+    kind |= {"arch": arch} if arch and arch != "x86_64" else {}
+    return kind | ({"site": machine.site} if machine.site else {})
+
+
+def _profile(machine: Machine, said: Said, catalog: Catalog) -> dict[str, Any]:
+    """The profile: what was said, that of the machine type, or the one with these GPUs."""
+    stated = said.of("profile", machine.group)
+    if stated:
+        return {"profile": stated}
+    if machine.instance:
+        instance = find_instance(catalog, machine.instance)
+        whole = load_profile(instance.profile, []).profile.hardware
+        hardware = instance_hardware(instance, whole).model_dump(mode="json", exclude_unset=True)
+        return {"profile": instance.profile, "hardware": hardware, "arch": instance.arch}
+    if machine.gpu:
+        found = _profile_with(machine.gpu, machine.gpu_count, catalog)
+        if found:
+            return found
+    raise InvalidInput(
+        f"nobody says what kind of server {machine.name} is",
+        do="give --profile NAME, or --profile GROUP=NAME for each group; `gpuprov inventory profiles`",
+    )
+
+
+def _profile_with(gpu: str, count: int | None, catalog: Catalog) -> dict[str, Any] | None:
+    """A shipped profile with these GPUs; with as many of them, or else with the number stated beside it."""
+    try:
+        model = find_gpu(catalog, gpu).id
+    except InvalidInput:
+        return None
+    fitting: dict[str, HardwareProfile] = {}
+    for name, _ in shipped_profiles():
+        hardware = load_profile(name, []).profile.hardware
+        if hardware.gpu.model and find_gpu(catalog, hardware.gpu.model).id == model:
+            fitting[name] = hardware
+    exact = [name for name, hardware in fitting.items() if hardware.gpu.count == count or count is None]
+    if exact:
+        return {"profile": exact[0]}
+    return {"profile": next(iter(fitting)), "hardware": {"gpu": {"count": count}}} if fitting else None

@@ -1,0 +1,170 @@
+"""A fleet as an inventory that Ansible itself reads, without a word of complaint, and back again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.cli.group import run
+from gpuprov.documents import render_plain
+from gpuprov.fleet import Fleet, parse_fleet, read_fleet
+from gpuprov.inventory.ansible import group_name, inventory_of
+from gpuprov.inventory.imports import Said, import_fleet
+from gpuprov.lock import write_lock
+from gpuprov.resources import share
+
+from .conftest import MakeLock
+
+FLEET = """\
+plugin: gpuprov
+groups:
+  train-a:
+    profile: hgx-h100-8
+    hosts: {gpu01: 10.0.0.1, gpu02: '2001:db8::2'}
+    os: ubuntu24.04
+    site: fra1
+    stack: {driver: 580}
+    settings: {clocks: {graphics: 1500, memory: 2619}}
+    hardware: {cpu_cores: null, memory_gib: 1900}
+    vars: {rack: r1, nested: {a: [1, yes, null]}, template: '{{ rack }}-x'}
+  infer:
+    profile: inference-l4
+    hosts: l[1-3]
+    os: ubuntu24.04
+also:
+  all: {vars: {ntp: 10.0.0.1}}
+  pilot: {hosts: 'gpu01,l2', vars: {pilot: true}}
+  both: {children: [train-a, pilot]}
+host_vars:
+  l3: {rack: r9}
+ssh: {user: ops, port: 2222}
+reboot: {allowed: true, batch: 2}
+"""
+AWKWARD = """\
+groups:
+  8xH100: {profile: hgx-h100-8, hosts: [infer, web-1.example.org], os: ubuntu24.04}
+  infer: {profile: inference-l4, hosts: 'all1', os: ubuntu24.04}
+  arch_x86_64: {profile: inference-l4, hosts: 'n[08-11]', os: ubuntu24.04}
+"""
+
+
+def ansible(folder: Path, *words: str) -> str:
+    """ansible-inventory's answer; a warning is a failure."""
+    program = Path(sys.executable).with_name("ansible-inventory")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    done = subprocess.run(
+        [str(program), *words],
+        cwd=folder,
+        env={**plain, "ANSIBLE_INVENTORY_PLUGINS": str(share("plugins") / "inventory"), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "fleet.yml").write_text(FLEET)
+    return tmp_path
+
+
+def generated(folder: Path) -> Path:
+    assert run(["inventory", "generate", str(folder / "out"), "-F", str(folder / "fleet.yml")]) == 0
+    return folder / "out"
+
+
+def test_ansible_reads_the_folder_and_the_fleet_alike(folder: Path) -> None:
+    generated(folder)
+    from_folder = json.loads(ansible(folder, "-i", "out", "--list"))
+    assert from_folder == json.loads(ansible(folder, "-i", "fleet.yml", "--list"))
+    graph = ansible(folder, "-i", "fleet.yml", "--graph", "gpu_h100_sxm5_80gb")
+    assert graph.split() == ["@gpu_h100_sxm5_80gb:", "|--@train_a:", "|", "|--gpu01", "|", "|--gpu02"]
+    hosts = from_folder["_meta"]["hostvars"]
+    assert hosts["gpu02"]["ansible_host"] == "2001:db8::2"
+    assert (hosts["gpu01"]["ansible_user"], hosts["gpu01"]["ntp"]) == ("ops", "10.0.0.1")
+    assert hosts["l3"]["rack"] == "r9"
+
+
+def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
+    script = folder / "inventory.sh"
+    program = Path(sys.executable).with_name("gpuprov")
+    script.write_text(f'#!/bin/sh\nexec {program} inventory list -F {folder}/fleet.yml "$@"\n')
+    script.chmod(0o755)
+    listed = json.loads(ansible(folder, "-i", "inventory.sh", "--list"))
+    assert listed["_meta"]["hostvars"]["gpu01"]["rack"] == "r1"
+    assert json.loads(ansible(folder, "-i", "inventory.sh", "--host", "l3"))["rack"] == "r9"
+
+
+@pytest.mark.parametrize("text", [FLEET, AWKWARD], ids=["full", "awkward"])
+def test_a_fleet_comes_back_whole(tmp_path: Path, text: str) -> None:
+    (tmp_path / "fleet.yml").write_text(text)
+    back = import_fleet([generated(tmp_path)], Said())
+    assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")
+
+
+def test_a_locked_fleet_tells_roles_what_to_do_and_comes_back_whole(tmp_path: Path, locked: MakeLock) -> None:
+    groups = AWKWARD + "also: {odd: {hosts: 'n08'}}\n"
+    lock = locked(groups)
+    write_lock(lock, tmp_path / "fleet.lock.yml")
+    out = generated(tmp_path)
+    listed = json.loads(ansible(tmp_path, "-i", "out", "--list"))
+    driver = lock.groups["infer"].components.driver
+    assert listed["_meta"]["hostvars"]["all1"]["nvidia_driver_packages"] == driver.closure
+    back = import_fleet([out], Said())
+    assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")
+
+
+def test_what_the_lock_decides_is_not_said_twice(tmp_path: Path, locked: MakeLock, capsys: Any) -> None:
+    text = AWKWARD.replace("hosts: 'all1'", "hosts: 'all1', vars: {nvidia_driver_version: '1'}")
+    write_lock(locked(text), tmp_path / "fleet.lock.yml")
+    assert run(["inventory", "list", "-F", str(tmp_path / "fleet.yml")]) == 2
+    assert "groups.infer.vars states nvidia_driver_version, which the lock decides" in capsys.readouterr().err
+
+
+def test_a_second_writing_removes_what_is_gone_and_touches_nobody_elses(folder: Path, capsys: Any) -> None:
+    out = generated(folder)
+    (folder / "fleet.yml").write_text(AWKWARD)
+    generated(folder)
+    assert not (out / "group_vars/train_a.yml").exists()
+    (out / "host_vars/mine.yml").write_text("a: 1\n")
+    assert run(["inventory", "generate", str(out), "-F", str(folder / "fleet.yml")]) == 2
+    assert "mine.yml was not written by gpuprov" in capsys.readouterr().err
+
+
+def test_hosts_keep_names_that_groups_have() -> None:
+    fleet = Fleet.model_validate(parse_fleet(AWKWARD, "x").model_dump())
+    names = inventory_of(fleet, {}).groups
+    assert {"_8xh100", "infer_hosts", "arch_x86_64", "arch_x86_64_hosts"} <= names.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("train", "train"), ("Train_A", "Train_A"), ("HGX H200-8", "hgx_h200_8"), ("8x", "_8x"), ("ü", "group")],
+)
+def test_group_names_are_ansibles(text: str, name: str) -> None:
+    assert group_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("also", "words"),
+    [
+        ("also: {x: {hosts: nobody}}", "also.x.hosts names nobody"),
+        ("also: {x: {children: [y]}}", "also.x.children names y"),
+        ("also: {infer: {}}", "infer is a group already"),
+        ("host_vars: {nobody: {a: 1}}", "host_vars names nobody"),
+    ],
+)
+def test_what_further_groups_speak_of_must_be_there(
+    also: str, words: str, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "fleet.yml").write_text(AWKWARD + also + "\n")
+    assert run(["inventory", "list", "-F", str(tmp_path / "fleet.yml")]) == 2
+    assert words in capsys.readouterr().err
