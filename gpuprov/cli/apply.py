@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli import options
+from gpuprov.cli.reports import keep
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _apply(
 ) -> Exit:
     from gpuprov.converge import Convergence, converge
     from gpuprov.drift import exit_code
+    from gpuprov.history.record import of_apply, of_survey
     from gpuprov.plan import full_plan, plan_node
     from gpuprov.report.progress import Progress
     from gpuprov.report.recap import apply_document
@@ -83,6 +85,7 @@ def _apply(
     for line in [*plan_lines(plans), *drift_lines(unanswered)]:
         options.note(line)
     if not busy:
+        keep(of_survey(lock, chosen.lock_path, found, "apply"))
         if output == "json":
             options.print_json(apply_document(None, unanswered, Convergence(), None))
         return exit_code(found)
@@ -92,6 +95,8 @@ def _apply(
     result = converge(
         lock, plans, run, options=how, consent=consent, listen=progress.event, narrate=options.note
     )
+    if not how.check:
+        keep(of_apply(run.name, lock, chosen.lock_path, unanswered, result))
     verdict = _verify(lock, result.standing, how, run) if verify and not how.check else None
     return _conclude(run, unanswered, result, verdict, output)
 

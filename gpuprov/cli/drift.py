@@ -2,28 +2,140 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from gpuprov.cli import options
-from gpuprov.errors import Exit
+from gpuprov.cli.reports import Reports, keep, report_options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.history import Run
+
+WATCH_S = 30.0
 
 
 @click.command()
 @options.on_nodes
-def command(chosen: options.Chosen, output: str) -> Exit:
+@click.option("--local", is_flag=True, help="this machine is the node: look here, without SSH")
+@click.option(
+    "--baseline", metavar="RUN", help="only what is new since a run: `latest`, or one of `gpuprov history`"
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=1),
+    is_flag=False,
+    flag_value=WATCH_S,
+    metavar="[SECONDS]",
+    help=f"look again every so often ({WATCH_S:g} s) and say what changed, until interrupted",
+)
+@click.option(
+    "--against-majority", "uniform", is_flag=True, help="nodes unlike most of the others; see below"
+)
+@options.identity_option
+@options.known_hosts_option
+@report_options
+def command(
+    chosen: options.Chosen,
+    output: str,
+    local: bool,
+    baseline: str | None,
+    watch: float | None,
+    uniform: bool,
+    identity: str | None,
+    known_hosts: str | None,
+    reports: Reports,
+) -> Exit:
     """Ask every node what it is, and say what differs from the lock. Changes nothing.
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. Exit 3 when something differs.
+
+    With --against-majority nodes are compared with each other: those of a group of the lock, or, without a
+    lock, NODES as [USER@]HOST[:PORT].
     """
+    look = partial(_look_around, chosen, identity, known_hosts) if uniform else partial(_look, chosen, local)
+    if local and uniform:
+        raise InvalidInput("one machine has no majority", do="leave out --local or --against-majority")
+    if watch is not None:
+        return _watch(look, watch, output, reports)
+    return _look_once(look, baseline, output, reports)
+
+
+def _look(chosen: options.Chosen, local: bool) -> Run:
+    from gpuprov.history.record import of_survey
+    from gpuprov.survey import survey, survey_here
+
+    if local:
+        found = survey_here(chosen.lock, chosen.names)
+    else:
+        found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
+    return of_survey(chosen.lock, chosen.lock_path, found)
+
+
+def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
+    from gpuprov.history.record import of_majority
+    from gpuprov.survey import gather, gather_from
+
+    if chosen.lock_path.is_file():
+        of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
+        groups = {name: of_host[name] for name in chosen.names}
+        answers = dict(gather(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password))
+        return of_majority(groups, answers, str(chosen.lock_path.absolute()))
+    targets = [options.target(host, identity, known_hosts) for host in chosen.hosts]
+    answers = dict(gather_from(targets, forks=chosen.forks, password=chosen.password))
+    return of_majority(dict.fromkeys(chosen.hosts, "all"), answers, "")
+
+
+def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: Reports) -> Exit:
     from gpuprov.drift import exit_code
+    from gpuprov.history import History, news
     from gpuprov.report.documents import drift_document
     from gpuprov.report.words import drift_lines
-    from gpuprov.survey import survey
 
-    found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
+    run = look()
+    found, before = run.nodes, None
+    if baseline:
+        with History() as history:
+            before = history.run(baseline, fleet=run.fleet)
+        found = news(before.nodes, run.nodes)
+    keep(run)
+    reports.write(run)
     if output == "json":
-        options.print_json(drift_document(found))
+        document = {**drift_document(found, run.at), "run": run.id}
+        options.print_json(document | ({"baseline": before.id} if before else {}))
     else:
         for line in drift_lines(found):
             click.echo(line)
+        if before and not found:
+            click.echo(f"nothing new since {before.id}")
     return exit_code(found)
+
+
+def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Reports) -> Exit:
+    """Look until interrupted; only a run that differs from the one before is said and kept."""
+    from gpuprov.history import changes
+    from gpuprov.report.documents import drift_document
+    from gpuprov.report.words import change_lines, drift_lines
+
+    before: Run | None = None
+    while True:
+        begun = time.monotonic()
+        run = look()
+        reports.write(run)
+        changed = list(changes(before.nodes, run.nodes)) if before else []
+        if before is None or changed:
+            keep(run)
+            if output == "json":
+                click.echo(
+                    json.dumps({**drift_document(run.nodes, run.at), "run": run.id}, ensure_ascii=False)
+                )
+            else:
+                for line in change_lines(changed) if before else drift_lines(run.nodes):
+                    click.echo(f"{run.at[11:19]}  {line}")
+        before = run
+        time.sleep(max(0.0, seconds - (time.monotonic() - begun)))

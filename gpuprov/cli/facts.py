@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.options import ask_password, output_option, password_option, print_json
+from gpuprov.cli import options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="A host named there is reached as it says.",
 )
-@click.option("-i", "--identity", metavar="FILE", help="Private key for a host that the lock does not name.")
-@click.option("--known-hosts", metavar="FILE", help="Its host keys.")
-@password_option
-@output_option
+@options.identity_option
+@options.known_hosts_option
+@options.password_option
+@options.output_option
 def command(
     host: str | None,
     local: bool,
@@ -50,9 +50,11 @@ def command(
     if local:
         facts = _local()
     else:
-        facts = _remote(_target(str(host), lock_path, identity, known_hosts), ask_password(ask_become_pass))
+        facts = _remote(
+            _target(str(host), lock_path, identity, known_hosts), options.ask_password(ask_become_pass)
+        )
     if output == "json":
-        print_json(facts.to_answer())
+        options.print_json(facts.to_answer())
     else:
         from gpuprov.report.facts import describe
 
@@ -66,7 +68,7 @@ def _show_capture(name: str, output: str) -> int:
 
     smi = parse_smi(_bytes(name))
     if output == "json":
-        print_json(smi_document(smi))
+        options.print_json(smi_document(smi))
     else:
         click.echo("\n".join(describe_smi(smi)))
     return Exit.OK
@@ -99,20 +101,8 @@ def _remote(target: Target, password: str | None) -> Facts:
 
 def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
     """The way to a host: the lock's, or what the command line says."""
-    from gpuprov.lock import Connection, read_lock
-    from gpuprov.transport import Target, targets
+    from gpuprov.lock import read_lock
+    from gpuprov.transport import targets
 
     named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
-    if named:
-        return named[0]
-    user, at, address = host.rpartition("@")
-    address, colon, port = address.partition(":")
-    if colon and not port.isdigit():
-        raise InvalidInput(f"the port of {host!r} is not a number", expected="[USER@]HOST[:PORT]")
-    connection = Connection(
-        user=user if at else "root",
-        port=int(port) if colon else 22,
-        identity_file=identity,
-        known_hosts=known_hosts,
-    )
-    return Target(host, address, connection)
+    return named[0] if named else options.target(host, identity, known_hosts)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gpuprov.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.lock import Lock
+    from gpuprov.transport import Target
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -34,19 +36,58 @@ forks_option = click.option(
     "-f", "--forks", type=click.IntRange(1, 1000), default=64, show_default=True, help="nodes at a time"
 )
 password_option = click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
+identity_option = click.option(
+    "-i", "--identity", metavar="FILE", help="private key for a host that the lock does not name"
+)
+known_hosts_option = click.option("--known-hosts", metavar="FILE", help="its host keys")
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The nodes that a verb is to look at, and how to get there; `password` is sudo's, if it asks."""
+    """The nodes that a verb is to look at, and how to get there; read and asked for when needed.
 
-    lock: Lock
+    Args:
+        stated: what was said of nodes, on the command line and with --limit.
+    """
+
     lock_path: Path
-    names: list[str]
+    stated: tuple[str, ...]
     forks: int
-    password: str | None
+    ask_become_pass: bool = False
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock."""
+        from gpuprov.lock import read_lock
+
+        return read_lock(self.lock_path)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Those nodes of the lock that are meant."""
+        return select(self.lock, self.stated, None)
+
+    @cached_property
+    def hosts(self) -> list[str]:
+        """What was said of nodes, where no lock knows them: `root@192.0.2.[1-8]:22` spelled out.
+
+        Raises:
+            InvalidInput: nothing was said.
+        """
+        from gpuprov.fleet import expand_hosts
+
+        if not self.stated:
+            raise InvalidInput(
+                f"no lock {self.lock_path}, and no hosts", do="name hosts, or a lock by --lock"
+            )
+        return [name for text in self.stated for name in _expand(text, expand_hosts)]
+
+    @cached_property
+    def password(self) -> str | None:
+        """sudo's, if -K was given."""
+        return ask_password(self.ask_become_pass)
 
 
 def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,12 +109,8 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
         ask_become_pass: bool,
         **others: Any,
     ) -> Any:
-        from gpuprov.lock import read_lock
-
-        lock = read_lock(lock_path)
-        names = select(lock, nodes, limit)
-        password = ask_password(ask_become_pass)
-        return verb(chosen=Chosen(lock, lock_path, names, forks, password), **others)
+        stated = (*nodes, limit) if limit else nodes
+        return verb(chosen=Chosen(lock_path, stated, forks, ask_become_pass), **others)
 
     return with_nodes
 
@@ -119,9 +156,38 @@ def _expand(text: str, expand_hosts: Any) -> list[str]:
     return names
 
 
+def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
+    """The way to `[USER@]HOST[:PORT]`, which no lock names.
+
+    Raises:
+        InvalidInput: the port is not a number.
+    """
+    from gpuprov.lock import Connection
+    from gpuprov.transport import Target
+
+    user, at, address = host.rpartition("@")
+    address, colon, port = address.partition(":")
+    if colon and not port.isdigit():
+        raise InvalidInput(f"the port of {host!r} is not a number", expected="[USER@]HOST[:PORT]")
+    connection = Connection(
+        user=user if at else "root",
+        port=int(port) if colon else 22,
+        identity_file=identity,
+        known_hosts=known_hosts,
+    )
+    return Target(host, address, connection)
+
+
 def print_json(document: dict[str, Any]) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows in columns, the head first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 def note(text: str = "") -> None:

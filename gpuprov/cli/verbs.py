@@ -12,6 +12,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "apply": ("apply", "make it so, then verify"),
     "verify": ("verify", "testinfra looks with its own eyes, node by node"),
     "drift": ("drift", "what differs from the lock, in seconds"),
+    "history": ("history", "what runs saw, one node's story, what changed between two"),
+    "report": ("report", "a recorded run as a page, JUnit XML or metrics"),
     "facts": ("facts", "what a node says of itself"),
     "topo": ("topo", "how GPUs, NICs and CPUs of a node are joined"),
     "inventory": ("inventory", "hosts and groups for Ansible, from a fleet and back; what live hosts are"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli import options
+from gpuprov.cli.reports import keep
 from gpuprov.errors import Exit
 
 
@@ -20,12 +21,14 @@ def command(chosen: options.Chosen, output: str, local: bool, junit: Path | None
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
     """
+    from gpuprov.history.record import of_verdict
     from gpuprov.report.verification import recap
     from gpuprov.verify import run
 
     verdict = run(
         chosen.lock, chosen.names, junit=junit, forks=chosen.forks, local=local, password=chosen.password
     )
+    keep(of_verdict(chosen.lock, chosen.lock_path, verdict))
     if output == "json":
         options.print_json(verdict.document())
     else:

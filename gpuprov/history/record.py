@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprov.drift import Difference, NodeDrift
+from gpuprov.drift import Difference, NodeDrift, without_facts
+from gpuprov.errors import GpuprovError
 from gpuprov.expectations import expectations
+from gpuprov.facts import Facts
 from gpuprov.lock import Lock
 from gpuprov.report.documents import now
 from gpuprov.runs import new_id
+from gpuprov.uniformity import ASPECTS, majority
 
 if TYPE_CHECKING:
     from gpuprov.converge import Convergence
@@ -50,9 +53,32 @@ class Run:
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 
 
-def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
-    """The run of a drift."""
-    return Run(new_id("drift"), "drift", now(), str(path.absolute()), _groups(lock, nodes), nodes)
+def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift], verb: str = "drift") -> Run:
+    """The run of a verb that looked at nodes and did no more."""
+    return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
+
+
+def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:
+    """The run of a comparison of nodes with the majority of their group.
+
+    Args:
+        groups: node → the group that it is compared with.
+        answers: by node.
+    """
+    found: dict[str, NodeDrift] = {}
+    for group in dict.fromkeys(groups.values()):
+        own = {name: answers[name] for name in groups if groups[name] == group}
+        told = {name: answer for name, answer in own.items() if isinstance(answer, Facts)}
+        found |= {node.name: node for node in majority(told)}
+        found |= {
+            name: without_facts(name, answer) for name, answer in own.items() if not isinstance(answer, Facts)
+        }
+    nodes = [found[name] for name in groups]
+    kept = {
+        group: Group(tuple(name for name in groups if groups[name] == group), tuple(ASPECTS))
+        for group in dict.fromkeys(groups.values())
+    }
+    return Run(new_id("majority"), "majority", now(), f"majority of {fleet}".strip(), kept, nodes)
 
 
 def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift], result: Convergence) -> Run:

@@ -17,13 +17,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def drift_document(nodes: Iterable[NodeDrift]) -> dict[str, Any]:
+def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) -> dict[str, Any]:
     """Schema gpuprov.drift/1."""
     listed = [_without_none(asdict(node), "reason") for node in nodes]
     summary = Counter(node["status"] for node in listed)
     return {
         "schema": "gpuprov.drift/1",
-        "checked_at": now(),
+        "checked_at": checked_at or now(),
         "nodes": listed,
         "summary": {status: summary[status] for status in ("in_sync", "drifted", "unreachable", "error")},
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuprov.drift import Difference, NodeDrift
+from gpuprov.history.changes import Change
 from gpuprov.plan import NodePlan
 
 MOST_ITEMS = 3
@@ -57,6 +58,32 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
         yield f"{fold(in_sync)} in sync"
     for line, names in others.items():
         yield f"{fold(names)} {line}"
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """What a second look at nodes found otherwise than the first, nodes folded."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for change in changes:
+        for line in _change(change):
+            alike[line].append(change.node)
+    for line, names in alike.items():
+        yield f"{fold(names)} {line}"
+
+
+def _change(change: Change) -> Iterator[str]:
+    was, now = change.was, change.now
+    if now is None:
+        yield "was not looked at"
+        return
+    if now.reason is not None and (was is None or was.status != now.status):
+        yield f"{now.status}: {now.reason}"
+    elif now.reason is None and was is not None and was.reason is not None:
+        yield "answers again" + (", in sync" if now.status == "in_sync" else "")
+    elif was is None and now.status == "in_sync":
+        yield "in sync, not looked at before"
+    yield from (difference(each) for each in change.new)
+    if now.reason is None:
+        yield from (f"{each.check} no longer {value(each.actual)}" for each in change.gone)
 
 
 def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:

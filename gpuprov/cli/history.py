@@ -1,0 +1,88 @@
+"""`gpuprov history`: what runs saw, one node's story, and what changed between two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.history import History
+
+
+@click.command()
+@click.argument("node", required=False)
+@click.option("--since", metavar="RUN", help="what changed since that run")
+@click.option("--to", "until", metavar="RUN", default="latest", show_default=True, help="up to that run")
+@click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="so many runs")
+@options.output_option
+def command(node: str | None, since: str | None, until: str, last: int, output: str) -> Exit:
+    """List the runs of drift, apply and verify, newest first; or tell the story of one NODE.
+
+    RUN is an id of the list, the last letters of one, or `latest`.
+    """
+    from gpuprov.history import History
+
+    if node and since:
+        raise InvalidInput(f"both {node} and --since {since}", do="give one of them")
+    with History() as history:
+        if since:
+            return _changes(history, since, until, output)
+        return _story(history, node, last, output) if node else _runs(history, last, output)
+
+
+def _runs(history: History, last: int, output: str) -> Exit:
+    from dataclasses import asdict
+
+    lines = history.lines(last=last)
+    if output == "json":
+        options.print_json({"schema": "gpuprov.history/1", "runs": [asdict(line) for line in lines]})
+        return Exit.OK
+    rows = [[line.id, line.at, *map(str, line.counts.values()), line.fleet] for line in lines]
+    options.print_table([["RUN", "AT", "IN SYNC", "DRIFTED", "UNREACHABLE", "ERROR", "FLEET"], *rows])
+    return Exit.OK
+
+
+def _story(history: History, node: str, last: int, output: str) -> Exit:
+    from dataclasses import asdict
+
+    from gpuprov.history import changes
+    from gpuprov.report.words import change_lines, drift_lines
+
+    told = list(history.story(node, last=last))
+    if not told:
+        raise InvalidInput(f"no run has looked at {node!r}", do="`gpuprov history` lists the runs")
+    if output == "json":
+        runs = [{"run": line.id, "at": line.at, "verb": line.verb, **asdict(seen)} for line, seen in told]
+        options.print_json({"schema": "gpuprov.history/1", "node": node, "runs": runs})
+        return Exit.OK
+    before = None
+    for line, seen in told:
+        lines = drift_lines([seen]) if before is None else change_lines(changes([before], [seen]))
+        for text in lines:
+            click.echo(f"{line.at}  {line.id}  {text}")
+        before = seen
+    return Exit.OK
+
+
+def _changes(history: History, since: str, until: str, output: str) -> Exit:
+    """Exit 3 when anything changed."""
+    from dataclasses import asdict
+
+    from gpuprov.history import changes
+    from gpuprov.report.words import change_lines
+
+    before = history.run(since)
+    after = history.run(until, fleet=before.fleet)
+    found = list(changes(before.nodes, after.nodes))
+    if output == "json":
+        document = {"schema": "gpuprov.changes/1", "since": before.id, "to": after.id}
+        options.print_json(document | {"changes": [asdict(change) for change in found]})
+    else:
+        options.note(f"from {before.id} to {after.id}")
+        for text in change_lines(found) if found else ["nothing changed"]:
+            click.echo(text)
+    return Exit.DRIFT if found else Exit.OK

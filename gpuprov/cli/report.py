@@ -1,0 +1,33 @@
+"""`gpuprov report`: a recorded run again, on the screen or as files."""
+
+from __future__ import annotations
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.cli.reports import Reports, report_options
+from gpuprov.errors import Exit
+
+
+@click.command()
+@click.argument("run", default="latest")
+@report_options
+@options.output_option
+def command(run: str, reports: Reports, output: str) -> Exit:
+    """Tell what RUN saw: an id of `gpuprov history`, the last letters of one, or `latest`.
+
+    With --html, --junit or --prometheus files are written and nothing is printed. Looks at no node.
+    """
+    from gpuprov.history import History
+    from gpuprov.report.documents import drift_document
+    from gpuprov.report.words import drift_lines
+
+    with History() as history:
+        kept = history.run(run)
+    reports.write(kept)
+    if output == "json":
+        options.print_json({**drift_document(kept.nodes, kept.at), "run": kept.id})
+    elif not reports.wanted:
+        for line in drift_lines(kept.nodes):
+            click.echo(line)
+    return Exit.OK
