@@ -71,18 +71,18 @@ def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()
     """
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
-    shown = {name: inventory.groups[name].vars.get(GROUP_VARIABLE, {}).get("name", name) for name in owners}
+    shown = {name: _vars(inventory, name).get(GROUP_VARIABLE, {}).get("name", name) for name in owners}
     lifted = {} if ours else _way_in(inventory)
     host_vars = {host: dict(own) for host, own in inventory.host_vars.items()}
     groups: dict[str, Any] = {}
     for name, hosts in owners.items():
         addresses = {host: str(host_vars.get(host, {}).pop("ansible_host", host)) for host in hosts}
-        stated = inventory.groups[name].vars if name in inventory.groups else {}
+        stated = _vars(inventory, name)
         kind = dict(stated.get(GROUP_VARIABLE) or _said_of(name, said))
         kind.pop("name", None)
         own = _own(stated, lifted, ours=name in ours)
         groups[shown[name]] = {**kind, "hosts": fold_hosts(addresses)} | ({"vars": own} if own else {})
-    everywhere = inventory.groups.get("all", AnsibleGroup()).vars
+    everywhere = _vars(inventory, "all")
     fleet: dict[str, Any] = {"groups": groups, **everywhere.get(FLEET_VARIABLE, {})}
     also = _further(inventory, owners, shown, lifted)
     kept = {host: own for host in host_vars if (own := _own(host_vars[host], lifted))}
@@ -92,8 +92,12 @@ def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()
     return _without_computed(fleet) if ours else fleet
 
 
+def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
+    return inventory.groups.get(name, AnsibleGroup()).vars
+
+
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
-    """Group → the hosts that it alone owns; what no group owns is the group `hosts`."""
+    """Group → the hosts that it alone owns; what none owns makes a group of its own."""
     unknown = [name for name in wanted if name not in inventory.groups]
     if unknown:
         raise InvalidInput(
@@ -108,7 +112,7 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
             owned |= set(hosts)
     left = [host for host in inventory.hosts if host not in owned]
     if left:
-        owners["hosts"] = left
+        owners["hosts" if "hosts" not in inventory.groups else "other_hosts"] = left
     return owners
 
 
@@ -129,7 +133,7 @@ def _said_of(name: str, said: Said) -> dict[str, str]:
 def _way_in(inventory: AnsibleInventory) -> dict[str, Any]:
     """User, port and key where all hosts have the same, stated for all, for each group or for each host."""
     found: dict[str, Any] = {}
-    everywhere = inventory.groups.get("all", AnsibleGroup()).vars
+    everywhere = _vars(inventory, "all")
     for key in WAY_IN:
         of_host: dict[str, Any] = {}
         for group in inventory.groups.values():

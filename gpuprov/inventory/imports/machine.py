@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,13 +59,14 @@ def groups_of(machines: Iterable[Machine], said: Said, catalog: Catalog) -> dict
     Raises:
         InvalidInput: nobody says which profile or system a group has, or a name stands twice.
     """
+    listed = list(machines)
+    twice = [name for name, times in Counter(machine.name for machine in listed).items() if times > 1]
+    if twice or not listed:
+        seen = f"{', '.join(twice)} stands twice in the list" if twice else "the list names no machine"
+        raise InvalidInput(seen)
     groups: dict[str, dict[str, Any]] = {}
-    seen: set[str] = set()
     host_vars: dict[str, Any] = {}
-    for machine in machines:
-        if machine.name in seen:
-            raise InvalidInput(f"host {machine.name} stands twice in the list")
-        seen.add(machine.name)
+    for machine in listed:
         kind = _kind(machine, said, catalog)
         name = next(name for name in _names(machine.group or "gpu") if _is(groups.get(name), kind))
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = (
@@ -72,8 +74,6 @@ def groups_of(machines: Iterable[Machine], said: Said, catalog: Catalog) -> dict
         )
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
-    if not groups:
-        raise InvalidInput("the list names no machine")
     folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
 

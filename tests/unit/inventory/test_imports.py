@@ -1,0 +1,268 @@
+"""What people have, as a fleet: nothing is lost, and what is not told is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.cli.group import run
+from gpuprov.documents import render_plain
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import Fleet, parse_fleet
+from gpuprov.inventory.ansible import inventory_of
+from gpuprov.inventory.imports import Said, import_fleet, recognise
+
+ALL = Said({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
+
+
+def imported(path: Path, text: str, said: Said = ALL, **more: Any) -> Fleet:
+    path.write_text(text)
+    return parse_fleet(render_plain(import_fleet([path], said, **more)), "imported")
+
+
+INI = """\
+[login]
+login1 ansible_host=10.0.0.9
+
+[train]
+gpu[01:03] rack=r1
+gpu04 ansible_host=10.0.0.4
+
+[train:vars]
+queue=long
+
+[infer]
+l1
+l2
+
+[cluster:children]
+train
+infer
+
+[cluster:vars]
+ntp=10.0.0.1
+
+[all:vars]
+ansible_user=ops
+"""
+
+
+def test_an_ini_inventory_keeps_groups_addresses_and_variables(tmp_path: Path) -> None:
+    said = Said({"": "hgx-h100-8", "infer": "inference-l4"}, {"": "ubuntu24.04"})
+    fleet = imported(tmp_path / "hosts.ini", INI, said)
+    assert fleet.groups["infer"].profile == "inference-l4"
+    assert fleet.groups["train"].hosts["gpu04"] == "10.0.0.4"
+    assert fleet.groups["train"].vars == {"queue": "long"}
+    assert fleet.host_vars["gpu02"] == {"rack": "r1"}
+    assert set(fleet.also["cluster"].children) == {"train", "infer"}
+    assert fleet.also["cluster"].vars == {"ntp": "10.0.0.1"}
+    assert fleet.ssh.user == "ops"
+
+
+def test_a_yaml_inventory_with_its_folders_is_the_same_to_ansible_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/a.yml").write_text("deep: {x: [1, 2]}\nansible_user: root\n")
+    (tmp_path / "hosts.yml").write_text(
+        "a: {hosts: {n1: {ansible_host: 10.1.1.1}, n2: {}}}\nb: {hosts: {n2: {}, n3: {k: v}}}\n"
+    )
+    found = import_fleet([tmp_path], ALL)
+    fleet = parse_fleet(render_plain(found), "imported")
+    inventory = inventory_of(fleet, {})
+    assert set(inventory.groups["a"].hosts) == {"n1", "n2"}
+    assert set(inventory.groups["b"].hosts) == {"n2", "n3"}
+    assert inventory.groups["a"].vars["deep"] == {"x": [1, 2]}
+    assert inventory.groups["a"].vars["ansible_user"] == "root"
+    assert inventory.host_vars == {"n1": {"ansible_host": "10.1.1.1"}, "n3": {"k": "v"}}
+
+
+def test_the_group_that_is_a_kind_can_be_named(tmp_path: Path) -> None:
+    text = "[a]\nn1\nn2\n[b]\nn2\nn3\n"
+    fleet = imported(tmp_path / "hosts", text, form="ansible", wanted=["b"])
+    assert {name: list(group.hosts) for name, group in fleet.groups.items()} == {
+        "b": ["n2", "n3"],
+        "hosts": ["n1"],
+    }
+    assert fleet.also["a"].hosts == ["n1", "n2"]
+
+
+def test_what_is_no_inventory_is_said_by_ansible(tmp_path: Path) -> None:
+    (tmp_path / "x.yml").write_text("- just\n- a list\n")
+    with pytest.raises(InvalidInput, match="Ansible cannot read it"):
+        import_fleet([tmp_path / "x.yml"], ALL)
+
+
+def test_a_host_list(tmp_path: Path) -> None:
+    fleet = imported(tmp_path / "hosts.txt", "gpu[01-03], gpu07  # rack 1\nlogin 10.0.0.9\n")
+    assert fleet.groups["gpu"].hosts == {
+        **{name: name for name in ("gpu01", "gpu02", "gpu03", "gpu07")},
+        "login": "10.0.0.9",
+    }
+
+
+SLURM = """\
+GresTypes=gpu
+NodeName=DEFAULT CPUs=128
+NodeName=gpu[01-02] NodeAddr=10.0.0.[1-2] \\
+  Gres=gpu:h100_sxm5_80gb:8 State=UNKNOWN
+NodeName=l[1-3] Gres=gpu:l4:1
+NodeName=login1 CPUs=8
+PartitionName=train Nodes=gpu[01-02] Default=YES
+PartitionName=everything Nodes=ALL
+"""
+
+
+def test_slurm_tells_nodes_gpus_and_partitions(tmp_path: Path) -> None:
+    said = Said({"nodes": "base"}, {"": "debian12"})
+    fleet = imported(tmp_path / "slurm.conf", SLURM, said)
+    assert {group.profile: list(group.hosts) for group in fleet.groups.values()} == {
+        "hgx-h100-8": ["gpu01", "gpu02"],
+        "inference-l4": ["l1", "l2", "l3"],
+        "base": ["login1"],
+    }
+    assert fleet.groups["h100_sxm5_80gb"].hosts["gpu02"] == "10.0.0.2"
+    assert fleet.also["train"].hosts == ["gpu01", "gpu02"]
+    assert len(fleet.also["everything"].hosts) == 6
+
+
+def test_slurms_names_alone(tmp_path: Path) -> None:
+    text = "NODELIST NODES PARTITION STATE\ngpu01 1 train* idle\ngpu01 1 all idle\ngpu02 1 train* idle\n"
+    assert list(imported(tmp_path / "sinfo", text).groups["gpu"].hosts) == ["gpu01", "gpu02"]
+
+
+def resource(kind: str, name: str, *instances: dict[str, Any]) -> dict[str, Any]:
+    rows = [{"index_key": index, "attributes": each} for index, each in enumerate(instances)]
+    return {"mode": "managed", "type": kind, "name": name, "instances": rows}
+
+
+STATE = {
+    "version": 4,
+    "terraform_version": "1.9.0",
+    "resources": [
+        {"mode": "data", "type": "aws_instance", "name": "other", "instances": [{"attributes": {}}]},
+        resource(
+            "aws_instance", "train",
+            {"instance_type": "p5.48xlarge", "private_ip": "10.0.0.1", "tags": {"Name": "t0"},
+             "availability_zone": "us-east-1a"},
+            {"instance_type": "p5.48xlarge", "private_ip": "10.0.0.2", "availability_zone": "us-east-1a"},
+            {"instance_type": "g6.xlarge", "private_ip": "10.0.0.3", "availability_zone": "us-east-1a"},
+        ),
+        resource(
+            "google_compute_instance", "ultra",
+            {"name": "u1", "machine_type": "zones/x/machineTypes/a3-ultragpu-8g",
+             "network_interface": [{"network_ip": "10.2.0.1", "access_config": [{"nat_ip": "192.0.2.1"}]}],
+             "zone": "europe-west1-b"},
+        ),
+        resource("azurerm_linux_virtual_machine", "nd",
+                 {"name": "z1", "size": "Standard_ND96isr_H100_v5", "private_ip_address": "10.3.0.1"}),
+        resource("oci_core_instance", "bm",
+                 {"display_name": "o1", "shape": "BM.GPU4.8", "private_ip": "10.4.0.1"}),
+        resource("lambdalabs_instance", "lam",
+                 {"name": "m1", "instance_type_name": "gpu_1x_a10", "ip": "192.0.2.7"}),
+        resource("aws_vpc", "net", {"cidr": "10.0.0.0/8"}),
+    ],
+}  # fmt: skip
+
+
+def test_terraforms_state_tells_profiles_by_machine_type(tmp_path: Path) -> None:
+    fleet = imported(tmp_path / "terraform.tfstate", json.dumps(STATE), Said({}, {"": "ubuntu24.04"}))
+    told = {name: (group.profile, group.hosts) for name, group in fleet.groups.items()}
+    assert told == {
+        "train": ("hgx-h100-8", {"t0": "10.0.0.1", "train-1": "10.0.0.2"}),
+        "train-2": ("inference-l4", {"train-2": "10.0.0.3"}),
+        "ultra": ("hgx-h200-8", {"u1": "192.0.2.1"}),
+        "nd": ("hgx-h100-8", {"z1": "10.3.0.1"}),
+        "bm": ("hgx-a100-8-40gb", {"o1": "10.4.0.1"}),
+        "lam": ("inference-a10", {"m1": "192.0.2.7"}),
+    }
+    assert (fleet.groups["ultra"].site, fleet.groups["bm"].hardware.memory_gib) == ("europe-west1-b", 2048)
+
+
+def test_terraforms_show_in_modules(tmp_path: Path) -> None:
+    leaf = {"mode": "managed", "type": "aws_instance", "name": "n", "index": "a",
+            "values": {"instance_type": "p4d.24xlarge", "public_ip": "192.0.2.9"}}  # fmt: skip
+    shown = {
+        "terraform_version": "1.9.0",
+        "values": {"root_module": {"child_modules": [{"resources": [leaf]}]}},
+    }
+    fleet = imported(tmp_path / "show.json", json.dumps(shown), Said({}, {"": "ubuntu24.04"}))
+    assert fleet.groups["n"].hosts == {"n-a": "192.0.2.9"}
+
+
+CLOUD_INIT = {
+    "v1": {"cloud_name": "aws", "local_hostname": "ip-10-0-0-1", "distro": "ubuntu",
+           "distro_version": "24.04",
+           "machine": "x86_64", "availability_zone": "us-east-1a"},
+    "ds": {"meta_data": {"instance-type": "p5.48xlarge", "local-ipv4": "10.0.0.1"}},
+}  # fmt: skip
+METADATA = {
+    "cloud-init": (CLOUD_INIT, "ip-10-0-0-1", "hgx-h100-8"),
+    "aws": ({"instanceId": "i-1", "instanceType": "g6e.12xlarge", "privateIp": "10.0.0.5",
+             "architecture": "x86_64", "availabilityZone": "b"}, "i-1", "l40s-4"),
+    "azure": ({"compute": {"name": "vm1", "vmSize": "Standard_ND96asr_v4", "location": "westeurope"}},
+              "vm1", "hgx-a100-8-40gb"),
+    "google": ({"instance": {"name": "g1", "machineType": "projects/1/machineTypes/a3-highgpu-8g",
+                             "zone": "projects/1/zones/z"}}, "g1", "hgx-h100-8"),
+    "oracle": ({"displayName": "bm1", "shape": "BM.GPU.H200.8", "region": "fra"}, "bm1", "hgx-h200-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "name", "profile"), METADATA.values(), ids=METADATA)
+def test_a_machines_own_metadata(tmp_path: Path, document: object, name: str, profile: str) -> None:
+    fleet = imported(tmp_path / "metadata.json", json.dumps(document), Said({}, {"": "ubuntu24.04"}))
+    [group] = fleet.groups.values()
+    assert (list(group.hosts), group.profile) == ([name], profile)
+
+
+def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
+    paths = []
+    for number in (1, 2):
+        v1 = {**CLOUD_INIT["v1"], "local_hostname": f"n{number}"}
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps({**CLOUD_INIT, "v1": v1}))
+    fleet = parse_fleet(render_plain(import_fleet(paths, Said())), "imported")
+    [group] = fleet.groups.values()
+    assert (list(group.hosts), group.os) == (["n1", "n2"], "ubuntu24.04")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.txt", "n1\n", "nobody says what kind of server n1 is"),
+        ("a.txt", "n1 n1\n", "n1 stands twice"),
+        ("a.txt", "\n", "names no machine"),
+        ("a.txt", "n[1-\n", "not a set of nodes"),
+        ("a.ini", "[g]\nn1\n", "nobody says which profile the group g has"),
+        ("a.json", "{}", "not a machine's metadata"),
+        ("a.json", '{"terraform_version": "1", "resources": []}', "the state holds no machine"),
+        ("slurm.conf", "NodeName=a[1-2] NodeAddr=b\n", "2 names and 1 addresses"),
+    ],
+)
+def test_what_is_missing_is_asked_for(tmp_path: Path, capsys: Any, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    said = ["--os", "debian12"] if name != "a.json" else []
+    assert run(["inventory", "import", str(tmp_path / name), *said]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_fleet_is_written_once(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "hosts").write_text("n[1-2]\n")
+    words = ["inventory", "import", str(tmp_path / "hosts"), "--os", "debian12", "--profile", "dev-t4"]
+    words += ["--user", "ops", "-F", str(tmp_path / "fleet.yml")]
+    assert run(words) == 0
+    fleet = parse_fleet((tmp_path / "fleet.yml").read_text(), "fleet.yml")
+    assert (fleet.ssh.user, fleet.groups["gpu"].profile) == ("ops", "dev-t4")
+    assert run(words) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form"),
+    [("x", "gpu01\n", "hosts"), ("x", "[a]\ngpu01\n", "ansible"), ("x.yml", "all:\n", "ansible"),
+     ("x", SLURM, "slurm"), ("x", json.dumps(STATE), "terraform"), ("x", json.dumps(CLOUD_INIT), "metadata")],
+)  # fmt: skip
+def test_formats_are_recognised(tmp_path: Path, name: str, text: str, form: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert recognise(tmp_path / name) == form
