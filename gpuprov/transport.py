@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +23,14 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.pkey import UnknownKeyType
 
+from gpuprov import openssh
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.lock import Connection as ConnectionSpec
 from gpuprov.lock import Lock
 
 T = TypeVar("T")
 KNOWN_HOSTS = "~/.ssh/known_hosts"
+PAUSES_S = (0.5, 1.0, 2.0)
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
@@ -73,10 +76,10 @@ def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
 
 
 class Session:
-    """An open connection to one node."""
+    """A way to run commands on one node."""
 
-    def __init__(self, target: Target, connection: Connection, limits: Limits) -> None:
-        self.target, self._connection, self._limits = target, connection, limits
+    def __init__(self, target: Target, limits: Limits) -> None:
+        self.target, self._limits = target, limits
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """Run one command line in the user's login shell.
@@ -85,6 +88,29 @@ class Session:
             NodeFailed: no answer in time, or more of it than allowed.
             Unreachable: the connection broke.
         """
+        raise NotImplementedError
+
+
+class OpenSshSession(Session):
+    """Every command by a connection of the system's `ssh`."""
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """See `Session`."""
+        node, limits = self.target, self._limits
+        argv = openssh.ssh_argv(node.address, node.connection, limits.connect_s)
+        seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
+        return Output(*openssh.run(argv, command, stdin, seconds=seconds, limit=limit))
+
+
+class ParamikoSession(Session):
+    """One open connection, a channel for every command."""
+
+    def __init__(self, target: Target, connection: Connection, limits: Limits) -> None:
+        super().__init__(target, limits)
+        self._connection = connection
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """See `Session`."""
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
         try:
@@ -140,10 +166,53 @@ def fan_out(
 
 def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | GpuprovError:
     try:
-        with _connect(node, limits) as connection:
-            return work(Session(node, connection, limits))
+        with open_session(node, limits) as session:
+            return work(session)
     except GpuprovError as error:
         return error
+
+
+@contextmanager
+def open_session(node: Target, limits: Limits) -> Iterator[Session]:
+    """A new connection to a node.
+
+    sshd closes connections unheard while too many are logging in, and to an address with failed logins:
+    those are tried again a few times.
+
+    Raises:
+        Unreachable: no way in.
+    """
+    connection: Connection | None = None
+    for pause_s in (0.0, *PAUSES_S):
+        time.sleep(pause_s * (1 + random.random()))  # noqa: S311
+        try:
+            connection = _connect(node, limits)
+        except _ClosedUnheard as closed:
+            unheard = closed
+        except _NothingInCommon:
+            yield OpenSshSession(node, limits)
+            return
+        else:
+            break
+    if connection is None:
+        raise unheard
+    with connection:
+        yield ParamikoSession(node, connection, limits)
+
+
+class _ClosedUnheard(Unreachable):
+    """sshd took the connection and closed it before its first word."""
+
+    def __init__(self, node: Target) -> None:
+        super().__init__(
+            f"sshd on {node.address} closes connections unheard: too many at once (MaxStartups), or it shuts "
+            "out this address for a while after failed logins (PerSourcePenalties)",
+            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
+        )
+
+
+class _NothingInCommon(Exception):
+    """Paramiko knows none of the algorithms that the node offers."""
 
 
 def _connect(node: Target, limits: Limits) -> Connection:
@@ -158,10 +227,16 @@ def _connect(node: Target, limits: Limits) -> Connection:
         connect_kwargs=_credentials(spec, limits),
     )
     _trust_known_hosts_only(connection, spec)
+    silent = time.monotonic() + limits.connect_s
     try:
         connection.open()
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        connection.close()
+        raise _NothingInCommon from error
     except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
         connection.close()
+        if "Error reading SSH protocol banner" in str(error) and time.monotonic() < silent:
+            raise _ClosedUnheard(node) from None
         raise _unreachable(node, error) from None
     return connection
 
@@ -207,7 +282,9 @@ def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> Non
     client = connection.client
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     name = connection.host if connection.port == 22 else f"[{connection.host}]:{connection.port}"
-    known = _host_keys(os.path.expanduser(spec.known_hosts or KNOWN_HOSTS)).lookup(name)  # noqa: PTH111
+    file = _host_keys(os.path.expanduser(spec.known_hosts or KNOWN_HOSTS))  # noqa: PTH111
+    # As ssh does: a key known of the address is good on any of its ports.
+    known = file.lookup(name) or file.lookup(connection.host)
     for kind, key in (known or {}).items():
         client.get_host_keys().add(name, kind, key)
 

@@ -1,0 +1,100 @@
+"""Sessions through the system's own `ssh`, for nodes with which Paramiko has no algorithm in common.
+
+Paramiko 5.1 knows one post-quantum key exchange, mlkem768x25519-sha256; OpenSSH before 9.9 knows another. A
+node that offers nothing else is reached this way.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.lock import Connection
+
+SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
+
+
+def ssh_argv(address: str, connection: Connection, connect_s: float) -> list[str]:
+    """`ssh` to an address, without a command: strict about host keys, one connection, no questions."""
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": str(round(connect_s)),
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "LogLevel": "ERROR",
+        "Port": str(connection.port),
+        "User": connection.user,
+    }
+    if connection.known_hosts:
+        options["UserKnownHostsFile"] = str(Path(connection.known_hosts).expanduser())
+    if connection.identity_file:
+        options["IdentityFile"] = str(Path(connection.identity_file).expanduser())
+        options["IdentitiesOnly"] = "yes"
+    if connection.jump:
+        options["ProxyJump"] = connection.jump
+    stated = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", "-T", *stated, "--", address]
+
+
+def run(
+    argv: list[str], command: str, stdin: bytes, *, seconds: float, limit: int
+) -> tuple[int, bytes, bytes]:
+    """Exit code, standard output and error of a command on a node; every one is a connection of its own.
+
+    Raises:
+        NodeFailed: no answer in `seconds`, or more than `limit` bytes of it.
+        Unreachable: ssh did not get in; says what it said.
+    """
+    process = subprocess.Popen(
+        [*argv, command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said: list[bytes] = []
+    threads = [
+        threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True),
+        threading.Thread(target=lambda: said.append(_upto(process.stderr, 65536)), daemon=True),
+    ]
+    begun = time.monotonic()
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    for thread in threads:
+        thread.start()
+    try:
+        answer = _upto(process.stdout, limit + 1)
+        if len(answer) > limit:
+            raise NodeFailed(f"answered more than {limit >> 20} MB")
+        code = process.wait()
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait()
+        for thread in threads:
+            thread.join()
+    if time.monotonic() - begun >= seconds:
+        raise NodeFailed(f"no answer within {seconds:g} s of running a command")
+    if code == SSH_FAILED:
+        raise Unreachable(_last_line(b"".join(said)) or "ssh did not get in")
+    return code, answer, b"".join(said)
+
+
+def _feed(pipe: IO[bytes] | None, text: bytes) -> None:
+    if pipe is None:
+        return
+    try:
+        with pipe:
+            pipe.write(text)
+    except BrokenPipeError:  # a command that reads nothing may be gone already
+        return
+
+
+def _upto(pipe: IO[bytes] | None, limit: int) -> bytes:
+    return pipe.read(limit) if pipe else b""
+
+
+def _last_line(said: bytes) -> str:
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    return "".join(letter for letter in lines[-1] if letter.isprintable())[:200] if lines else ""
