@@ -10,8 +10,21 @@ from gpuprov.drift import Difference, NodeDrift
 GUARDED = ("firewall", "ssh_hardening")
 """Roles that can shut everybody out: applied only under the dead man's switch."""
 # In the order of playbooks/site.yml. Packages that moved are pinned anew, whatever moved them.
-ROLES = ("preflight", "nvidia_driver", "gpu_settings", "package_pins", *GUARDED)
-FOLLOWED_BY = {"nvidia_driver": {"package_pins"}}
+ROLES = (
+    "preflight",
+    "nvidia_driver",
+    "gpu_settings",
+    "container_toolkit",
+    "docker",
+    "package_pins",
+    *GUARDED,
+)
+# Docker learns of the toolkit's hook when it starts.
+FOLLOWED_BY = {
+    "nvidia_driver": {"package_pins"},
+    "container_toolkit": {"docker", "package_pins"},
+    "docker": {"package_pins"},
+}
 
 
 @dataclass(frozen=True, slots=True)

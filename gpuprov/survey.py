@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuprov.drift import NodeDrift, judge, without_facts
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
-from gpuprov.expectations import CLOCKS_UNIT, FIREWALL_UNIT, PERSISTENCE_UNIT, expectations
+from gpuprov.expectations import (
+    CDI_UNIT,
+    CLOCKS_UNIT,
+    DOCKER_UNIT,
+    FIREWALL_UNIT,
+    PERSISTENCE_UNIT,
+    expectations,
+)
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
 from gpuprov.probe.collect import ask, collect_local
@@ -19,7 +26,7 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
-    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, FIREWALL_UNIT)
+    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, CDI_UNIT, DOCKER_UNIT, FIREWALL_UNIT)
     return Parameters(packages=named, units=units, login=group.connection.user)
 
 

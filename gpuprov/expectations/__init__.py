@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuprov.expectations.access import FIREWALL_UNIT, access
+from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, containers
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
 from gpuprov.expectations.gpus import CLOCKS_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
 from gpuprov.expectations.pins import pins
@@ -17,7 +18,9 @@ from gpuprov.expectations.system import system
 from gpuprov.lock import LockedGroup
 
 __all__ = [
+    "CDI_UNIT",
     "CLOCKS_UNIT",
+    "DOCKER_UNIT",
     "FIREWALL_UNIT",
     "FOREIGN_MODULES",
     "PERSISTENCE_UNIT",
@@ -31,6 +34,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     driver,
     hardware,
     gpu_settings,
+    containers,
     pins,
     access,
 )

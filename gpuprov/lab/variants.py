@@ -46,6 +46,31 @@ def with_admin(name: str, password: str = "") -> Callable[[Path], None]:
     return step
 
 
+CONTROL_GROUPS = """\
+[Unit]
+DefaultDependencies=no
+Before=sysinit.target
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'for group in /sys/fs/cgroup/*/cgroup.procs; do \\
+    mount -o remount,bind,rw "$${group%%/*}"; done'
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def with_control_groups(root: Path) -> None:
+    """Let the node make control groups of its own, as dockerd does for containers.
+
+    systemd-nspawn gives it the controllers of cgroup v1 read-only; what it makes lies below its own group.
+    """
+    name = "gpuprov-lab-control-groups.service"
+    write_whole(root / "etc/systemd/system" / name, CONTROL_GROUPS)
+    inside(root, f"systemctl --root=/ enable {name}")
+
+
 def inside(root: Path, command: str) -> None:
     """Run a shell command in a system that is not booted."""
     execute(contained(root, "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", command))

@@ -6,9 +6,10 @@ from pydantic import Field
 
 from gpuprov.documents import Strict
 from gpuprov.settings.access import Firewall, Ssh
+from gpuprov.settings.containers import Containers
 from gpuprov.settings.gpus import Clocks
 
-__all__ = ["ROLE_OF_SETTING", "Clocks", "Settings"]
+__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Settings"]
 
 
 class Settings(Strict):
@@ -20,6 +21,9 @@ class Settings(Strict):
     clocks: Clocks | None = Field(
         default=None, description="application clocks in MHz; locked clocks where those are not supported"
     )
+    containers: Containers | None = Field(
+        default=None, description="what Docker gives a container that does not ask for anything else"
+    )
     kernel: str | None = Field(
         default=None,
         description="kernel release the module is built for: 'running', or one by name where images are made",
@@ -29,4 +33,9 @@ class Settings(Strict):
     firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
 
 
-ROLE_OF_SETTING = {"persistence": "gpu_settings", "clocks": "gpu_settings", "kernel": "nvidia_driver"}
+ROLE_OF_SETTING = {
+    "persistence": "gpu_settings",
+    "clocks": "gpu_settings",
+    "containers": "docker",
+    "kernel": "nvidia_driver",
+}

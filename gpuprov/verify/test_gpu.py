@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT
 from gpuprov.lock import LockedGroup
+from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
@@ -57,10 +58,3 @@ def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, in
 def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:
     """The same for each GPU that the lock counts."""
     return {f"GPU {number}": value for number in range(group.hardware.gpu_count)}
-
-
-def unit_state(host: Node, unit: str) -> str:
-    """`enabled` when it starts at boot and has started now; otherwise what is wrong."""
-    seen = host.service(unit).systemd_properties
-    enabled, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
-    return enabled if enabled != "enabled" or active == "active" else f"enabled, but {active}"

@@ -6,7 +6,10 @@ command on the node (a simulated upgrade, four versions side by side) and so bel
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuprov.expectations import Expectation, expectations
+from gpuprov.expectations.containers import daemon_config
 from gpuprov.lock import LockedGroup
 
 
@@ -27,8 +30,44 @@ def proofs(group: LockedGroup) -> list[Expectation]:
         *(dkms if built_here else []),
         Expectation("nouveau.initramfs", [], "nvidia_driver"),
         Expectation("pins.simulated", [], "package_pins"),
+        *containers(group),
         Expectation("reboot.not_required", [], None, reboot=True),
     ]
+
+
+def containers(group: LockedGroup) -> list[Expectation]:
+    """That the daemon took its configuration, and what a container sees of it."""
+    if group.components.docker is None:
+        return []
+    config, toolkit = daemon_config(group), group.components.container_toolkit
+    stated = group.setting("containers") or {}
+    daemon = {
+        "cgroup driver": stated.get("cgroup_driver"),
+        "runtimes": list(config.get("runtimes", ())) or None,
+        "cdi": stated.get("cdi"),
+    }
+    limits = {name: _in_bytes(stated.get(name)) for name in ("shm_size", "memlock", "stack")}
+    found = [
+        Expectation("docker.daemon", _stated(daemon), "docker"),
+        Expectation("docker.limits", _stated(limits), "docker"),
+    ]
+    if toolkit is not None:
+        found.append(
+            Expectation("docker.gpus", group.hardware.gpu_count, "container_toolkit", needs_driver=True)
+        )
+    return [each for each in found if each.expected]
+
+
+def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _in_bytes(size: int | str | None) -> int | str | None:
+    """`1g` as Docker reads it; numbers and "unlimited" as they are."""
+    if not isinstance(size, str) or size == "unlimited":
+        return size
+    digits = size.rstrip("kmg")
+    return int(digits) * {"k": 2**10, "m": 2**20, "g": 2**30}.get(size[len(digits) :], 1)
 
 
 def to_mend(expectation: Expectation, node: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuprov.inventory.variables.access import access
 from gpuprov.inventory.variables.connection import connection
+from gpuprov.inventory.variables.containers import containers
 from gpuprov.inventory.variables.driver import driver
 from gpuprov.inventory.variables.gpus import gpu_settings
 from gpuprov.inventory.variables.pins import pins
@@ -19,6 +20,7 @@ AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (
     preflight,
     driver,
     gpu_settings,
+    containers,
     pins,
     access,
 )

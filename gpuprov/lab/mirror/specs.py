@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import Any
 
 from debian.deb822 import Deb822
@@ -116,10 +116,18 @@ def cuda_repository(system: System, arch: str, catalog: Catalog) -> list[Package
 def toolkit_repository(manager: str, arch: str) -> list[PackageSpec]:
     """What NVIDIA's container-toolkit repository holds, one for all systems of a package manager."""
     return [
-        spec
+        replace(spec, files=contents(spec.name))
         for version in releases()["container_toolkit"]
         for spec in read_set("container-toolkit", manager, arch, toolkit=version)
     ]
+
+
+@cache
+def contents(package: str) -> dict[str, bytes]:
+    """Files that a stub brings because nodes run them: path -> content, from `contents/PACKAGE/`."""
+    with as_file(DATA) as folder:
+        root = folder / "contents" / package
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def _drivers(system: System) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from testinfra.host import Host
 from gpuprov.verify.modules.access import Firewall, Sshd
 from gpuprov.verify.modules.apt import Apt
 from gpuprov.verify.modules.base import Observed
+from gpuprov.verify.modules.containers import Containers
 from gpuprov.verify.modules.gpu import Gpu
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         gpu: Gpu
         nvidia_driver: NvidiaDriver
         apt: Apt
+        containers: Containers
         sshd: Sshd
         firewall: Firewall
 
@@ -29,6 +31,7 @@ MODULES: dict[str, type[Observed]] = {
     "gpu": Gpu,
     "nvidia_driver": NvidiaDriver,
     "apt": Apt,
+    "containers": Containers,
     "sshd": Sshd,
     "firewall": Firewall,
 }

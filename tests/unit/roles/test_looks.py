@@ -22,6 +22,7 @@ def script(role: str) -> ModuleType:
 
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
+docker = script("docker")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
@@ -223,3 +224,62 @@ def test_ubuntus_daemon_is_seen_as_one_that_cannot_be_enabled(
         "command": "/usr/bin/nvidia-persistenced --no-persistence-mode",
         "installs": False,
     }
+
+
+SITES_OWN = {"log-driver": "local", "exec-opts": ["a=b"], "runtimes": {"crun": {"path": "/usr/bin/crun"}}}
+RUNTIME = {"nvidia": {"path": "nvidia-container-runtime"}}
+BOTH_RUNTIMES = {"crun": {"path": "/usr/bin/crun"}, **RUNTIME}
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted", "ours", "merged"),
+    [
+        ({}, {"default-shm-size": "1g"}, {}, {"default-shm-size": "1g"}),
+        (SITES_OWN, {}, {}, SITES_OWN),
+        (
+            SITES_OWN,
+            {"runtimes": RUNTIME, "exec-opts": ["native.cgroupdriver=systemd"]},
+            {},
+            {
+                "log-driver": "local",
+                "exec-opts": ["a=b", "native.cgroupdriver=systemd"],
+                "runtimes": BOTH_RUNTIMES,
+            },
+        ),
+        (
+            {"exec-opts": ["native.cgroupdriver=cgroupfs", "a=b"]},
+            {"exec-opts": ["native.cgroupdriver=systemd"]},
+            {},
+            {"exec-opts": ["a=b", "native.cgroupdriver=systemd"]},
+        ),
+        (
+            {**SITES_OWN, "runtimes": BOTH_RUNTIMES, "default-shm-size": "1g"},
+            {},
+            {"runtimes": RUNTIME, "default-shm-size": "1g"},
+            SITES_OWN,
+        ),
+        ({"runtimes": RUNTIME, "exec-opts": ["x=y"]}, {}, {"runtimes": RUNTIME, "exec-opts": ["x=y"]}, {}),
+        ({"default-shm-size": "4g"}, {}, {"default-shm-size": "1g"}, {"default-shm-size": "4g"}),
+        ({"runtimes": "nonsense"}, {"runtimes": RUNTIME}, {}, {"runtimes": RUNTIME}),
+    ],
+    ids=["new", "untouched", "beside", "replaced", "gone", "gone-whole", "changed-by-the-site", "other-kind"],
+)
+def test_daemon_configuration_is_merged(document: Any, wanted: Any, ours: Any, merged: Any) -> None:
+    assert docker.merge(document, wanted, ours) == merged
+    assert docker.merge(merged, wanted, wanted) == merged
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        (None, None),
+        (" \n", None),
+        ("{}", None),
+        ('{\n "a": 1,\n}', "line 3, column 1: "),
+        ("[]", "line 1, column 1: not an object"),
+    ],
+)
+def test_broken_daemon_configuration_is_told_with_its_place(text: str | None, broken: str | None) -> None:
+    document, said = docker.read(text)
+    assert document == {}
+    assert said is None if broken is None else said.startswith(broken)

@@ -1,0 +1,51 @@
+"""Readings of Docker, its configuration and the container toolkit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.expectations import Expectation
+from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, FORERUNNERS
+from gpuprov.facts import Facts
+from gpuprov.observations.registry import observes
+from gpuprov.observations.units import enabled
+
+
+@observes("container_toolkit.packages")
+def _toolkit_packages(facts: Facts, expectation: Expectation) -> Any:
+    return {name: facts.packages.version(name) for name in expectation.expected}
+
+
+@observes("container_toolkit.forerunners")
+def _forerunners(facts: Facts, expectation: Expectation) -> Any:
+    return [name for name in FORERUNNERS if facts.packages.version(name)]
+
+
+@observes("container_toolkit.cdi")
+def _cdi(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, CDI_UNIT)
+
+
+@observes("docker.packages")
+def _docker_packages(facts: Facts, expectation: Expectation) -> Any:
+    return {name: facts.packages.version(name) for name in expectation.expected}
+
+
+@observes("docker.unit")
+def _unit(facts: Facts, expectation: Expectation) -> Any:
+    state, unit = enabled(facts, DOCKER_UNIT), facts.units.get(DOCKER_UNIT)
+    return f"enabled, but {unit.active_state}" if state == "enabled" and unit and not unit.active else state
+
+
+@observes("docker.config")
+def _config(facts: Facts, expectation: Expectation) -> Any:
+    return within(facts.daemon_json or {}, expectation.expected)
+
+
+def within(document: Any, wanted: Any) -> Any:
+    """The parts of a document that `wanted` speaks of: a site's own keys and items are its own."""
+    if isinstance(document, dict) and isinstance(wanted, dict):
+        return {key: within(document[key], value) for key, value in wanted.items() if key in document}
+    if isinstance(document, list) and isinstance(wanted, list):
+        return [item for item in wanted if item in document]
+    return document

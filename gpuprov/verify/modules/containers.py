@@ -1,0 +1,84 @@
+"""`host.containers`: Docker's daemon, and a container that is run to look around inside.
+
+testinfra's own `host.docker` knows one container by name; this is about what every container gets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gpuprov.verify.modules.base import Observed
+
+IMAGE = "gpuprov-verify"
+# A shell and what it is linked with make an image: no registry is asked, and nothing stays.
+TRIAL = (
+    f"trap 'docker image rm --force {IMAGE} >/dev/null' EXIT; cd / && "
+    "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
+    f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
+    "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
+)
+WITH_GPUS = "--gpus all"
+
+
+class Inside(NamedTuple):
+    """What a container sees: bytes, or "unlimited", and the GPUs' device nodes."""
+
+    shm: int
+    memlock: int | str
+    stack: int | str
+    gpus: list[str]
+
+
+class Containers(Observed):
+    """Test Docker.
+
+    >>> host.containers.info["CgroupDriver"]
+    'systemd'
+    >>> host.containers.inside(gpus=True).gpus
+    ['/dev/nvidia0', '/dev/nvidia1']
+    """
+
+    @cached_property
+    def daemon_config(self) -> dict[str, Any]:
+        """daemon.json; empty where there is none.
+
+        Raises:
+            json.JSONDecodeError: it is no JSON.
+        """
+        text = self.run("cat /etc/docker/daemon.json").stdout
+        return dict(json.loads(text)) if text.strip() else {}
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """What the running daemon says of itself.
+
+        Raises:
+            NodeFailed: it does not answer.
+        """
+        return dict(json.loads(self.ask("docker info --format '{{json .}}'")))
+
+    def inside(self, *, gpus: bool) -> Inside:
+        """What a container sees that asks for nothing, or for all GPUs.
+
+        Raises:
+            NodeFailed: it does not start.
+        """
+        return parse_inside(self.ask(TRIAL % (WITH_GPUS if gpus else "")))
+
+    def __repr__(self) -> str:
+        return "<containers>"
+
+
+def parse_inside(text: str) -> Inside:
+    """What the container's shell and df print; sizes there are in KiB."""
+    said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
+    size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)
+    found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
+    return Inside(int(size[1]) * 1024 if size else 0, _bytes(said["memlock"]), _bytes(said["stack"]), found)
+
+
+def _bytes(limit: str) -> int | str:
+    return int(limit) * 1024 if limit.isdecimal() else limit

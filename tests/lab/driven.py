@@ -1,0 +1,116 @@
+"""Nodes whose driver is there without its packages: for tests of everything that is not the driver."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from gpuprov.drift import NodeDrift
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.simulator import stub_module
+from gpuprov.lock import Component, Connection, Lock, LockedGroup, Setting, read_lock
+from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.survey import survey
+from gpuprov.verify import run as verify
+
+RECORDED = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
+VERSION = "535.309.01"
+MODULES = ("", "-uvm")
+
+
+def drive(node: Node) -> None:
+    """Put stub modules and stand-ins for the driver's programs on a node and boot it."""
+    folder = f"/lib/modules/{node.kernel}/updates/dkms"
+    for part in MODULES:
+        stub = stub_module(VERSION, kernel=node.kernel, name=f"nvidia{part.replace('-', '_')}")
+        node.run(
+            f"mkdir -p {folder} && base64 -d >{folder}/nvidia-current{part}.ko",
+            input=b64encode(stub).decode(),
+        )
+    node.run("printf 'blacklist nouveau\\n' >/etc/modprobe.d/nouveau.conf")
+    node.run("touch /usr/bin/nvidia-smi.distrib && /usr/lib/gpuprov-sim/arrange")
+    node.reboot()
+    node.run("systemctl is-system-running --wait", check=False)
+
+
+class Driven:
+    """A driven node with a lock, and what gpuprov does with it."""
+
+    def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.group = locked_group(lab, node)
+        self._runs = 0
+
+    def state(self, settings: dict[str, Any] | None = None, **components: Component | None) -> None:
+        """Write settings and components into the lock, as `gpuprov lock` would."""
+        changed = {
+            name: Setting(value=value, reason="test", source="test")
+            for name, value in (settings or {}).items()
+        }
+        self.group = self.group.model_copy(
+            update={
+                "settings": {**self.group.settings, **changed},
+                "components": self.group.components.model_copy(update=components),
+            }
+        )
+
+    @property
+    def lock(self) -> Lock:
+        """The lock as it is now."""
+        return Lock(inputs="0" * 64, groups={"test": self.group})
+
+    def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
+        """Run roles; the outcome, and the names of the tasks that changed."""
+        self._runs += 1
+        run = self.folder / str(self._runs)
+        run.mkdir()
+        events: list[dict[str, Any]] = []
+        nodes = {self.node.name: {"gpuprov_roles": list(roles), **variables}}
+        options = Options(check=check)
+        outcomes = run_playbook("site", self.lock, nodes, run, options=options, listen=events.append)
+        changed = [event["task"] for event in events if event.get("status") == "changed"]
+        return outcomes[self.node.name], changed
+
+    def drift(self, area: str) -> set[str]:
+        """Checks of an area (`docker.`) that the probe finds to differ."""
+        [found] = survey(self.lock, [self.node.name])
+        assert isinstance(found, NodeDrift)
+        assert found.reason is None, found.reason
+        return {each.check for each in found.drift if each.check.startswith(area)}
+
+    def failed(self, area: str) -> dict[str, Any]:
+        """Checks of an area that fail under verify's own eyes, with what was seen; one at least was run."""
+        [seen] = verify(self.lock, [self.node.name]).nodes
+        checks = {check.check: check for check in seen.checks if check.check.startswith(area)}
+        assert checks, seen.message
+        return {name: check.actual for name, check in checks.items() if check.status == "failed"}
+
+    def says(self, command: str) -> str:
+        """What a command prints, whatever its exit status."""
+        done = self.node.run(command, check=False)
+        return (done.stdout + done.stderr).strip()
+
+    def candidate(self, *packages: str) -> dict[str, str]:
+        """The versions of packages that apt would install."""
+        lines = self.says(f"apt-cache policy {' '.join(packages)}").splitlines()
+        found = [line.split()[1] for line in lines if line.startswith("  Candidate:")]
+        return dict(zip(packages, found, strict=True))
+
+
+def locked_group(lab: Lab, node: Node) -> LockedGroup:
+    """A group of this node alone, with a driver and GPUs and nothing else."""
+    [group] = read_lock(RECORDED).groups.values()
+    connection = Connection(identity_file=str(lab.identity_file), known_hosts=str(lab.known_hosts))
+    return group.model_copy(
+        update={"hosts": {node.name: node.address}, "connection": connection, "settings": {}}
+    )
+
+
+def component(packages: dict[str, str]) -> Component:
+    """A locked component of just these packages."""
+    version = next(iter(packages.values()))
+    return Component(
+        version=version, repository="test", packages=packages, closure=packages, hold_patterns=[],
+        reason="test", source="test",
+    )  # fmt: skip

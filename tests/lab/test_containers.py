@@ -1,0 +1,178 @@
+"""Docker and the container toolkit on a real node: Debian's dockerd, the mirror's toolkit, real containers.
+
+The tests build on each other: one node goes from fresh to containers with GPUs, broken, mended and changed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from driven import Driven, component, drive
+
+from gpuprov.catalog import load
+from gpuprov.lab import Lab
+from gpuprov.lab.mirror.nvidia import build
+from gpuprov.lab.variants import with_control_groups
+from gpuprov.lock import Component
+
+ROLES = ("container_toolkit", "docker")
+TOOLKIT = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+)
+NEW, OLD = "1.19.0-1", "1.18.2-1"
+# This machine may forbid root to raise hard limits, so nodes take a smaller one in place of "unlimited".
+DEFAULTS = {"shm_size": "1g", "memlock": 4194304, "stack": 67108864, "cgroup_driver": "cgroupfs"}
+SITES_OWN = {"log-driver": "local", "runtimes": {"crun": {"path": "/usr/bin/crun"}}, "exec-opts": ["a=b"]}
+CONFIG = "/etc/docker/daemon.json"
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    folder = tmp_path_factory.mktemp("containers")
+    mirror = build(folder / "mirror", load([]), [])
+    [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
+    shutil.copytree(mirror.root, node.root / "srv/mirror")
+    line = (
+        "deb [signed-by=/srv/mirror/keys/mirror.gpg] file:/srv/mirror/libnvidia-container/stable/deb/amd64 /"
+    )
+    node.run("cat >/etc/apt/sources.list.d/toolkit.list", input=line + "\n")
+    drive(node)
+    node.run("apt-get -q update")
+    driven = Driven(module_lab, node, folder)
+    driven.state({"containers": DEFAULTS}, **locked(driven, NEW))
+    return driven
+
+
+def locked(driven: Driven, toolkit: str) -> dict[str, Component]:
+    docker = driven.candidate("docker.io", "containerd", "runc")
+    return {"docker": component(docker), "container_toolkit": component(dict.fromkeys(TOOLKIT, toolkit))}
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+    before = driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort")
+    outcome, changed = driven.apply(*ROLES, check=True)
+    assert outcome.ok, outcome.failed
+    assert "Merge what is asked for into the configuration" in changed
+    assert "Say what would be installed, as --check cannot try" in changed
+    assert driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort") == before
+    assert driven.drift("docker.") == {"docker.packages", "docker.unit", "docker.config"}
+
+
+def test_fresh_node_gets_docker_whose_containers_see_every_gpu(driven: Driven) -> None:
+    driven.node.run(f"mkdir -p /etc/docker && cat >{CONFIG}", input=json.dumps(SITES_OWN))
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    config = json.loads(driven.says(f"cat {CONFIG}"))
+    assert config["log-driver"] == "local"
+    assert config["exec-opts"] == ["a=b", "native.cgroupdriver=cgroupfs"]
+    assert config["runtimes"] == {
+        "crun": {"path": "/usr/bin/crun"},
+        "nvidia": {"path": "nvidia-container-runtime"},
+    }
+    assert driven.drift("docker.") | driven.drift("container_toolkit.") == set()
+    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+    assert driven.says("docker images -q; docker ps -aq") == ""
+
+
+def test_second_run_changes_nothing(driven: Driven) -> None:
+    assert driven.apply(*ROLES)[1] == []
+    assert driven.apply(*ROLES, check=True)[1] == []
+
+
+def test_numbered_gpus_are_given_as_people_ask_for_them(driven: Driven) -> None:
+    driven.node.run("tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked")
+    seen = driven.says("docker run --rm --gpus '\"device=0,2\"' asked /bin/sh -c 'echo /dev/nvidia[0-9]*'")
+    assert seen == "/dev/nvidia0 /dev/nvidia2"
+    assert "unknown device" in driven.says("docker run --rm --gpus device=7 asked /bin/sh -c :")
+
+
+FAULTS = {
+    "docker.config": f"sed -i s/1g/64m/ {CONFIG} && systemctl restart docker",
+    "docker.unit": "systemctl disable --now docker.socket docker.service",
+    "docker.packages": "dpkg --remove --force-depends runc",
+    "container_toolkit.packages": "dpkg --remove --force-depends nvidia-container-toolkit",
+    "container_toolkit.forerunners": "dpkg -i /root/nvidia-docker2.deb",
+}
+FORERUNNER = """\
+mkdir -p /root/old/DEBIAN; cd /root; cat >old/DEBIAN/control <<'END'; dpkg-deb --build old nvidia-docker2.deb
+Package: nvidia-docker2
+Version: 2.14.0-1
+Architecture: all
+Maintainer: nobody <nobody@localhost>
+Description: what the toolkit replaced
+END
+"""
+
+
+@pytest.mark.parametrize("check", FAULTS)
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, check: str) -> None:
+    driven.node.run(FORERUNNER)
+    driven.node.run(FAULTS[check])
+    assert check in driven.drift("docker.") | driven.drift("container_toolkit.")
+    assert check in driven.failed("docker.") | driven.failed("container_toolkit.")
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+    assert driven.apply(*ROLES)[1] == []
+
+
+def test_configuration_that_is_no_json_is_refused_with_its_place(driven: Driven) -> None:
+    kept = driven.says(f"cat {CONFIG}")
+    driven.node.run(f"cat >{CONFIG}", input='{\n  "log-driver": "local",\n}\n')
+    outcome, changed = driven.apply("docker")
+    [failed] = outcome.failed
+    assert "is not JSON, line 3, column 1: " in failed["msg"]
+    assert changed == []
+    assert driven.says(f"cat {CONFIG}") == '{\n  "log-driver": "local",\n}'
+    driven.node.run(f"cat >{CONFIG}", input=kept + "\n")
+
+
+def test_configuration_that_the_daemon_refuses_is_taken_back(driven: Driven) -> None:
+    before = driven.says(f"cat {CONFIG}")
+    outcome, _ = driven.apply("docker", docker_config={"bip": "nonsense"})
+    [failed] = outcome.failed
+    assert "its former configuration is in place" in failed["msg"]
+    assert driven.says(f"cat {CONFIG}") == before
+    assert driven.says("systemctl is-active docker") == "active"
+    assert driven.apply("docker")[1] == []
+
+
+def test_docker_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> None:
+    driven.node.run("docker run --detach --name trainer --gpus all asked /bin/sh -c 'while :; do :; done'")
+    driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
+    outcome, changed = driven.apply("docker")
+    [failed] = outcome.failed
+    assert "would end trainer on the GPUs" in failed["msg"]
+    assert changed == []
+    assert driven.says("docker inspect --format '{{.State.Status}}' trainer") == "running"
+    outcome, _ = driven.apply("docker", docker_disturb=True)
+    assert outcome.ok, outcome.failed
+    driven.node.run("docker rm --force trainer; docker image rm --force asked")
+    assert driven.failed("docker.") == {}
+
+
+def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: Driven) -> None:
+    driven.state(**locked(driven, OLD))
+    assert driven.drift("container_toolkit.") == {"container_toolkit.packages"}
+    outcome, _ = driven.apply(*ROLES)
+    assert "downgrade" in outcome.failed[0]["msg"].lower()
+    outcome, changed = driven.apply(*ROLES, container_toolkit_allow_downgrade=True)
+    assert outcome.ok, outcome.failed
+    assert "Install the toolkit in place of its forerunners, in one transaction" in changed
+    assert "Run the daemon, now and at every boot" in changed
+    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+
+
+def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven: Driven) -> None:
+    driven.state({"containers": {}})
+    assert driven.apply("docker")[0].ok
+    assert json.loads(driven.says(f"cat {CONFIG}")) == {
+        **SITES_OWN,
+        "runtimes": {**SITES_OWN["runtimes"], "nvidia": {"path": "nvidia-container-runtime"}},
+    }
+    assert driven.apply("docker")[1] == []

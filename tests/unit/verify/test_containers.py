@@ -1,0 +1,97 @@
+"""What containers see, and what a lock says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodes_on_paper import locked_group
+
+from gpuprov.expectations import expectations
+from gpuprov.lock import Component, LockedGroup, Setting
+from gpuprov.observations.containers import within
+from gpuprov.verify.modules.containers import Inside, parse_inside
+from gpuprov.verify.wanted import wanted
+
+SAID = """\
+memlock unlimited
+stack 65536
+gpus /dev/nvidia0 /dev/nvidia1
+Filesystem     1K-blocks  Used Available Use% Mounted on
+shm              1048576     0   1048576   0% /dev/shm
+"""
+STATED = {
+    "shm_size": "1g",
+    "memlock": "unlimited",
+    "stack": 67108864,
+    "cgroup_driver": "systemd",
+    "cdi": True,
+}
+
+
+def group(settings: dict[str, Any], *components: str) -> LockedGroup:
+    base = locked_group("node")
+    each = Component(
+        version="1", repository="r", packages={}, closure={"p": "1"}, hold_patterns=[], reason="", source=""
+    )
+    return base.model_copy(
+        update={
+            "settings": {"containers": Setting(value=settings, reason="", source="")},
+            "components": base.components.model_copy(update=dict.fromkeys(components, each)),
+        }
+    )
+
+
+def test_limits_inside_a_container_are_bytes() -> None:
+    assert parse_inside(SAID) == Inside(2**30, "unlimited", 2**26, ["/dev/nvidia0", "/dev/nvidia1"])
+
+
+def test_container_without_gpus_has_none() -> None:
+    assert parse_inside(SAID.replace("/dev/nvidia0 /dev/nvidia1", "/dev/nvidia[0-9]*")).gpus == []
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted", "seen"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, {"a": 1}),
+        ({"a": {"x": 1, "y": 2}}, {"a": {"x": 1}}, {"a": {"x": 1}}),
+        ({"a": ["own", "ours"]}, {"a": ["ours"]}, {"a": ["ours"]}),
+        ({"a": ["own"]}, {"a": ["ours"]}, {"a": []}),
+        ({}, {"a": 1}, {}),
+        ({"a": "text"}, {"a": {"x": 1}}, {"a": "text"}),
+    ],
+)
+def test_only_what_is_wanted_of_a_configuration_is_compared(document: Any, wanted: Any, seen: Any) -> None:
+    assert within(document, wanted) == seen
+
+
+def test_the_lock_in_dockerds_own_words() -> None:
+    found = wanted(group(STATED, "docker", "container_toolkit"))
+    assert found["docker.config"].expected == {
+        "default-shm-size": "1g",
+        "default-ulimits": {
+            "memlock": {"Name": "memlock", "Hard": -1, "Soft": -1},
+            "stack": {"Name": "stack", "Hard": 67108864, "Soft": 67108864},
+        },
+        "exec-opts": ["native.cgroupdriver=systemd"],
+        "features": {"cdi": True},
+        "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}},
+    }
+    assert found["docker.daemon"].expected == {
+        "cgroup driver": "systemd",
+        "runtimes": ["nvidia"],
+        "cdi": True,
+    }
+    assert found["docker.limits"].expected == {"shm_size": 2**30, "memlock": "unlimited", "stack": 2**26}
+    assert found["docker.gpus"].expected == 4
+    assert found["container_toolkit.cdi"].expected == "enabled"
+
+
+def test_what_the_lock_does_not_have_is_not_expected() -> None:
+    def checks(group: LockedGroup) -> set[str]:
+        areas = ("docker.", "container_toolkit.")
+        return {each.check for each in expectations(group) if each.check.startswith(areas)}
+
+    assert checks(group({})) == set()
+    assert checks(group({}, "docker")) == {"docker.packages", "docker.unit"}
+    assert "docker.gpus" not in wanted(group(STATED, "docker"))
