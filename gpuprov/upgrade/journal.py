@@ -1,0 +1,95 @@
+"""The journal of a run: one JSON document a line, on the disk before the step that it announces is begun."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.upgrade.story import Entry, Event
+
+NAME = "journal.jsonl"
+
+
+class Journal(AbstractContextManager["Journal"]):
+    """Appends to the journal of a run; one process at a time may.
+
+    Half a line at the end, which a dying machine leaves, is cut off: what it announced was not begun.
+
+    Raises:
+        InvalidInput: the file is not a journal, or has been tampered with.
+        Refused: another process writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise Refused(
+                f"another gpuprov is at work on {path.parent.name}", do="wait for it to end"
+            ) from None
+        self._file.seek(0)
+        text = self._file.read()
+        self.entries = parse(text, str(path))
+        self._file.truncate(text.rfind(b"\n") + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, step: str, event: Event, nodes: Iterable[str | None] = (None,), data: Any = None) -> None:
+        """Append one entry for each node; on the disk when this returns."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        fresh = [
+            Entry(len(self.entries) + count, at, step, event, node, data)
+            for count, node in enumerate(nodes, start=1)
+        ]
+        self._file.write("".join(json.dumps(asdict(entry)) + "\n" for entry in fresh).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.entries += fresh
+
+
+def read(folder: Path) -> list[Entry]:
+    """The entries of a run that may still be going on.
+
+    Raises:
+        InvalidInput: the run has no journal, or one that is damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        raise InvalidInput(f"{folder.name} has no journal", do="`gpuprov history` lists the runs")
+    return parse(path.read_bytes(), str(path))
+
+
+def parse(text: bytes, name: str) -> list[Entry]:
+    """Entries out of a journal's bytes, without half a line at the end.
+
+    Raises:
+        InvalidInput: a whole line is not an entry, or entries are missing between others.
+    """
+    entries: list[Entry] = []
+    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
+        try:
+            entry = Entry(**json.loads(line))
+        except (ValueError, TypeError):
+            raise InvalidInput(f"{name}:{number}: not an entry of a journal") from None
+        if entry.number != number:
+            raise InvalidInput(f"{name}:{number}: entry {entry.number}", expected=f"entry {number}")
+        entries.append(entry)
+    return entries

@@ -1,0 +1,129 @@
+"""The journal as a state machine: whatever fails or dies, a node's story ends, and never in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.upgrade.journal import Journal, parse, read
+from gpuprov.upgrade.story import FORWARD, Entry, NodeStory, stories
+
+NODE = "n1"
+
+
+def drive(story: NodeStory, fails: set[str], deaths: list[int]) -> tuple[NodeStory, list[str]]:
+    """Take every step; those in `fails` fail, and the controller dies at the given moments."""
+    taken: list[str] = []
+    entries: list[Entry] = []
+    moment = 0
+
+    def say(step: str, event: str) -> bool:
+        nonlocal moment
+        entries.append(
+            Entry(len(entries) + 1, "", step, event, NODE, "broken" if event == "failed" else None)
+        )
+        moment += 1
+        return moment not in deaths
+
+    while True:
+        now = stories(entries, [NODE], course=story.course, hold=story.hold)[NODE]
+        step = now.next_step
+        if step is None:
+            return now, taken
+        assert len(taken) < 100, "no end"
+        if not say(step, "begun"):
+            continue
+        taken.append(step)
+        say(step, "failed" if step in fails else "done")
+
+
+steps = st.sampled_from([*FORWARD, "restore", "mend", "confirm"])
+
+
+@given(
+    st.sampled_from(["forward", "back"]),
+    st.booleans(),
+    st.sets(steps),
+    st.lists(st.integers(1, 30), max_size=5),
+)
+def test_every_story_ends_somewhere_that_has_a_name(course, hold, fails, deaths) -> None:  # type: ignore[no-untyped-def]
+    story, taken = drive(NodeStory(course, hold), fails, deaths)
+    assert story.end is not None
+    if story.end == "new":
+        assert "verify" in taken
+    if story.end == "old" and story.touched and "restore" in taken:
+        assert "confirm" in taken
+    if story.end == "stuck":
+        assert fails & {"restore", "mend", "confirm"}
+
+
+@given(st.booleans(), st.sets(steps), st.lists(st.integers(1, 30), max_size=5))
+def test_a_death_changes_no_end(hold: bool, fails: set[str], deaths: list[int]) -> None:
+    assert (
+        drive(NodeStory("forward", hold), fails, deaths)[0].end
+        == drive(NodeStory("forward", hold), fails, [])[0].end
+    )
+
+
+@pytest.mark.parametrize(
+    ("fails", "hold", "taken", "end"),
+    [
+        ((), False, FORWARD, "new"),
+        (("record",), False, ("record",), "old"),
+        (("drain",), False, ("record", "snapshot", "drain", "resume"), "old"),
+        (
+            ("apply",),
+            False,
+            ("record", "snapshot", "drain", "apply", "restore", "mend", "confirm", "resume"),
+            "old",
+        ),
+        (("verify",), True, ("record", "snapshot", "drain", "apply", "reboot", "verify"), "held"),
+        (("resume",), False, FORWARD, "new"),
+        (
+            ("reboot", "mend"),
+            False,
+            ("record", "snapshot", "drain", "apply", "reboot", "restore", "mend"),
+            "stuck",
+        ),
+    ],
+)
+def test_stories(fails: tuple[str, ...], hold: bool, taken: tuple[str, ...], end: str) -> None:
+    story, steps_taken = drive(NodeStory("forward", hold), set(fails), [])
+    assert (tuple(steps_taken), story.end) == (taken, end)
+
+
+def test_the_way_back_alone() -> None:
+    story, taken = drive(NodeStory("back"), set(), [])
+    assert (taken, story.end) == (["drain", "restore", "mend", "confirm", "resume"], "old")
+
+
+def test_half_a_line_at_the_end_is_no_entry(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        journal.write("apply", "begun", ["n1", "n2"])
+        journal.write("apply", "done", ["n1"])
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        with Journal(path) as journal:
+            assert len(journal.entries) == whole[:cut].count(b"\n")
+            journal.write("apply", "failed", ["n2"], "why")
+        assert read(tmp_path)[-1].event == "failed"
+
+
+def test_entries_missing_in_the_middle_are_seen() -> None:
+    lines = [json.dumps({"number": number, "at": "", "step": "apply", "event": "begun"}) for number in (1, 3)]
+    with pytest.raises(InvalidInput, match="entry 3; expected entry 2"):
+        parse("".join(f"{line}\n" for line in lines).encode(), "journal")
+    with pytest.raises(InvalidInput, match="journal:1: not an entry"):
+        parse(b"[]\n", "journal")
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl"), pytest.raises(Refused, match="another gpuprov"):
+        Journal(tmp_path / "journal.jsonl")
