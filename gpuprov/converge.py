@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuprov.deadman import Guard
 from gpuprov.drift import NodeDrift
+from gpuprov.guarded import run_guarded
 from gpuprov.lock import Lock, Reboots
-from gpuprov.plan import NodePlan, plan_node
+from gpuprov.plan import GUARDED, NodePlan, plan_node
 from gpuprov.playbook import Listener, NodeOutcome, Options, run_playbook
+from gpuprov.settings import ROLE_OF_SETTING
 from gpuprov.survey import survey
 
 SETTLE_S = 60.0
@@ -25,6 +28,8 @@ class Consent:
     reboot: bool = False
     downgrade: bool = False
     force: bool = False
+    guard_s: int = 120
+    """Seconds until a node takes back a change of SSH or firewall that no new login has proved."""
 
 
 @dataclass
@@ -73,9 +78,12 @@ def converge(
     """
     result = Convergence()
     busy = {plan.name: plan for plan in plans if not plan.empty}
-    with_roles = {name: _host_variables(plan, consent) for name, plan in busy.items() if plan.roles}
-    if with_roles:
-        result.outcomes = run_playbook("site", lock, with_roles, run, options=options, listen=listen)
+    result.outcomes = _apply_roles(lock, busy, run, options, consent, listen)
+    for name, outcome in _apply_guarded(lock, busy, result, run, options, consent, listen, narrate).items():
+        before = result.outcomes.setdefault(name, NodeOutcome())
+        before.changed += outcome.changed
+        before.failed += outcome.failed
+        before.unreachable = before.unreachable or outcome.unreachable
     if options.check:
         return result
     result.drift = {node.name: node for node in _look(lock, _sound(busy, result), options)}
@@ -87,6 +95,47 @@ def converge(
         _reboot(lock, agreed, run, options, listen, result)
         result.drift |= {node.name: node for node in settled(lock, _sound(agreed, result), options)}
     return result
+
+
+def _apply_roles(
+    lock: Lock,
+    plans: dict[str, NodePlan],
+    run: Path,
+    options: Options,
+    consent: Consent,
+    listen: Listener,
+) -> dict[str, NodeOutcome]:
+    """Everything but what could shut us out."""
+    nodes = {}
+    for name, plan in plans.items():
+        roles = [role for role in plan.roles if role not in GUARDED]
+        if roles:
+            nodes[name] = _host_variables(roles, consent)
+    return run_playbook("site", lock, nodes, run, options=options, listen=listen) if nodes else {}
+
+
+def _apply_guarded(
+    lock: Lock,
+    plans: dict[str, NodePlan],
+    result: Convergence,
+    run: Path,
+    options: Options,
+    consent: Consent,
+    listen: Listener,
+    narrate: Callable[[str], None],
+) -> dict[str, NodeOutcome]:
+    """What could shut us out, on nodes where all else went well, as far as their group states it."""
+    groups = lock.hosts()
+    nodes = {}
+    for name in _sound(plans, result):
+        stated = {ROLE_OF_SETTING.get(setting) for setting in groups[name].settings}
+        roles = [role for role in plans[name].roles if role in GUARDED and role in stated]
+        if roles:
+            nodes[name] = _host_variables(roles, consent)
+    if not nodes:
+        return {}
+    guard = Guard(consent.guard_s, options.become_password)
+    return run_guarded(lock, nodes, run, options=options, guard=guard, listen=listen, narrate=narrate)
 
 
 def settled(lock: Lock, names: list[str], options: Options) -> list[NodeDrift]:
@@ -112,9 +161,9 @@ def _sound(names: Iterable[str], result: Convergence) -> list[str]:
     return [name for name in names if name not in result.failed]
 
 
-def _host_variables(plan: NodePlan, consent: Consent) -> dict[str, Any]:
+def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
     return {
-        "gpuprov_roles": list(plan.roles),
+        "gpuprov_roles": roles,
         "nvidia_driver_allow_downgrade": consent.downgrade,
         "preflight_force": consent.force,
     }

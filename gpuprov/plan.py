@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from gpuprov.drift import Difference, NodeDrift
+from gpuprov.errors import InvalidInput
 
-GUARDED = ("firewall", "ssh_hardening")
+GUARDED = ("ssh_hardening", "firewall")
 """Roles that can shut everybody out: applied only under the dead man's switch."""
 # In the order of playbooks/site.yml. Packages that moved are pinned anew, whatever moved them.
 ROLES = (
@@ -61,6 +62,20 @@ def plan_node(node: NodeDrift) -> NodePlan:
         tuple(each for each in node.drift if each not in beyond),
         beyond,
     )
+
+
+def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan]:
+    """The same plans with some roles only, and no reboot (`apply --role`).
+
+    Raises:
+        InvalidInput: there is no such role.
+    """
+    if unknown := set(roles) - set(ROLES):
+        names = ", ".join(sorted(unknown))
+        raise InvalidInput(f"there is no role {names}", expected="of " + ", ".join(ROLES))
+    wanted = {"preflight", *roles}
+    kept = [replace(plan, roles=tuple(r for r in plan.roles if r in wanted), reboot=False) for plan in plans]
+    return [plan if set(plan.roles) & set(roles) else replace(plan, roles=()) for plan in kept]
 
 
 def full_plan(names: Iterable[str]) -> list[NodePlan]:

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 @options.on_nodes
 @click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
 @click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
+@click.option("--role", "roles", multiple=True, help="of the plan only this role; may be repeated")
+@click.option(
+    "--guard",
+    "guard_s",
+    type=click.IntRange(20, 3600),
+    default=120,
+    show_default=True,
+    help="seconds until a node takes back a change of SSH or firewall that no new login has proved",
+)
 @click.option("--no-verify", is_flag=True, help="do not verify afterwards")
 @click.option("--allow-downgrade", is_flag=True, help="take packages back that are newer than the lock's")
 @click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
@@ -36,6 +45,8 @@ def command(
     output: str,
     reboot: bool,
     full: bool,
+    roles: tuple[str, ...],
+    guard_s: int,
     no_verify: bool,
     allow_downgrade: bool,
     force: bool,
@@ -52,8 +63,9 @@ def command(
     from gpuprov.playbook import Options
 
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
-    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force)
-    return _apply(chosen, how, consent, full=full, verify=not no_verify, yes=yes, output=output)
+    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
+    verify = not no_verify
+    return _apply(chosen, how, consent, full=full, roles=roles, verify=verify, yes=yes, output=output)
 
 
 def _apply(
@@ -62,6 +74,7 @@ def _apply(
     consent: Consent,
     *,
     full: bool,
+    roles: tuple[str, ...],
     verify: bool,
     yes: bool,
     output: str,
@@ -69,7 +82,7 @@ def _apply(
     from gpuprov.converge import Convergence, converge
     from gpuprov.drift import exit_code
     from gpuprov.history.record import of_apply, of_survey
-    from gpuprov.plan import full_plan, plan_node
+    from gpuprov.plan import full_plan, narrowed, plan_node
     from gpuprov.report.progress import Progress
     from gpuprov.report.recap import apply_document
     from gpuprov.report.words import drift_lines, plan_lines
@@ -81,6 +94,7 @@ def _apply(
     unanswered = [node for node in found if node.reason is not None]
     answered = [node for node in found if node.reason is None]
     plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
+    plans = narrowed(plans, roles) if roles else plans
     busy = [plan for plan in plans if not plan.empty]
     for line in [*plan_lines(plans), *drift_lines(unanswered)]:
         options.note(line)

@@ -38,4 +38,6 @@ ROLE_OF_SETTING = {
     "clocks": "gpu_settings",
     "containers": "docker",
     "kernel": "nvidia_driver",
+    "ssh": "ssh_hardening",
+    "firewall": "firewall",
 }
