@@ -10,8 +10,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab.simulator.machines import for_node, pci_devices
+from gpuprov.lab.simulator.machines import describe, for_node, pci_devices
 from gpuprov.lab.simulator.node.files import HOME
+from gpuprov.lab.simulator.server import write_server
 
 PROGRAMS = Path("usr/lib/gpuprov-sim")
 HOOK = """\
@@ -53,6 +54,7 @@ def install(root: Path, machine: str) -> None:
     (home / "machine.json").write_text(json.dumps(description, indent=1) + "\n")
     for device in pci_devices(machine):
         _write_pci_device(home / "pci" / device["address"], device)
+    write_server(root, describe(machine))
     targets = [*_kmod_paths(root), *DRIVER_PROGRAMS]
     (root / PROGRAMS / "targets").write_text("".join(f"{target}\n" for target in targets))
     for target in targets:
@@ -66,7 +68,7 @@ def install(root: Path, machine: str) -> None:
 
 
 def nspawn_arguments(root: Path, machine: str) -> list[str]:
-    """Arguments that make systemd-nspawn show the PCI devices and leave room for the driver's files.
+    """Arguments that make systemd-nspawn show the hardware and leave room for the driver's files.
 
     Args:
         root: the node's root tree, with the simulator installed.
