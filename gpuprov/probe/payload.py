@@ -24,6 +24,7 @@ from typing import Any
 from gpuprov.errors import NodeFailed
 
 MODULES = ("base", "system", "packages", "gpu", "hardware", "services", "main")
+PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""
 
@@ -96,22 +97,33 @@ def build(parameters: Parameters, *, become: bool = True, password: str | None =
         become: use sudo where the login is not root; without leave for it the probe runs as it is.
         password: sudo's, if it asks for one; sent on standard input only.
     """
+    return pack(PROBE, asdict(parameters), become=become, password=password)
+
+
+def pack(
+    modules: tuple[str, ...], question: Mapping[str, Any], *, become: bool = True, password: str | None = None
+) -> Payload:
+    """Any program for a node: the last module's `main` gets the question, with the answer's nonce in it.
+
+    Args:
+        modules: full names, each after those that it imports.
+        become, password: as `build`.
+    """
     nonce = secrets.token_hex(8)
     sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
     script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo)
     # One line of sh: csh cannot carry a newline inside quotes.
     command = "exec /bin/sh -c '" + script.strip().replace("; do\n", "; do").replace("\n", "; ") + "'"
-    chosen = json.dumps({**asdict(parameters), "nonce": nonce})
-    program = zlib.compress(f"{_program()}\nmain(json.loads({chosen!r}))\n".encode(), 9)
+    chosen = json.dumps({**question, "nonce": nonce})
+    program = zlib.compress(f"{_program(modules)}\nmain(json.loads({chosen!r}))\n".encode(), 9)
     secret = b"" if password is None else password.encode() + b"\n"
     return Payload(command, secret + base64.b64encode(program) + b"\n", nonce)
 
 
-@lru_cache(maxsize=1)
-def _program() -> str:
+@lru_cache(maxsize=8)
+def _program(modules: tuple[str, ...]) -> str:
     """All modules in one text that makes them importable under their names without a file."""
-    folder = files("gpuprov.probe.node")
-    sources = [(f"gpuprov.probe.node.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
+    sources = [(name, _source(name)) for name in modules]
     return (
         "import json, sys, types\n"
         f"for name, source in {sources!r}:\n"
@@ -119,6 +131,11 @@ def _program() -> str:
         "    exec(compile(source, name, 'exec'), module.__dict__)\n"
         "main = module.main"
     )
+
+
+def _source(module: str) -> str:
+    package, _, name = module.rpartition(".")
+    return (files(package) / f"{name}.py").read_text("utf-8")
 
 
 def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:

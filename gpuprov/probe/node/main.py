@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 def main(parameters: "Values") -> None:
     """Collect, answer, and leave at once: a thread that sleeps in the kernel is not waited for."""
-    nonce = parameters["nonce"]
-    answer = json.dumps(collect(parameters), ensure_ascii=True, sort_keys=True)
+    say(parameters["nonce"], collect(parameters))
+    os._exit(0)
+
+
+def say(nonce: str, document: "Values") -> None:
+    """Write a document so that it is found and proven whole between whatever else is printed."""
+    answer = json.dumps(document, ensure_ascii=True, sort_keys=True)
     body = base64.b64encode(zlib.compress(answer.encode("ascii"), 6))
     frame = f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
     sys.stdout.buffer.write(frame.encode("ascii") + body + b"\n")
     sys.stdout.buffer.flush()
-    os._exit(0)
 
 
 def collect(parameters: "Values") -> "Values":
