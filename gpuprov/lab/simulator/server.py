@@ -101,7 +101,7 @@ def _write_unit(root: Path, names: list[str]) -> None:
 
 def _cpuinfo(nodes: dict[str, str], threads: int) -> str:
     counts = [sum(_length(part) for part in cpus.split(",")) for cpus in nodes.values()]
-    blocks = []
+    blocks: list[str] = []
     for socket, count in enumerate(counts):
         for _ in range(count):
             blocks.append(
