@@ -72,6 +72,12 @@ def sysctls(parameters: "Values") -> "Any":
     return values
 
 
+@collector(seconds=5)
+def hugepages(parameters: "Values") -> "Any":
+    """The kernel's own words for transparent huge pages; null where it has none."""
+    return {"transparent": read_or_none("/sys/kernel/mm/transparent_hugepage/enabled", 4096)}
+
+
 @collector(seconds=10)
 def limits(parameters: "Values") -> "Any":
     """Lines of pam_limits' files in the order in which it reads them, and systemd's defaults."""
@@ -149,7 +155,7 @@ def state(parameters: "Values") -> "Any":
         "foreign_drivers": [path for path in leftovers if os.path.exists(path)],
         "free_mib": _free(("/", "/boot", "/usr", "/var")),
         "device_nodes": sorted(glob.glob("/dev/nvidia*")),
-        "package_manager_busy": _lock_holder(),
+        "package_manager_busy": lock_holder(),
     }
 
 
@@ -182,7 +188,7 @@ def _free(folders: "Iterable[str]") -> "dict[str, int]":
     return free
 
 
-def _lock_holder() -> "str | None":
+def lock_holder() -> "str | None":
     """Name of the process that holds a package manager's lock, from /proc/locks: no lock is touched."""
     inodes = set()
     for path in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock"):

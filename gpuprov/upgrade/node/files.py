@@ -1,0 +1,80 @@
+"""Managed files and units of a node, remembered with all that is needed to put them back."""
+
+import base64
+import glob
+import os
+import re
+
+from gpuprov.probe.node.base import Failed, run_anyway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Files = dict[str, dict[str, Any]]
+    Units = dict[str, str]
+
+READ_LIMIT = 1024 * 1024
+SWITCHED = {"enabled": "enable", "disabled": "disable"}
+"""`systemctl is-enabled` → what brings a unit there; `static` and the like are nobody's choice."""
+
+
+def files(patterns: "list[str]", excepted: str) -> "Files":
+    """Path → content (base64), mode and owner of every file that a pattern finds; links by their target."""
+    paths = {path for pattern in patterns for path in glob.glob(pattern)}
+    return {path: _file(path) for path in sorted(paths) if not re.search(excepted, path)}
+
+
+def _file(path: str) -> "dict[str, Any]":
+    if os.path.islink(path):
+        return {"link": os.readlink(path)}
+    about = os.stat(path)
+    if about.st_size > READ_LIMIT:
+        raise Failed(f"{path} is larger than a managed file can be")
+    with open(path, "rb") as file:
+        content = base64.b64encode(file.read()).decode()
+    return {"content": content, "mode": about.st_mode & 0o7777, "owner": [about.st_uid, about.st_gid]}
+
+
+def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str]":
+    """Make managed files what they were: content, mode, owner, existence. Returns the paths that changed."""
+    now = files(patterns, excepted)
+    changed = sorted(path for path in set(now) | set(wanted) if now.get(path) != wanted.get(path))
+    for path in changed:
+        if path not in wanted:
+            os.unlink(path)
+            continue
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _write(path, wanted[path])
+    return changed
+
+
+def _write(path: str, wanted: "dict[str, Any]") -> None:
+    fresh = path + ".gpuprov-new"
+    if os.path.lexists(fresh):
+        os.unlink(fresh)
+    if "link" in wanted:
+        os.symlink(wanted["link"], fresh)
+    else:
+        with open(fresh, "wb") as file:
+            file.write(base64.b64decode(wanted["content"]))
+        os.chown(fresh, *wanted["owner"])
+        os.chmod(fresh, wanted["mode"])
+    os.rename(fresh, path)
+
+
+def units(names: "list[str]") -> "Units":
+    """Unit → what `systemctl is-enabled` says of it."""
+    return {name: run_anyway("systemctl", "is-enabled", name)[1].strip() for name in names}
+
+
+def switch_back(wanted: "Units") -> "list[str]":
+    """Enable and disable units as they were; whether they run is the next boot's business."""
+    run_anyway("systemctl", "daemon-reload", seconds=60)
+    now = units(sorted(wanted))
+    changed = [name for name in sorted(wanted) if wanted[name] in SWITCHED and now[name] != wanted[name]]
+    for name in changed:
+        code, _, err = run_anyway("systemctl", SWITCHED[wanted[name]], name, seconds=60)
+        if code != 0:
+            raise Failed(f"systemctl {SWITCHED[wanted[name]]} {name}: {err.strip()[-200:]}")
+    return changed

@@ -1,0 +1,29 @@
+"""What the gate asks of a node beyond its facts, in the same visit: the lease, and packages to be had."""
+
+import os
+
+from gpuprov.probe.node.base import collector, find_program, names_in, run
+from gpuprov.upgrade.node import lease, packages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+
+@collector(seconds=30)
+def gate(parameters: "Values") -> "Any":
+    """`offered`: rows of name, version; `kept`: package files on the node; `lease`: who holds the node."""
+    names = parameters["gate_packages"]
+    offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""
+    rows = {tuple(part.strip() for part in line.split("|")[:2]) for line in offered.splitlines()}
+    kept = [name for folder in (packages.POOL, packages.ARCHIVES) for name in names_in(folder)]
+    return {
+        "offered": sorted(rows),
+        "kept": sorted(name for name in kept if name.endswith(".deb")),
+        "lease": lease.current(),
+        "architecture": run("dpkg", "--print-architecture").strip()
+        if find_program("dpkg")
+        else os.uname().machine,
+    }

@@ -1,0 +1,29 @@
+"""One act on a node, asked by name; the answer is its result, or the reason why there is none."""
+
+from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.main import say
+from gpuprov.upgrade.node import lastgood, lease, packages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ACTS = {
+    "take": lease.take,
+    "release": lease.release,
+    "fetch": packages.fetch,
+    "record": lastgood.record,
+    "seal": lastgood.seal,
+    "restore": lastgood.restore,
+}  # type: dict[str, Callable[..., Any]]
+
+
+def main(question: "dict[str, Any]") -> None:
+    """Do `act` with `arguments`."""
+    try:
+        answer = {"result": ACTS[question["act"]](*question["arguments"])}  # type: dict[str, Any]
+    except Failed as failed:
+        answer = {"error": str(failed)}
+    except OSError as error:
+        answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
+    say(question["nonce"], answer)

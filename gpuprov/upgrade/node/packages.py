@@ -1,0 +1,179 @@
+"""Packages of a node: what is installed, what is downloaded ahead, and the files that lead back."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+
+from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Installed = dict[str, list[str]]
+
+HOME = "/var/lib/gpuprov/lastgood"
+POOL = HOME + "/packages"
+"""Files of the packages that were replaced, for the way back."""
+ARCHIVES = "/var/cache/apt/archives"
+EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
+APT = (
+    *("apt-get", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"),
+    *("--allow-change-held-packages", "--option=DPkg::Lock::Timeout=300", "--option=Acquire::Retries=2"),
+    *("--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
+)
+APT_S = 1800.0
+"""DKMS may build a module for several kernels, on slow machines."""
+ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
+
+
+def installed() -> "Installed":
+    """Package as apt names it → version and architecture, of all that are installed or half so."""
+    text = run(
+        "dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${Architecture}\t${db:Status-Status}\n"
+    )
+    rows = [line.split("\t") for line in text.splitlines()]
+    return {row[0]: row[1:3] for row in rows if row[3] not in ("config-files", "not-installed")}
+
+
+def file_name(package: str, version: str, architecture: str) -> str:
+    """As apt names a package's file."""
+    return "{}_{}_{}.deb".format(package.split(":")[0], version.replace(":", "%3a"), architecture)
+
+
+def apt(*words: str) -> str:
+    """Run apt-get; what it says of an error is the error."""
+    code, out, err = run_anyway(*APT, *words, seconds=APT_S)
+    if code != 0:
+        said = [
+            line
+            for line in (err + "\n" + out).splitlines()
+            if re.match(r"E: |Err:|dpkg: error|.* error ", line)
+        ]
+        raise Failed("apt-get: " + ("; ".join(said)[:600] or f"exited with {code}"))
+    return out
+
+
+def fetch(run_id: str, wanted: "dict[str, str]", sources: "str | None") -> "dict[str, Any]":
+    """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
+
+    Args:
+        wanted: package → exact version.
+        sources: repositories that the node does not know yet, as apt writes them.
+    """
+    os.makedirs(POOL, mode=0o700, exist_ok=True)
+    try:
+        if sources:
+            with open(EXTRA_SOURCES, "w") as file:
+                file.write(sources)
+        apt("update", "--option=APT::Update::Error-Mode=any")
+        targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
+        changes = _simulated(targets)
+        kept = keep({name: change[0] for name, change in changes.items() if change[0]})
+        apt("install", "--download-only", *targets)
+    finally:
+        if sources:
+            os.unlink(EXTRA_SOURCES)
+    write(os.path.join(HOME, run_id + ".kept.json"), kept)
+    removed = sorted(name for name, (_, now) in changes.items() if now is None)
+    return {"moves": len(changes), "kept": len(kept), "removed": removed}
+
+
+def _simulated(targets: "list[str]") -> "dict[str, tuple[str | None, str | None]]":
+    """Package → version before and after, of everything that a transaction would change.
+
+    Lines as `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
+    """
+    said = apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets)
+    found = re.findall(r"(?m)^(Inst|Remv) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", said)
+    return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
+
+
+def keep(versions: "dict[str, str]") -> "dict[str, str]":
+    """Have the files of installed packages in the pool; file → SHA-256."""
+    there = installed()
+    names = {name: name if name in there else _qualified(name, there) for name in versions}
+    files = {name: file_name(name, versions[name], there[names[name]][1]) for name in versions}
+    known = _published(sorted(versions))
+    kept, missing = {}, []
+    for name, file in sorted(files.items()):
+        wanted = known.get((name.split(":")[0], versions[name]))
+        sum_ = _from_pool(file, wanted)
+        if sum_ is None:
+            missing.append(f"{name}={versions[name]}")
+        else:
+            kept[file] = sum_
+    if missing:
+        _download(missing)
+        kept.update({file: digest(os.path.join(POOL, file)) for file in files.values() if file not in kept})
+    return kept
+
+
+def _qualified(name: str, there: "Installed") -> str:
+    """The name with the architecture that dpkg gives packages which exist for several."""
+    found = [each for each in there if each.split(":")[0] == name.split(":")[0]]
+    if not found:
+        raise Failed(f"{name} is not installed")
+    return found[0]
+
+
+def _from_pool(file: str, wanted: "str | None") -> "str | None":
+    """The sum of a file that is here already, in our pool or apt's, and is what the repository says it is."""
+    for folder in (POOL, ARCHIVES):
+        path = os.path.join(folder, file)
+        if not os.path.isfile(path):
+            continue
+        sum_ = digest(path)
+        whole = sum_ == wanted if wanted else run_anyway("dpkg-deb", "--contents", path, seconds=120)[0] == 0
+        if whole:
+            if folder != POOL:
+                shutil.copyfile(path, os.path.join(POOL, file + ".new"))
+                os.rename(os.path.join(POOL, file + ".new"), os.path.join(POOL, file))
+            return sum_
+    return None
+
+
+def _download(targets: "list[str]") -> None:
+    """Bring package files into the pool; apt checks their sums."""
+    with tempfile.TemporaryDirectory(dir=HOME) as folder:
+        inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
+        code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
+        if code != 0:
+            said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
+            raise Failed("no way back: {} cannot be fetched ({})".format(", ".join(targets), said[:300]))
+        for name in names_in(folder):
+            os.rename(os.path.join(folder, name), os.path.join(POOL, name))
+
+
+def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
+    """Package and version → SHA-256 as the repositories' indexes say it."""
+    if not names:
+        return {}
+    _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)
+    found = {}
+    for stanza in text.split("\n\n"):
+        fields = dict(re.findall(r"(?m)^(Package|Version|SHA256): (\S+)$", stanza))
+        if len(fields) == 3:
+            found[fields["Package"], fields["Version"]] = fields["SHA256"]
+    return found
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file."""
+    sum_ = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            sum_.update(chunk)
+    return sum_.hexdigest()
+
+
+def write(path: str, document: "Any") -> None:
+    """Write JSON, whole and on the disk, or not at all."""
+    with open(path + ".new", "w") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
