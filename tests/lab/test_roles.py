@@ -5,7 +5,6 @@ The tests build on each other: one node goes from fresh to provisioned, broken, 
 
 from __future__ import annotations
 
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,13 @@ import pytest
 import yaml
 
 from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import stub_module
 from gpuprov.lock import Lock, Setting
 from gpuprov.locking import build_lock
 from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from tests.lab.compiler import ERROR, play_compiler
 
 ROLES = ["preflight", "nvidia_driver", "gpu_settings", "package_pins"]
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
-ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
-# Stands in for make: puts stub modules where the build would, or says what a compiler says.
-MAKE = """\
-#!/bin/sh
-if [ -e /root/broken-compiler ]; then echo "/var/lib/dkms/build/nvidia/{error}"; exit 2; fi
-for part in '' -modeset -drm -uvm -peermem; do cp /root/stub.ko "nvidia$part.ko"; done
-"""
 # What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
 SNAPSHOT = """\
 dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\\n' | grep -v '^[ru]'
@@ -90,15 +82,7 @@ def fixture(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fixtur
     (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
     lock = build_lock(folder / "fleet.yml", previous=None, narrate=lambda _: None)
     [group] = lock.groups.values()
-    stub = stub_module(group.components.driver.version, kernel=node.kernel)
-    node.run("base64 -d >/root/stub.ko", input=b64encode(stub).decode())
-    node.run(
-        "dpkg-divert --quiet --local --no-rename --divert /usr/bin/make.distrib --add /usr/bin/make"
-        " && cat >/usr/bin/make && chmod 755 /usr/bin/make",
-        input=MAKE.format(error=ERROR),
-    )
-    # An initramfs takes longer than all the rest, and a node does not boot from it.
-    node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+    play_compiler(node, group.components.driver.version)
     return Fixture(node, lock, folder)
 
 
