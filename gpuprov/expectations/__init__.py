@@ -13,6 +13,7 @@ from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, containers
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
 from gpuprov.expectations.gpus import CLOCKS_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
 from gpuprov.expectations.pins import pins
+from gpuprov.expectations.server import server
 from gpuprov.expectations.statement import Expectation, Severity
 from gpuprov.expectations.system import system
 from gpuprov.lock import LockedGroup
@@ -33,6 +34,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     system,
     driver,
     hardware,
+    server,
     gpu_settings,
     containers,
     pins,

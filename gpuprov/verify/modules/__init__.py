@@ -13,6 +13,7 @@ from gpuprov.verify.modules.base import Observed
 from gpuprov.verify.modules.containers import Containers
 from gpuprov.verify.modules.gpu import Gpu
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
+from gpuprov.verify.modules.server import Server
 
 if TYPE_CHECKING:
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         nvidia_driver: NvidiaDriver
         apt: Apt
         containers: Containers
+        server: Server
         sshd: Sshd
         firewall: Firewall
 
@@ -32,6 +34,7 @@ MODULES: dict[str, type[Observed]] = {
     "nvidia_driver": NvidiaDriver,
     "apt": Apt,
     "containers": Containers,
+    "server": Server,
     "sshd": Sshd,
     "firewall": Firewall,
 }
