@@ -1,10 +1,11 @@
 """What the operator pays for gpuprov: `gpuprov apply` against a shell script that does the same by hand.
 
-    scripts/bench apply [--rounds 2]
+    scripts/bench apply [--rounds 2] [--together]
 
 Both start on equal fresh nodes, without a reboot, from a warm package cache. The script installs the very
-packages at the very versions, writes the very files (read from the node that gpuprov made), enables the same
-units, sets the same holds. Which goes first changes from round to round.
+packages at the very versions, writes the very files (read from a node that gpuprov made), enables the same
+units, sets the same holds. Which goes first changes from round to round; --together starts both at the same
+moment, so that what else the machine does is shared by both.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import LockedGroup, read_lock
+from tests.lab.compiler import play_compiler
 
 NEW_FILES = (
     "find /etc /usr/local/sbin /var/lib/gpuprov -type f -newer /root/.bench-start"
@@ -37,56 +43,63 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--rounds", type=int, default=2)
-    rounds = arguments.parse_args().rounds
+    arguments.add_argument("--together", action="store_true")
+    options = arguments.parse_args()
     with Lab(f"bench-apply-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
-        times = measure(lab, Path(folder), rounds)
+        times = measure(lab, Path(folder), options.rounds, together=options.together)
     for what, seconds in times.items():
         listed = " ".join(f"{each:.0f}" for each in seconds)
         sys.stdout.write(f"{what:<16}{statistics.median(seconds):>8.1f} s   ({listed})\n")
-    ratio = statistics.median(times["gpuprov apply"]) / statistics.median(times["shell script"])
-    sys.stdout.write(f"{'ratio':<16}{ratio:>8.2f}\n")
+    ours, by_hand = (statistics.median(seconds) for seconds in times.values())
+    sys.stdout.write(f"{'ratio':<16}{ours / by_hand:>8.2f}\n")
     return 0
 
 
-def measure(lab: Lab, folder: Path, rounds: int) -> dict[str, list[float]]:
+def measure(lab: Lab, folder: Path, rounds: int, *, together: bool) -> dict[str, list[float]]:
     """Seconds of each way, one figure a round."""
     times: dict[str, list[float]] = {"gpuprov apply": [], "shell script": []}
-    group = prepare(lab, folder)
-    script = ""
+    script = model_script(lab, folder)
     for turn in range(rounds):
-        for by_gpuprov in (True, False) if turn % 2 == 0 else (False, True):
-            node = fresh(lab, folder)
-            start = time.perf_counter()
-            if by_gpuprov:
-                gpuprov(folder, "apply", "--yes")
-            else:
-                node.run(script, timeout=3600)
-            times["gpuprov apply" if by_gpuprov else "shell script"].append(time.perf_counter() - start)
-            script = script or by_hand(node, group)
-            lab.down([node.name])
+        ours, other = fresh(lab, folder, ["ours", "other"])
+        ways: dict[str, Callable[[], object]] = {
+            "gpuprov apply": partial(gpuprov, folder, "apply", "ours", "--yes", code=Exit.DRIFT),  # no reboot
+            "shell script": partial(other.run, script, timeout=3600),
+        }
+        order = list(ways) if turn % 2 == 0 else list(reversed(ways))
+        with ThreadPoolExecutor(len(ways) if together else 1) as pool:
+            running = {what: pool.submit(timed, ways[what]) for what in order}
+        for what, seconds in running.items():
+            times[what].append(seconds.result())
+        lab.down([ours.name, other.name])
     return times
 
 
-def fresh(lab: Lab, folder: Path) -> Node:
-    """A node with nothing on it, and the fleet and lock that name it."""
-    [node] = lab.up(1, gpu="a100x4", names=["node1"])
-    node.run("touch /root/.bench-start; systemctl is-system-running --wait", check=False)
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def fresh(lab: Lab, folder: Path, names: list[str]) -> list[Node]:
+    """Nodes with nothing on them, and the fleet and lock that name them."""
+    nodes = lab.up(gpu="a100x4", names=names)
+    for node in nodes:
+        node.run("touch /root/.bench-start; systemctl is-system-running --wait", check=False)
     (folder / "fleet.yml").write_text(lab.fleet("hgx-a100-4"))
     gpuprov(folder, "lock")
-    return node
+    return nodes
 
 
-def prepare(lab: Lab, folder: Path) -> LockedGroup:
-    """What is locked; every package of it is in the lab's cache afterwards."""
-    node = fresh(lab, folder)
+def model_script(lab: Lab, folder: Path) -> str:
+    """The script by hand, of a node that gpuprov made; every package is in the lab's cache afterwards."""
+    [model] = fresh(lab, folder, ["model"])
     [group] = read_lock(folder / "fleet.lock.yml").groups.values()
-    node.run(
-        "sed -i 's/^Components: .*/Components: main contrib non-free non-free-firmware/'"
-        " /etc/apt/sources.list.d/*.sources"
-    )
-    node.run(f"apt-get -q update && apt-get -q -y --download-only {wanted(group)}", timeout=1800)
-    lab.down([node.name])
-    return group
+    play_compiler(model, group.components.driver.version)
+    gpuprov(folder, "apply", "--yes", code=Exit.DRIFT)
+    script = by_hand(model, group)
+    lab.down([model.name])
+    return script
 
 
 def wanted(group: LockedGroup) -> str:
@@ -121,12 +134,12 @@ def by_hand(model: Node, group: LockedGroup) -> str:
     )
 
 
-def gpuprov(folder: Path, *words: str) -> None:
+def gpuprov(folder: Path, *words: str, code: int = 0) -> None:
     """One command line, as a person types it."""
     done = subprocess.run(
         [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True
     )
-    if done.returncode:
+    if done.returncode != code:
         raise SystemExit(f"gpuprov {shlex.join(words)}: exit {done.returncode}\n{done.stderr}")
 
 
