@@ -14,14 +14,17 @@ PROPERTIES = (
 )
 
 
-@collector(seconds=15)
+@collector(seconds=30)
 def units(parameters: "Values") -> "Any":
     """`systemctl show` of the units asked for; one that does not exist has load state not-found."""
     if not parameters["units"]:
         return {"text": ""}
     return {
         "text": blot(
-            run("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"])
+            run(
+                *("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"]),
+                seconds=29,
+            )
         )
     }
 
