@@ -1,0 +1,183 @@
+"""Drift of many nodes against what SSH alone costs, and against verify, Ansible's check mode and apply.
+
+    scripts/bench drift [--targets 200] [--rounds 5] [--growth 10,50,200,500,1000]
+
+All in one run on this machine, nodes and controller on the same processors. The targets are addresses of one
+provisioned lab node. `floor` is threads of Paramiko that run `true` with the same number of forks; `probe` is
+the probe alone, as often and as many at a time, on the node without SSH. Ansible is measured in check mode
+with two small numbers of targets, and drawn out in a straight line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lock import Lock
+from gpuprov.probe.payload import build
+from gpuprov.survey import parameters
+from tests.bench.targets import many_addresses, write_targets
+from tests.lab.provisioned import provision
+
+FORKS = 64
+ANSIBLE_ON = (2, 8)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of wall time, and the most memory a process took, in MiB."""
+
+    seconds: float
+    memory: float = 0.0
+
+
+def main() -> int:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--targets", type=int, default=200)
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--growth", default="10,50,200,500,1000")
+    arguments.add_argument("--only-drift", action="store_true", help="leave out verify and Ansible")
+    options = arguments.parse_args()
+    with Lab(f"bench-drift-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        node = provision(lab, folder)
+        (folder / "fleet.lock.yml").rename(folder / "node.lock.yml")
+        with many_addresses(node):
+            compare(lab, node, folder, options.targets, options.rounds)
+            if not options.only_drift:
+                compare_slow(lab, folder, options.targets)
+            grow(lab, folder, [int(count) for count in options.growth.split(",")])
+    return 0
+
+
+def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None:
+    """Floor, probe, drift and an apply with nothing to do, turn by turn."""
+    lock = write_targets(lab, folder, count)
+    ways: dict[str, Callable[[], Cost]] = {
+        "floor: Paramiko runs `true`": lambda: floor(lock),
+        "probe alone, on the node": lambda: probes(node, lock, count),
+        "gpuprov drift": lambda: gpuprov(folder, "drift"),
+        "gpuprov apply, nothing to do": lambda: gpuprov(folder, "apply", "--yes"),
+    }
+    for work in ways.values():
+        work()  # caches of the node and of this machine
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, work in ways.items():
+            costs[name].append(work())
+    say(f"{count} targets, {FORKS} at a time, medians of {rounds} rounds")
+    median = {name: statistics.median(each.seconds for each in found) for name, found in costs.items()}
+    for name, found in costs.items():
+        listed = " ".join(f"{each.seconds:.2f}" for each in found)
+        memory = max(each.memory for each in found)
+        say(
+            f"  {name:<30}{median[name]:>7.2f} s"
+            + (f"{memory:>6.0f} MiB" if memory else "")
+            + f"  ({listed})"
+        )
+    base, probe, drift, apply = median.values()
+    say(f"  drift / (1.5 floor + probe)   {drift / (1.5 * base + probe):>7.2f}   (at most 1)")
+    say(f"  apply / drift                 {apply / drift:>7.2f}   (at most 2)")
+
+
+def compare_slow(lab: Lab, folder: Path, count: int) -> None:
+    """Verify, and Ansible's check mode, beside a drift of the same moment."""
+    write_targets(lab, folder, count)
+    drift = gpuprov(folder, "drift").seconds
+    verify = gpuprov(folder, "verify").seconds
+    few, more = ANSIBLE_ON
+    times = {}
+    for number in ANSIBLE_ON:
+        write_targets(lab, folder, number)
+        times[number] = gpuprov(folder, "apply", "--full", "--check", "--yes", "--no-verify").seconds
+    slope = (times[more] - times[few]) / (more - few)
+    ansible = times[few] + slope * (count - few)
+    say(f"  gpuprov verify                {verify:>7.1f} s, {verify / drift:.1f} times drift (at least 8)")
+    measured = ", ".join(f"{seconds:.1f} s for {number}" for number, seconds in times.items())
+    say(f"  Ansible --check, drawn out    {ansible:>7.1f} s, {ansible / drift:.1f} times drift (at least 20)")
+    say(f"      measured: {measured}")
+
+
+def grow(lab: Lab, folder: Path, counts: list[int]) -> None:
+    """Drift of more and more targets."""
+    say("growth")
+    for count in counts:
+        lock = write_targets(lab, folder, count)
+        base, cost = floor(lock), gpuprov(folder, "drift")
+        each = cost.seconds / count * 1000
+        say(
+            f"  {count:>5} targets{cost.seconds:>8.2f} s{each:>7.1f} ms each{cost.memory:>6.0f} MiB"
+            f"   floor{base.seconds:>7.2f} s"
+        )
+
+
+def floor(lock: Lock) -> Cost:
+    """The least that SSH from Python costs."""
+    [group] = lock.groups.values()
+    key = paramiko.PKey.from_path(str(group.connection.identity_file))
+
+    def visit(address: str) -> int:
+        with paramiko.SSHClient() as client:
+            client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+            client.connect(address, username="root", pkey=key, look_for_keys=False, allow_agent=False)
+            _, stdout, _ = client.exec_command("true")
+            return stdout.channel.recv_exit_status()
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(FORKS) as pool:
+        codes = list(pool.map(visit, group.hosts.values()))
+    assert not any(codes)
+    return Cost(time.perf_counter() - begun)
+
+
+def probes(node: Node, lock: Lock, count: int) -> Cost:
+    """The probe as often as there are targets, without SSH."""
+    [group] = lock.groups.values()
+    payload = build(parameters(group))
+    node.run("cat >/root/probe", input=payload.stdin.decode())
+    node.run("cat >/root/ask", input=f"{payload.command} </root/probe >/dev/null\n")
+    begun = time.perf_counter()
+    node.run(f"seq {count} | xargs -P {FORKS} -n 1 sh /root/ask")
+    return Cost(time.perf_counter() - begun)
+
+
+def gpuprov(folder: Path, *words: str) -> Cost:
+    """One command line as a person types it; it must find that nothing differs."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    begun = time.perf_counter()
+    with (folder / "said").open("w") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gpuprov", *words], cwd=folder, env=environment, stdout=said, stderr=said
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - begun
+    if child.returncode:
+        raise SystemExit(
+            f"gpuprov {' '.join(words)}: exit {child.returncode}\n{(folder / 'said').read_text()}"
+        )
+    return Cost(seconds, used.ru_maxrss / 1024)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Many SSH targets for the price of one node: a whole range of addresses leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.host import execute
+from gpuprov.lock import Lock, read_lock, write_lock
+
+# The other half of RFC 2544's range; nodes of the lab live in the first.
+RANGE = IPv4Network("198.19.0.0/16")
+
+
+@contextmanager
+def many_addresses(node: Node) -> Iterator[None]:
+    """Have every address of the range answer as the node, and its sshd let all of them in at once."""
+    execute(["ip", "-n", node.link.namespace, "route", "replace", "local", str(RANGE), "dev", "lo"])
+    execute(["ip", "route", "replace", str(RANGE), "via", node.address])
+    node.run(
+        "printf 'MaxStartups 4000\\nMaxSessions 4000\\n' >/etc/ssh/sshd_config.d/bench.conf;"
+        " systemctl reload ssh"
+    )
+    try:
+        yield
+    finally:
+        execute(["ip", "route", "delete", str(RANGE)])
+
+
+def write_targets(lab: Lab, folder: Path, count: int) -> Lock:
+    """Write a lock of `count` nodes, all of them the one that `folder`'s fleet.yml names."""
+    [(name, group)] = read_lock(folder / "node.lock.yml").groups.items()
+    hosts = {f"gpu{number:04}": str(RANGE[number]) for number in range(1, count + 1)}
+    known = lab.known_hosts.read_text().split(maxsplit=1)[1].splitlines()[0]
+    (folder / "known_hosts").write_text("".join(f"{address} {known}\n" for address in hosts.values()))
+    connection = group.connection.model_copy(update={"known_hosts": str(folder / "known_hosts")})
+    lock = Lock(
+        inputs="0", groups={name: group.model_copy(update={"hosts": hosts, "connection": connection})}
+    )
+    write_lock(lock, folder / "fleet.lock.yml")
+    return lock
