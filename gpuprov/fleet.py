@@ -13,6 +13,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.hardware import HardwareProfile
 from gpuprov.lock import Connection, Reboots
 from gpuprov.profile import NAME
+from gpuprov.rollout import Rollout
 from gpuprov.settings import Settings
 from gpuprov.stack import StackPolicy
 
@@ -82,6 +83,7 @@ class Fleet(Strict):
     host_vars: dict[str, dict[str, Any]] = Field(default={}, description="host → Ansible variables")
     ssh: Connection = Connection()
     reboot: Reboots = Reboots()
+    rollout: Rollout | None = Field(default=None, description="how `gpuprov upgrade` moves the fleet")
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from gpuprov.documents import Strict, read_document, write_document
 from gpuprov.hardware import NicHardware, NvmeHardware
+from gpuprov.rollout import Rollout
 
 
 class Connection(Strict):
@@ -176,6 +177,7 @@ class Lock(Strict):
 
     schema_: Literal["gpuprov.lock/1"] = Field(alias="schema", default="gpuprov.lock/1")
     inputs: str
+    rollout: Rollout | None = None
     groups: dict[str, LockedGroup]
 
     def hosts(self) -> dict[str, LockedGroup]:

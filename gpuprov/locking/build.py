@@ -45,7 +45,7 @@ def build_lock(
     fleet = read_fleet(path)
     builder = Builder(fleet, path.parent, previous, upgrade, narrate)
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
-    return Lock(inputs=builder.digest(), groups=groups)
+    return Lock(inputs=builder.digest(), rollout=fleet.rollout, groups=groups)
 
 
 class Builder:

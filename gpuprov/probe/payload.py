@@ -53,8 +53,10 @@ class Parameters:
     """Whose logins sshd is asked about."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
-    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|UCX)_|LD_LIBRARY_PATH$"
+    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$"
     """Pattern of the variables whose values may leave the node."""
+    mig: bool = False
+    """Whether GPU instances are asked for."""
     collectors: Sequence[str] = ()
     """Only these; all when empty."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -129,6 +131,8 @@ def _program(modules: tuple[str, ...]) -> str:
         f"for name, source in {sources!r}:\n"
         "    module = sys.modules[name] = types.ModuleType(name)\n"
         "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+        "    package, _, short = name.rpartition('.')\n"
+        "    setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)\n"
         "main = module.main"
     )
 

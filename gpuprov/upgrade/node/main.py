@@ -6,22 +6,23 @@ from gpuprov.upgrade.node import lastgood, lease, packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-ACTS = {
+ACTS: "dict[str, Callable[..., Any]]" = {
     "take": lease.take,
     "release": lease.release,
     "fetch": packages.fetch,
     "record": lastgood.record,
     "seal": lastgood.seal,
     "restore": lastgood.restore,
-}  # type: dict[str, Callable[..., Any]]
+}
 
 
 def main(question: "dict[str, Any]") -> None:
     """Do `act` with `arguments`."""
     try:
-        answer = {"result": ACTS[question["act"]](*question["arguments"])}  # type: dict[str, Any]
+        answer = {"result": ACTS[question["act"]](*question["arguments"])}
     except Failed as failed:
         answer = {"error": str(failed)}
     except OSError as error:
