@@ -21,6 +21,7 @@ from gpuprov.transport import Limits, Output, Session, Target, open_session
 
 SWITCH = "/var/lib/gpuprov/deadman/switch"
 LIMITS = Limits(connect_s=10, command_s=60)
+PROOF = Limits(connect_s=5, command_s=30)
 NOT_ARMED = 3
 PAUSES_S = (0.0, 1.0, 3.0)
 
@@ -106,7 +107,7 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
     for pause_s in PAUSES_S:
         time.sleep(pause_s)
         try:
-            with open_session(target, LIMITS) as session:
+            with open_session(target, PROOF) as session:
                 output = as_root(session, command, guard.password)
         except Unreachable as error:
             failure: GpuprovError = Unreachable(f"port {target.connection.port}: {error.seen}")
@@ -134,7 +135,7 @@ def undo(session: Session | None, target: Target, guard: Guard, why: GpuprovErro
     answers = None
     while time.monotonic() - begun < guard.seconds + 60:
         try:
-            with open_session(target, LIMITS) as fresh:
+            with open_session(target, PROOF) as fresh:
                 answers = as_root(fresh, f"test ! -e {SWITCH.rpartition('/')[0]}/armed", guard.password)
         except GpuprovError as error:
             why_not = error

@@ -13,6 +13,7 @@ from gpuprov.deadman import LIMITS, Guard, arm, prove_and_disarm, refuse_if_shut
 from gpuprov.errors import GpuprovError
 from gpuprov.lock import Lock, LockedGroup
 from gpuprov.playbook import Listener, NodeOutcome, Options, run_playbook
+from gpuprov.report.words import fold
 from gpuprov.transport import Session, Target, open_session, targets
 
 Narrate = Callable[[str], None]

@@ -105,16 +105,16 @@ class OpenSshSession(Session):
 class ParamikoSession(Session):
     """One open connection, a channel for every command."""
 
-    def __init__(self, target: Target, connection: Connection, limits: Limits) -> None:
+    def __init__(self, target: Target, transport: paramiko.Transport, limits: Limits) -> None:
         super().__init__(target, limits)
-        self._connection = connection
+        self.transport = transport
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
         try:
-            channel = self._connection.transport.open_session(timeout=limits.connect_s)
+            channel = self.transport.open_session(timeout=limits.connect_s)
             try:
                 channel.settimeout(limits.command_s)
                 channel.exec_command(command)
@@ -131,7 +131,7 @@ class ParamikoSession(Session):
         except TimeoutError:
             raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Unreachable(f"the connection broke: {_reason(error)}") from None
+            raise Unreachable(f"the connection broke: {reason(error)}") from None
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
         chunks: list[bytes] = []
@@ -186,7 +186,7 @@ def open_session(node: Target, limits: Limits) -> Iterator[Session]:
     for pause_s in (0.0, *PAUSES_S):
         time.sleep(pause_s * (1 + random.random()))  # noqa: S311
         try:
-            connection = _connect(node, limits)
+            connection = connect(node, limits)
         except _ClosedUnheard as closed:
             unheard = closed
         except _NothingInCommon:
@@ -197,7 +197,7 @@ def open_session(node: Target, limits: Limits) -> Iterator[Session]:
     if connection is None:
         raise unheard
     with connection:
-        yield ParamikoSession(node, connection, limits)
+        yield ParamikoSession(node, connection.transport, limits)
 
 
 class _ClosedUnheard(Unreachable):
@@ -215,7 +215,8 @@ class _NothingInCommon(Exception):
     """Paramiko knows none of the algorithms that the node offers."""
 
 
-def _connect(node: Target, limits: Limits) -> Connection:
+def connect(node: Target, limits: Limits) -> Connection:
+    """An open connection of Fabric's; see `open_session`, which also knows what to do where this fails."""
     spec = node.connection
     connection = Connection(
         node.address,
@@ -274,7 +275,7 @@ def _private_key(path: str) -> paramiko.PKey:
             do="ssh-add it and leave ssh.identity_file out of fleet.yml",
         ) from None
     except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
-        raise InvalidInput(f"the key {path} cannot be read: {_reason(error)}") from None
+        raise InvalidInput(f"the key {path} cannot be read: {reason(error)}") from None
 
 
 def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:
@@ -287,6 +288,11 @@ def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> Non
     known = file.lookup(name) or file.lookup(connection.host)
     for kind, key in (known or {}).items():
         client.get_host_keys().add(name, kind, key)
+
+
+def forget_host_keys() -> None:
+    """Read known-hosts files anew: one of them was written."""
+    _host_keys.cache_clear()
 
 
 @lru_cache(maxsize=8)
@@ -318,14 +324,15 @@ def _unreachable(node: Target, error: Exception) -> Unreachable:
             do=f"add it to {node.connection.known_hosts or KNOWN_HOSTS} once you have compared it",
         )
     return Unreachable(
-        f"no SSH on {node.address} port {node.connection.port}: {_reason(error)}",
+        f"no SSH on {node.address} port {node.connection.port}: {reason(error)}",
         do="is it up, and is this its address?",
     )
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Why SSH failed, in a few words of one line."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
-        causes = {_reason(cause) for cause in error.errors.values()}
+        causes = {reason(cause) for cause in error.errors.values()}
         return ", ".join(sorted(causes))
     if isinstance(error, socket.gaierror):
         return "no such host name"

@@ -1,0 +1,82 @@
+# What `gpuprov bootstrap` does on a node, as root. Says what it changed, a line each; changes nothing twice.
+# Set before it: admin, keys (a public key a line), wait (seconds for cloud-init).
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+LC_ALL=C
+DEBIAN_FRONTEND=noninteractive
+export PATH LC_ALL DEBIAN_FRONTEND
+
+fail() {
+    echo "failed $1"
+    exit 1
+}
+
+install() {
+    if command -v apt-get; then
+        apt-get -q -o DPkg::Lock::Timeout="$wait" update
+        apt-get -q -y -o DPkg::Lock::Timeout="$wait" install --no-install-recommends "$1"
+    elif command -v dnf; then
+        dnf -q -y install "$1"
+    elif command -v zypper; then
+        zypper -q -n install "$1"
+    else
+        echo "neither apt-get nor dnf nor zypper is here"
+        false
+    fi
+}
+
+have() { # program, package
+    command -v "$1" >/dev/null && return
+    told=$(install "$2" 2>&1) || fail "$2 cannot be installed: $(echo "$told" | tail -n 1)"
+    echo "changed $2 installed"
+}
+
+if command -v cloud-init >/dev/null; then
+    code=0
+    timeout "$wait" cloud-init status --wait >/dev/null 2>&1 || code=$?
+    [ $code != 124 ] || fail "cloud-init is still at work after $wait s"
+    [ $code = 0 ] || echo "note cloud-init ended with errors: cloud-init status --long"
+fi
+have python3 python3
+
+if ! id "$admin" >/dev/null 2>&1; then
+    useradd --create-home --shell /bin/bash --password '*' "$admin"
+    echo "changed account $admin made"
+fi
+if [ "$admin" != root ]; then
+    have sudo sudo
+    if ! runuser -u "$admin" -- sudo -n true 2>/dev/null; then
+        rule=$(mktemp)
+        echo "$admin ALL=(ALL:ALL) NOPASSWD: ALL" >"$rule"
+        visudo -cqf "$rule" || fail "sudo does not take a rule for $admin"
+        install_rule=/etc/sudoers.d/90-gpuprov
+        chmod 440 "$rule"
+        mv "$rule" $install_rule
+        runuser -u "$admin" -- sudo -n true || fail "$admin has no sudo without a password in spite of $install_rule"
+        echo "changed sudo for $admin"
+    fi
+fi
+
+home=$(getent passwd "$admin" | cut -d: -f6)
+file=$home/.ssh/authorized_keys
+if [ ! -d "$home/.ssh" ]; then
+    mkdir -m 700 "$home/.ssh"
+    chown "$admin:" "$home/.ssh"
+fi
+[ -e "$file" ] || (umask 077 && : >"$file" && chown "$admin:" "$file")
+printf '%s\n' "$keys" | while IFS= read -r key; do
+    blob=$(echo "$key" | cut -d' ' -f2)
+    if ! grep -qF -- "$blob" "$file"; then
+        [ -z "$(tail -c 1 "$file")" ] || echo >>"$file"
+        echo "$key" >>"$file"
+        echo "changed key ${key##* } may log in as $admin"
+    fi
+done
+
+mkdir -p /run/sshd
+sshd -T -C "user=$admin,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" |
+    grep -qxE '(password|kbdinteractive|challengeresponse)authentication yes' && echo "passwords on"
+for public in /etc/ssh/ssh_host_*_key.pub; do
+    [ ! -f "$public" ] || echo "hostkey $(cut -d' ' -f1,2 "$public")"
+done
+echo "done"

@@ -1,0 +1,192 @@
+"""Bootstrap of many nodes: host keys, the script that prepares, proof of the fleet's login, passwords off."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from gpuprov.bootstrap.contact import LIMITS, Contact, Login, as_fleet, reach
+from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
+from gpuprov.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
+from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
+from gpuprov.lock import Connection
+from gpuprov.transport import Session, Target, forget_host_keys, open_session
+
+KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
+Confirm = Callable[[dict[str, str]], bool]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What every node shall have in the end."""
+
+    fleet: Connection
+    public_keys: tuple[str, ...]
+    key_only: bool = True
+    wait_s: int = 600
+    guard: Guard = field(default_factory=lambda: Guard(60))
+
+
+@dataclass
+class Ready:
+    """What became of one node."""
+
+    name: str
+    target: Target
+    changed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    host_keys: list[str] = field(default_factory=list)
+    passwords: bool = False
+    failure: GpuprovError | None = None
+
+
+def bootstrap(
+    hosts: dict[str, str], wish: Wish, login: Login, keys: HostKeys, *, confirm: Confirm, forks: int = 32
+) -> list[Ready]:
+    """Take nodes from their first login to the fleet's; a node that is there already is left as it is.
+
+    Args:
+        hosts: name → address.
+        confirm: shown host keys nobody vouches for, name → fingerprint; says whether they are right.
+    """
+    nodes = [Ready(name, Target(name, address, wish.fleet)) for name, address in hosts.items()]
+    with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
+        strangers = list(pool.map(lambda node: _known_login(node, wish, keys), nodes))
+        first = [node for node, stranger in zip(nodes, strangers, strict=True) if stranger]
+        contacts = dict(
+            zip((n.name for n in first), pool.map(lambda n: _reach(n, wish, login), first), strict=True)
+        )
+        _settle_host_keys([node for node in first if contacts[node.name]], contacts, keys, confirm)
+        list(pool.map(lambda node: _first_login(node, contacts[node.name], wish, login, keys), first))
+        forget_host_keys()
+        list(pool.map(lambda node: _prove(node, wish), [node for node in nodes if node.failure is None]))
+    return nodes
+
+
+def _known_login(node: Ready, wish: Wish, keys: HostKeys) -> bool:
+    """Prepare a node through the fleet's own login where that works; True where it does not."""
+    if not keys.knows(node.target.address, wish.fleet.port):
+        return True
+    try:
+        with open_session(node.target, LIMITS) as session:
+            _prepare(node, session, wish, None)
+    except Unreachable:
+        return True
+    except GpuprovError as error:
+        if "sudo" in error.seen:
+            return True
+        node.failure = error
+    return False
+
+
+def _reach(node: Ready, wish: Wish, login: Login) -> Contact | None:
+    try:
+        return reach(node.name, node.target.address, wish.fleet, login)
+    except GpuprovError as error:
+        node.failure = error
+        return None
+
+
+def _settle_host_keys(
+    nodes: list[Ready], contacts: dict[str, Contact | None], keys: HostKeys, confirm: Confirm
+) -> None:
+    """Judge every host key; those that only a person can judge are shown together, once."""
+    shown: dict[str, str] = {}
+    for node in nodes:
+        contact = contacts[node.name]
+        if contact is None:
+            continue
+        try:
+            if not keys.judge(node.target.address, contact.target.connection.port, contact.host_key):
+                shown[node.name] = fingerprint(contact.host_key)
+        except GpuprovError as error:
+            node.failure = error
+            contact.transport.close()
+    if shown and not confirm(shown):
+        for node in nodes:
+            if node.name in shown:
+                node.failure = Unreachable("its host key was not confirmed", expected=shown[node.name])
+
+
+def _first_login(node: Ready, contact: Contact | None, wish: Wish, login: Login, keys: HostKeys) -> None:
+    if contact is None or node.failure is not None:
+        return
+    key, port = contact.host_key, contact.target.connection.port
+    keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
+    try:
+        session = contact.log_in(login)
+        password = login.sudo_password or login.password
+        _prepare(node, session, wish, password)
+    except GpuprovError as error:
+        node.failure = error
+    else:
+        keys.pin(node.target.address, port, node.host_keys)
+        node.target = as_fleet(contact.target, wish.fleet)
+    finally:
+        contact.transport.close()
+
+
+def _prepare(node: Ready, session: Session, wish: Wish, password: str | None) -> None:
+    """Run the script and take in what it says."""
+    stated = {"admin": wish.fleet.user, "keys": "\n".join(wish.public_keys), "wait": str(wish.wait_s)}
+    settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
+    script = settings + (files("gpuprov.bootstrap") / "first.sh").read_text("utf-8")
+    output = as_root(session, script, password)
+    lines = output.stdout.decode("utf-8", "replace").splitlines()
+    told: dict[str, list[str]] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        told.setdefault(word, []).append("".join(letter for letter in rest if letter.isprintable()))
+    if "failed" in told:
+        raise NodeFailed(told["failed"][0])
+    if "done" not in told:
+        user = session.target.connection.user
+        raise NodeFailed(f"{user} cannot do it as root (sudo): {said(output)}", do="see --ask-sudo-pass")
+    node.changed += told.get("changed", [])
+    node.notes += told.get("note", [])
+    node.host_keys = told.get("hostkey", [])
+    node.passwords = "passwords" in told
+
+
+def _prove(node: Ready, wish: Wish) -> None:
+    """Log in as the fleet does; where that works passwords may go, under the dead man's switch."""
+    try:
+        with open_session(node.target, LIMITS) as session:
+            output = as_root(session, "python3 --version", None)
+            if output.code:
+                raise NodeFailed(f"{wish.fleet.user} gets in and cannot become root: {said(output)}")
+            if node.passwords and wish.key_only:
+                _passwords_off(node, session, wish.guard)
+    except GpuprovError as error:
+        node.failure = error
+
+
+def _passwords_off(node: Ready, session: Session, guard: Guard) -> None:
+    token = f"bootstrap-{secrets.token_hex(4)}"
+    arm(session, guard, token)
+    lines = "PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n"
+    unit = "$(systemctl cat ssh.service >/dev/null 2>&1 && echo ssh || echo sshd)"
+    steps = [
+        f"test ! -e {KEY_ONLY}",
+        f"printf '{lines}' >{KEY_ONLY}",
+        "PATH=$PATH:/usr/sbin",
+        "sshd -t",
+        f"systemctl restart {unit}",
+        "sshd -T | grep -qx 'passwordauthentication no'",
+    ]
+    output = as_root(session, " && ".join(steps), None)
+    failure: GpuprovError | None = None
+    if output.code:
+        failure = NodeFailed(f"passwords cannot be shut off by a drop-in: {said(output)}")
+    else:
+        try:
+            prove_and_disarm(node.target, [node.target.connection.port], guard, token)
+        except GpuprovError as error:
+            failure = error
+    if failure:
+        raise undo(session, node.target, guard, failure)
+    node.changed.append("logins by password shut off")

@@ -1,0 +1,165 @@
+"""`gpuprov bootstrap`: first contact."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, InvalidInput, worst
+
+if TYPE_CHECKING:
+    from gpuprov.bootstrap.hostkeys import HostKeys
+    from gpuprov.bootstrap.run import Ready
+    from gpuprov.fleet import Fleet
+
+SCHEMA = "gpuprov.bootstrap/1"
+existing = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.argument("hosts", nargs=-1)
+@click.option("-F", "--fleet", "fleet_path", type=Path, default=Path("fleet.yml"), show_default=True)
+@click.option("--user", help="who may log in now; as ~/.ssh/config says if not stated")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="where SSH answers now, if not where the fleet says"
+)
+@click.option("--identity", type=existing, help="the key that opens now; else the agent and the usual keys")
+@click.option("-k", "--ask-pass", is_flag=True, help="ask for the password that opens now; sudo's too")
+@click.option("--password-fd", type=int, help="read that password from this file descriptor, one line")
+@click.option("--ask-sudo-pass", is_flag=True, help="ask for sudo's password, if it is another")
+@click.option("--key", "keys", type=existing, multiple=True, help="public key to let in; ssh.identity_file's")
+@click.option(
+    "--host-key", type=existing, help="known-hosts file that vouches for host keys; others are refused"
+)
+@click.option("--accept-new", is_flag=True, help="trust host keys that nobody vouches for, unseen")
+@click.option("--keep-passwords", is_flag=True, help="leave logins by password on")
+@options.forks_option
+@options.output_option
+def command(
+    hosts: tuple[str, ...],
+    fleet_path: Path,
+    user: str | None,
+    port: int | None,
+    identity: Path | None,
+    ask_pass: bool,
+    password_fd: int | None,
+    ask_sudo_pass: bool,
+    keys: tuple[Path, ...],
+    host_key: Path | None,
+    accept_new: bool,
+    keep_passwords: bool,
+    forks: int,
+    output: str,
+) -> Exit:
+    """Take HOSTS (all of fleet.yml if none) from the login a cloud hands over to the fleet's own.
+
+    The fleet's user gets the public keys and sudo, Python is there, host keys are pinned in the fleet's
+    known-hosts file, and once a new login by key has worked passwords are shut off. Nothing changes where all
+    is so already.
+    """
+    from gpuprov.bootstrap.contact import Login
+    from gpuprov.bootstrap.hostkeys import HostKeys
+    from gpuprov.bootstrap.run import Wish, bootstrap
+    from gpuprov.fleet import read_fleet
+    from gpuprov.transport import KNOWN_HOSTS
+
+    fleet = read_fleet(fleet_path)
+    chosen = _hosts(fleet, hosts)
+    wish = Wish(fleet.ssh, _public_keys(fleet, keys), key_only=not keep_passwords)
+    password = _password(password_fd, ask=ask_pass)
+    sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None
+    login = Login(user, port, identity, password, sudo)
+    pinned = HostKeys(Path(fleet.ssh.known_hosts or KNOWN_HOSTS).expanduser(), host_key)
+    nodes = bootstrap(chosen, wish, login, pinned, confirm=_confirm(accept_new), forks=forks)
+    _tell(nodes, pinned, output)
+    return worst(*(node.failure.exit_code for node in nodes if node.failure))
+
+
+def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
+    from gpuprov.fleet import expand_hosts
+
+    known = {name: address for group in fleet.groups.values() for name, address in group.hosts.items()}
+    wanted: list[str] = []
+    for text in stated:
+        try:
+            wanted += fleet.groups[text].hosts if text in fleet.groups else expand_hosts(text)
+        except ValueError as error:
+            raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
+    if unknown := sorted(set(wanted) - set(known)):
+        raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
+    return {name: known[name] for name in wanted or known}
+
+
+def _public_keys(fleet: Fleet, stated: tuple[Path, ...]) -> tuple[str, ...]:
+    """The keys to install; never a private one."""
+    from gpuprov.settings.access import PUBLIC_KEY
+
+    paths = list(stated)
+    if not paths and fleet.ssh.identity_file:
+        paths = [Path(fleet.ssh.identity_file + ".pub").expanduser()]
+    if not paths:
+        raise InvalidInput(
+            "no public key to install", do="state --key FILE.pub, or ssh.identity_file in fleet.yml"
+        )
+    found: list[str] = []
+    for path in paths:
+        if not path.is_file():
+            raise InvalidInput(f"the public key {path} does not exist", do="state --key FILE.pub")
+        found += [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    wrong = [line for line in found if not PUBLIC_KEY.fullmatch(line)]
+    if wrong or not found:
+        raise InvalidInput(
+            f"{paths[0]} is not a public key", expected="one line such as ssh-ed25519 AAAA… name"
+        )
+    return tuple(found)
+
+
+def _password(descriptor: int | None, *, ask: bool) -> str | None:
+    if descriptor is not None:
+        try:
+            with os.fdopen(descriptor, encoding="utf-8", closefd=False) as handed_over:
+                return handed_over.readline().rstrip("\n")
+        except OSError as error:
+            raise InvalidInput(f"--password-fd {descriptor} cannot be read: {error.strerror}") from None
+    return click.prompt("password", hide_input=True, err=True) if ask else None
+
+
+def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
+    def ask(shown: dict[str, str]) -> bool:
+        for name, shown_key in shown.items():
+            options.note(f"{name}  {shown_key}")
+        if accept_new:
+            return True
+        if not sys.stdin.isatty():
+            options.note("nobody is here to compare these host keys: state --host-key FILE, or --accept-new")
+            return False
+        return click.confirm("Are these the keys that your provider shows?", err=True)
+
+    return ask
+
+
+def _tell(nodes: list[Ready], pinned: HostKeys, output: str) -> None:
+    if output == "json":
+        documents = [
+            {
+                "name": node.name,
+                "status": "failed" if node.failure else "changed" if node.changed else "ready",
+                "changed": node.changed,
+                "notes": node.notes,
+                "message": str(node.failure) if node.failure else None,
+            }
+            for node in nodes
+        ]
+        options.print_json({"schema": SCHEMA, "known_hosts": str(pinned.path), "nodes": documents})
+        return
+    for node in nodes:
+        story = str(node.failure) if node.failure else ", ".join(node.changed) or "nothing to change"
+        click.echo(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
+        for line in node.notes:
+            click.echo(f"    {line}")
