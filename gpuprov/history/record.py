@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuprov.drift import Difference, NodeDrift, without_facts
 from gpuprov.errors import GpuprovError
-from gpuprov.expectations import expectations
+from gpuprov.expectations import Expectation, expectations
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock
 from gpuprov.report.documents import now
@@ -95,32 +95,30 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
     """The run of a verification, in drift's words: what failed differs."""
-    by_check = {
-        name: {each.check: each for each in expectations(group)} for name, group in lock.groups.items()
-    }
+    from gpuprov.verify.wanted import wanted
+
+    stated = {name: wanted(group) for name, group in lock.groups.items()}
     group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
+    nodes = [_judged(node, stated[group_of[node.name]]) for node in verdict.nodes]
+    groups = {name: Group(group.nodes, tuple(stated[name])) for name, group in _groups(lock, nodes).items()}
+    return Run(new_id("verify"), "verify", verdict.checked_at, str(path.absolute()), groups, nodes)
 
-    def judged(node: NodeVerdict) -> NodeDrift:
-        stated = by_check[group_of[node.name]]
-        found = tuple(
-            Difference(
-                check.check,
-                check.expected,
-                check.actual,
-                stated[check.check].severity,
-                stated[check.check].role,
-                stated[check.check].reboot,
-            )
-            for check in node.failed_checks
+
+def _judged(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
+    found = tuple(
+        Difference(
+            each.check,
+            each.expected,
+            each.actual,
+            stated[each.check].severity,
+            stated[each.check].role,
+            stated[each.check].reboot,
         )
-        if node.status in ("unreachable", "error"):
-            return NodeDrift(node.name, node.status, found, node.message)
-        return NodeDrift(node.name, "drifted" if found else "in_sync", found)
-
-    nodes = [judged(node) for node in verdict.nodes]
-    return Run(
-        new_id("verify"), "verify", verdict.checked_at, str(path.absolute()), _groups(lock, nodes), nodes
+        for each in node.failed_checks
     )
+    if node.status in ("unreachable", "error"):
+        return NodeDrift(node.name, node.status, found, node.message)
+    return NodeDrift(node.name, "drifted" if found else "in_sync", found)
 
 
 def _groups(lock: Lock, nodes: Iterable[NodeDrift]) -> dict[str, Group]:

@@ -11,6 +11,9 @@ from stories import differs, lost, node, run
 
 from gpuprov.errors import InvalidInput
 from gpuprov.history import History, changes, news
+from gpuprov.history.record import of_verdict
+from gpuprov.lock import read_lock
+from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 
 HOLD = differs("pins.hold", ["libcuda1"], [])
 LOADED = differs("driver.loaded", "535.309.01", None)
@@ -126,3 +129,21 @@ def test_news_are_what_is_bad_now_and_was_not() -> None:
     before = [node("gpu1", HOLD), node("gpu2", HOLD), lost("gpu3"), node("gpu4", HOLD)]
     after = [node("gpu1", HOLD, LOADED), node("gpu2"), lost("gpu3"), lost("gpu4")]
     assert news(before, after) == [node("gpu1", LOADED), lost("gpu4")]
+
+
+def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:
+    lock = read_lock(Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml")
+    failed = [
+        CheckResult("pins.hold", "failed", ["libcuda1"], [], "", 0.1),
+        CheckResult("driver.library", "failed", "535.309.01", "535.261.03", "", 0.1),  # verify's own proof
+    ]
+    verdict = Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict("node1", "failed", failed)])
+    kept = of_verdict(lock, Path("fleet.lock.yml"), verdict)
+    with History(path) as history:
+        history.record(kept)
+        [seen] = history.run("latest").nodes
+    assert [(each.check, each.role) for each in seen.drift] == [
+        ("pins.hold", "package_pins"),
+        ("driver.library", "nvidia_driver"),
+    ]
+    assert "driver.library" in kept.checks_of()["node1"]
