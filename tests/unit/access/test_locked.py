@@ -1,0 +1,127 @@
+"""Settings of SSH and firewall as the lock records them, and what is refused before anything is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpuprov.access.locked import with_access
+from gpuprov.access.sshd import policies
+from gpuprov.errors import Refused
+from gpuprov.lock import Connection, Setting
+from gpuprov.settings.access import Firewall, Ssh
+
+HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
+MODERN_SYSTEMS = ("debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "rhel9", "rhel10")
+
+
+def locked(
+    ssh: dict[str, Any] | None = None,
+    firewall: dict[str, Any] | None = None,
+    *,
+    system: str = "debian12",
+    user: str = "ops",
+    port: int = 22,
+    hosts: dict[str, str] = HOSTS,
+) -> dict[str, Any]:
+    stated = {}
+    if ssh is not None:
+        stated["ssh"] = Ssh.model_validate(ssh).model_dump(exclude_none=True)
+    if firewall is not None:
+        stated["firewall"] = Firewall.model_validate(firewall).model_dump(exclude_none=True)
+    settings = {name: Setting(value=value, reason="", source="fleet.yml") for name, value in stated.items()}
+    connection = Connection(user=user, port=port)
+    found = with_access(settings, system=system, connection=connection, hosts=hosts)
+    return {name: setting.value for name, setting in found.items()}
+
+
+@pytest.mark.parametrize("system", MODERN_SYSTEMS)
+@pytest.mark.parametrize("policy", ["modern", "compatible"])
+def test_every_policy_has_algorithms_for_every_system(system: str, policy: str) -> None:
+    options = locked({"policy": policy}, system=system)["ssh"]["options"]
+    for keyword in ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedAlgorithms"):
+        assert all(options[keyword].split(",")), keyword
+    assert options["PasswordAuthentication"] == options["KbdInteractiveAuthentication"] == "no"
+
+
+def test_algorithms_go_by_the_installed_openssh() -> None:
+    of = {system: locked({}, system=system)["ssh"]["options"] for system in ("debian12", "debian13")}
+    assert of["debian12"]["KexAlgorithms"] == "sntrup761x25519-sha512@openssh.com"
+    assert of["debian13"]["KexAlgorithms"].startswith("mlkem768x25519-sha256,")
+    assert "RequiredRSASize" not in locked({}, system="ubuntu22.04")["ssh"]["options"]  # since 9.1
+
+
+def test_no_policy_offers_what_is_broken() -> None:
+    for policy in policies()["policies"].values():
+        names = [*(each["name"] for each in policy["kex"]), *policy["ciphers"], *policy["macs"]]
+        assert not [
+            name for name in names if "sha1" in name or "cbc" in name or "nistp" in name or "umac-64" in name
+        ]
+
+
+@pytest.mark.parametrize("system", ["rhel8", "debian11", "ubuntu20.04", "sles15"])
+def test_an_older_openssh_is_refused(system: str) -> None:
+    with pytest.raises(Refused, match=r"8\.7 or later"):
+        locked({}, system=system)
+
+
+def test_root_is_not_shut_out_while_the_fleet_logs_in_as_root() -> None:
+    with pytest.raises(Refused, match="logs in as root"):
+        locked({"root": "no"}, user="root")
+    assert locked({"root": "no"})["ssh"]["options"]["PermitRootLogin"] == "no"
+
+
+def test_a_new_port_comes_beside_the_old_one() -> None:
+    values = locked({"port": 2222}, {})
+    assert values["ssh"]["options"]["Port"] == "22 2222"
+    assert "tcp dport { 22, 2222 } accept" in values["firewall"]["ruleset"]["input"]
+    assert locked({"port": 2222}, port=2222)["ssh"]["options"]["Port"] == "2222"
+
+
+def test_networks_become_sets_of_each_family_without_overlaps() -> None:
+    stated = {"ssh_from": ["192.0.2.7/24", "192.0.2.128/25", "2001:db8::/32"]}
+    rules = locked(firewall=stated)["firewall"]["ruleset"]
+    assert rules["networks"] == {
+        "ssh4": ["192.0.2.0/24"],
+        "ssh6": ["2001:db8::/32"],
+        "fleet4": ["10.0.0.1", "10.0.0.2"],
+        "fleet6": ["fd00::3"],
+    }
+    assert rules["input"][0].endswith("policy drop;")
+    assert "ip saddr @ssh4 tcp dport 22 accept" in rules["input"]
+    assert "tcp dport 22 accept" not in rules["input"]
+
+
+def test_published_ports_are_the_fleets_unless_stated() -> None:
+    assert locked(firewall={})["firewall"]["ruleset"]["forward"][-1] == "ct status dnat drop"
+    assert len(locked(firewall={"published": "any"})["firewall"]["ruleset"]["forward"]) == 1
+
+
+def test_a_fleet_known_by_name_only_is_refused() -> None:
+    with pytest.raises(Refused, match="address of gpu01"):
+        locked(firewall={}, hosts={"gpu01": "gpu01"})
+    assert locked(firewall={"fleet": ["10.0.0.0/8"]}, hosts={"gpu01": "gpu01"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "stated"),
+    [
+        (Ssh, {"allow_groups": ["ops\nPermitRootLogin yes"]}),
+        (Ssh, {"allow_groups": ["ops; reboot"]}),
+        (Ssh, {"user_ca": ["ssh-ed25519 AAAA ca\nssh-ed25519 BBBB other"]}),
+        (Ssh, {"user_ca": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}),
+        (Ssh, {"port": 70000}),
+        (Ssh, {"exempt": ["10.0.0.0/8,0.0.0.0/0"]}),
+        (Firewall, {"trusted_interfaces": ['ib0" accept']}),
+        (Firewall, {"ssh_from": ["10.0.0.0/8 } accept"]}),
+        (Firewall, {"ssh_from": []}),
+        (Firewall, {"open": [{"ports": [22], "protocol": "tcp } accept"}]}),
+    ],
+)
+def test_no_setting_smuggles_words_of_its_own(
+    shape: type[Ssh] | type[Firewall], stated: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError):
+        shape.model_validate(stated)

@@ -1,0 +1,84 @@
+"""Drift and verify read the same node's words apart, and see the same faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.expectations import Expectation
+from gpuprov.facts import Facts
+from gpuprov.observations import OBSERVERS
+from gpuprov.probe.parse.nftables import parse_table
+from gpuprov.probe.parse.sockets import parse_listening
+from gpuprov.verify.modules.access import option
+
+# `nft list table inet gpuprov` of nftables 1.0.6, with a set that is long enough to be broken into lines.
+TABLE = """\
+table inet gpuprov {
+\tset fleet4 {
+\t\ttype ipv4_addr
+\t\tflags interval
+\t\telements = { 10.0.0.1, 10.0.0.2,
+\t\t\t     192.0.2.0/24 }
+\t}
+
+\tchain input {
+\t\ttype filter hook input priority filter; policy drop;
+\t\tct state established,related accept
+\t\ttcp dport { 22, 2222 } accept
+\t}
+}
+"""
+SOCKETS = """\
+LISTEN 0      128          0.0.0.0:22        0.0.0.0:*    users:(("sshd",pid=43,fd=3))
+LISTEN 0      128             [::]:2222         [::]:*    users:(("sshd",pid=43,fd=4))
+LISTEN 0      5            0.0.0.0:8000      0.0.0.0:*    users:(("python3",pid=99,fd=3),("sh",pid=98,fd=3))
+LISTEN 0      5            0.0.0.0:111       0.0.0.0:*
+"""
+SSHD = "port 22\nport 2222\npermitrootlogin without-password\npasswordauthentication no\nallowgroups ops\n"
+
+
+def seen(check: str, expected: Any, **collectors: Any) -> Any:
+    facts = Facts("node", "", 0.0, collectors)
+    return OBSERVERS[check](facts, Expectation(check, expected, None))
+
+
+def test_a_table_is_read_set_by_set_and_rule_by_rule() -> None:
+    table = parse_table(TABLE)
+    assert table
+    assert table.networks == {"fleet4": ["10.0.0.1", "10.0.0.2", "192.0.2.0/24"]}
+    assert table.chains["input"][1:] == [
+        "ct state established,related accept",
+        "tcp dport { 22, 2222 } accept",
+    ]
+    assert parse_table("") is None
+
+
+def test_a_rule_that_was_slipped_in_is_seen() -> None:
+    loosened = TABLE.replace("\t\tct state", "\t\taccept\n\t\tct state")
+    rules = seen("firewall.input", None, firewall={"text": TABLE})
+    assert "accept" not in rules
+    assert "accept" in seen("firewall.input", rules, firewall={"text": loosened})
+    assert seen("firewall.input", rules, firewall={"text": ""}) is None
+
+
+def test_listeners_are_known_by_program() -> None:
+    assert parse_listening(SOCKETS) == {"sshd": (22, 2222), "python3": (8000,), "sh": (8000,), "": (111,)}
+    assert seen("ssh.ports", [22, 2222], listening={"text": SOCKETS}) == [22, 2222]
+
+
+def test_systemd_listening_in_the_place_of_sshd_counts_on_its_ports_alone() -> None:
+    text = SOCKETS.replace('"sshd"', '"systemd"') + SOCKETS.replace('"python3"', '"systemd"')
+    assert seen(
+        "ssh.ports", [22], listening={"text": text.replace('"sshd",pid=43,fd=4', '"other",pid=1,fd=1')}
+    ) == [22]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("port", "22 2222"), ("permitrootlogin", "prohibit-password"), ("allowgroups", "ops"), ("banner", None)],
+)
+def test_both_witnesses_read_an_option_alike(keyword: str, value: str | None) -> None:
+    assert option(SSHD, keyword) == value
+    assert seen("ssh.options", {keyword: "x"}, sshd={"text": SSHD}) == {keyword: value}
