@@ -1,0 +1,220 @@
+"""The gate: everything that speaks against moving a node, found before anything moves. One visit a node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from gpuprov.drift import judge
+from gpuprov.errors import GpuprovError
+from gpuprov.expectations import expectations
+from gpuprov.facts import Facts
+from gpuprov.finding import Finding, worst_level
+from gpuprov.lock import LockedGroup
+from gpuprov.probe.collect import ask
+from gpuprov.probe.payload import PROBE, Payload
+from gpuprov.probe.payload import pack as program
+from gpuprov.report.words import difference
+from gpuprov.resources import share
+from gpuprov.survey import LIMITS, parameters
+from gpuprov.transport import Session, fan_out, targets
+from gpuprov.upgrade.trip import Trip
+
+MODULES = (
+    *PROBE[:-1],
+    "gpuprov.upgrade.node.lease",
+    "gpuprov.upgrade.node.packages",
+    "gpuprov.upgrade.node.gate",
+    PROBE[-1],
+)
+
+
+@dataclass(frozen=True)
+class NodeGate:
+    """One node before an upgrade. `moves` maps package → (installed version or None, version to come)."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    moves: Mapping[str, tuple[str | None, str]]
+
+    @property
+    def shut(self) -> tuple[Finding, ...]:
+        """What has to be otherwise before this node may move."""
+        return tuple(finding for finding in self.findings if finding.level == "bad")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "verdict": worst_level(self.findings),
+            "findings": [finding.as_dict() for finding in self.findings],
+            "moves": {name: {"from": was, "to": will} for name, (was, will) in self.moves.items()},
+        }
+
+
+def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> list[NodeGate]:
+    """Ask every node, and judge it; in the order of `names`.
+
+    Args:
+        accepted: checks of drift that somebody accepts.
+    """
+    payloads: dict[tuple[int, int], Payload] = {}
+    for name in names:
+        old, new = trip.groups[name]
+        if (id(old), id(new)) not in payloads:
+            payloads[id(old), id(new)] = _payload(old, new, trip.options.become_password)
+
+    def visit(session: Session) -> Facts:
+        old, new = trip.groups[session.target.name]
+        return ask(session, payloads[id(old), id(new)])
+
+    found = {}
+    nodes = targets(trip.old, names)
+    for target, answer in fan_out(nodes, visit, forks=trip.options.forks, limits=LIMITS):
+        found[target.name] = _judged(trip, target.name, answer, accepted)
+    return [found[name] for name in names]
+
+
+def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
+    """The probe's question with the gate's beside it, the same for all nodes of a group."""
+    asked = asdict(parameters(old))
+    asked["packages"] = sorted({*_closure(old), *_closure(new)})
+    asked["gate_packages"] = [
+        *asked["packages"],
+        *(f"linux-headers-{kernel}" for kernel in _named_kernel(new)),
+    ]
+    return program(MODULES, asked, password=password)
+
+
+def _judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collection[str]) -> NodeGate:
+    if not isinstance(answer, Facts):
+        return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
+    if not answer.is_root:
+        return NodeGate(
+            name, (Finding("bad", "reach", "no root rights there: sudo asks for a password (-K)"),), {}
+        )
+    old, new = trip.groups[name]
+    try:
+        moves = _moves(answer, new)
+        findings = [
+            *_drift(answer, old, accepted),
+            *_packages(answer, old, new, moves),
+            *_room(answer),
+            *_kernel(answer, new),
+            *_use(answer, drained=trip.rollout.hooks.drain is not None),
+            *_others(answer, trip.id),
+        ]
+    except GpuprovError as error:
+        return NodeGate(name, (Finding("bad", "facts", str(error)),), {})
+    return NodeGate(name, tuple(findings), moves)
+
+
+def _closure(group: LockedGroup) -> dict[str, str]:
+    """Every locked package of a group at its version."""
+    return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
+
+
+def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
+    wanted = _closure(new).items()
+    return {
+        name: (facts.packages.version(name), version)
+        for name, version in wanted
+        if facts.packages.version(name) != version
+    }
+
+
+def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterator[Finding]:
+    """Nodes that are not what the old lock says have no way back to it."""
+    for each in judge("", facts, expectations(old)).drift:
+        if each.check in accepted:
+            yield Finding("warn", "drift", f"{difference(each)}; accepted")
+        else:
+            yield Finding("bad", "drift", difference(each))
+
+
+def _packages(
+    facts: Facts, old: LockedGroup, new: LockedGroup, moves: Mapping[str, tuple[str | None, str]]
+) -> Iterator[Finding]:
+    """What will be installed, and what would undo it, is in a repository or on the node already."""
+    told = facts.raw("gate")
+    offered = {(name, version) for name, version in told["offered"]}
+    kept, arch = set(told["kept"]), told["architecture"]
+
+    def missing(versions: Iterable[tuple[str, str | None]]) -> str:
+        lacking = [
+            f"{name} {version}"
+            for name, version in versions
+            if version and (name, version) not in offered and not _files(name, version, arch) & kept
+        ]
+        return ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+
+    if new.repositories == old.repositories:
+        if lacking := missing((name, version) for name, (_, version) in moves.items()):
+            yield Finding("bad", "packages", f"no repository of the node has {lacking}; lock again")
+    elif moves:
+        yield Finding("warn", "packages", "other repositories than now: proven when packages are fetched")
+    if lacking := missing((name, was) for name, (was, _) in moves.items()):
+        yield Finding("bad", "way-back", f"{lacking} is in no repository and not on the node: no way back")
+    if broken := facts.packages.broken:
+        names = ", ".join(package.name for package in broken[:3])
+        yield Finding("bad", "packages", f"{names} half installed: run `dpkg --configure -a` there")
+    if busy := facts.state.package_manager_busy:
+        yield Finding("bad", "packages", f"{busy} holds the package manager's lock")
+
+
+def _files(name: str, version: str, arch: str) -> set[str]:
+    version = version.replace(":", "%3a")
+    return {f"{name}_{version}_{each}.deb" for each in (arch, "all")}
+
+
+def _room(facts: Facts) -> Iterator[Finding]:
+    """As much free space as the roles ask for, where it is mounted."""
+    for folder, wanted in _preflight("defaults")["preflight_free_mb"].items():
+        free = facts.state.free_mib.get(folder)
+        if free is not None and free < wanted:
+            yield Finding("bad", "room", f"{folder} has {free} MB free, needed are {wanted}")
+
+
+def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
+    """A module that is compiled here needs headers of each kernel that counts, and a key that is enrolled."""
+    if not new.components.driver.module_package.endswith("-dkms"):
+        return
+    offered = {name for name, _ in facts.raw("gate")["offered"]}
+    counting = _named_kernel(new) or list(filter(None, {facts.kernels.running, facts.kernels.next_boot}))
+    for kernel in sorted(counting):
+        if kernel not in facts.kernels.headers and f"linux-headers-{kernel}" not in offered:
+            yield Finding("bad", "headers", f"no headers of kernel {kernel}, to build the module against")
+    if facts.state.secure_boot and facts.loaded_driver is None:
+        yield Finding("bad", "secure-boot", "Secure Boot is on, and no module built here is known to load")
+
+
+def _named_kernel(group: LockedGroup) -> list[str]:
+    kernel = group.setting("kernel") or "running"
+    return [] if kernel == "running" else [kernel]
+
+
+def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
+    """GPUs that somebody works on; NVIDIA's own daemons do not count."""
+    bystanders = _preflight("vars")["__preflight_question"]["bystanders"]
+    users = [f"{name} ({pid})" for pid, name in facts.gpu_use.processes.items() if name not in bystanders]
+    users += [f"container {name}" for name in facts.gpu_use.containers]
+    if users:
+        said = f"the GPUs are in use by {', '.join(users)}"
+        yield Finding("warn", "idle", f"{said}; to be drained") if drained else Finding("bad", "idle", said)
+
+
+def _others(facts: Facts, run: str) -> Iterator[Finding]:
+    lease = facts.raw("gate")["lease"]
+    if lease and lease["run"] != run:
+        yield Finding("bad", "lease", f"run {lease['run']} of {lease['holder']} is at work on this node")
+
+
+@lru_cache(maxsize=4)
+def _preflight(part: str) -> dict[str, Any]:
+    """The role's own numbers: what it would refuse, the gate refuses before."""
+    values: dict[str, Any] = yaml.safe_load((share("roles") / "preflight" / part / "main.yml").read_text())
+    return values

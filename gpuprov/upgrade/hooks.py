@@ -1,0 +1,109 @@
+"""Hooks: commands around a node's change, the site's own or ready ones, on the controller or on the node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
+from gpuprov.rollout import Hook
+from gpuprov.transport import Limits, Session, Target, fan_out, targets
+from gpuprov.upgrade.ready import READY
+from gpuprov.upgrade.trip import Trip
+
+Moment = Literal["drain", "snapshot", "resume"]
+_SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'
+_SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- "$@"'
+
+
+def check(trip: Trip) -> None:
+    """Refuse a hook that nobody knows before anything moves.
+
+    Raises:
+        InvalidInput: `use` names nothing, or something that has no command for that moment.
+    """
+    for moment in ("drain", "snapshot", "resume"):
+        hook = getattr(trip.rollout.hooks, moment)
+        if hook is not None:
+            command(hook, moment)
+
+
+def command(hook: Hook, moment: str) -> tuple[str, str]:
+    """The shell command of a hook, and where it runs.
+
+    Raises:
+        InvalidInput: as `check`.
+    """
+    if hook.run is not None:
+        return hook.run, hook.on
+    known = [name for name, ready in READY.items() if moment in ready.commands]
+    if hook.use not in known:
+        raise InvalidInput(
+            f"rollout.hooks.{moment} uses {hook.use!r}",
+            expected=f"one of {', '.join(known)}, or run: COMMAND",
+        )
+    ready = READY[hook.use]
+    return ready.commands[moment], ready.on
+
+
+def run(trip: Trip, moment: Moment, names: Iterable[str]) -> dict[str, str]:
+    """Run a hook for every node at once; node → why it failed there. No hook, no failure."""
+    hook: Hook | None = getattr(trip.rollout.hooks, moment)
+    if hook is None:
+        return {}
+    text, where = command(hook, moment)
+    nodes = targets(trip.old, names)
+    if where == "node":
+        return _on_nodes(trip, hook, text, nodes)
+    with ThreadPoolExecutor(max_workers=max(1, min(trip.options.forks, len(nodes)))) as pool:
+        said = pool.map(lambda node: _here(text, _environment(trip, node), hook.timeout_s), nodes)
+        return {node.name: each for node, each in zip(nodes, said, strict=True) if each}
+
+
+def _environment(trip: Trip, node: Target) -> dict[str, str]:
+    return {"GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_RUN": trip.id}
+
+
+def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
+    """Run it in a session of its own, so that all of a hook that hangs can be ended."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", text],
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        return f"the hook did not end within {timeout_s:g} s"
+    return None if process.returncode == 0 else _failure(process.returncode, said)
+
+
+def _failure(code: int, said: str) -> str:
+    lines = said.strip().splitlines()
+    return f"the hook ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def _on_nodes(trip: Trip, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
+    password = trip.options.become_password
+    sudo = _SUDO if password is None else _SUDO_ASKED
+
+    def visit(session: Session) -> None:
+        words = [f"{name}={value}" for name, value in _environment(trip, session.target).items()]
+        line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
+        answer = session.run(line, b"" if password is None else f"{password}\n".encode())
+        if answer.code:
+            raise NodeFailed(_failure(answer.code, answer.stdout.decode("utf-8", "replace")))
+
+    answers = fan_out(nodes, visit, forks=trip.options.forks, limits=Limits(command_s=hook.timeout_s))
+    return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}

@@ -1,0 +1,40 @@
+"""The files and units of a node's last good set: whatever our roles write, but for SSH and firewall.
+
+Those two can shut everybody out: on the way back their own roles set them, under the dead man's switch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.lock import LockedGroup
+from gpuprov.survey import parameters
+
+FILES = (
+    "/etc/apt/sources.list.d/*gpuprov*",
+    "/etc/apt/preferences.d/*gpuprov*",
+    "/etc/apt/keyrings/*gpuprov*",
+    "/etc/apt/apt.conf.d/*gpuprov*",
+    "/etc/modprobe.d/*gpuprov*",
+    "/etc/modules-load.d/*gpuprov*",
+    "/etc/sysctl.d/*gpuprov*",
+    "/etc/security/limits.d/*gpuprov*",
+    "/etc/profile.d/gpuprov*",
+    "/etc/ld.so.conf.d/*gpuprov*",
+    "/etc/systemd/system/gpuprov-*",
+    "/etc/systemd/system/*.d/gpuprov.conf",
+    "/usr/local/sbin/gpuprov-*",
+    "/etc/nccl.conf",
+    "/etc/docker/daemon.json",
+    "/var/lib/gpuprov/held",
+    "/var/lib/gpuprov/daemon.json",
+)
+"""As the shell matches them."""
+EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade\.sources$|gpuprov-dead"
+"""Ansible's backups, what has a guard of its own, what an upgrade itself leaves for a moment."""
+
+
+def managed(group: LockedGroup) -> dict[str, Any]:
+    """What a node of the group is asked to remember and put back."""
+    units = [unit for unit in parameters(group).units if "firewall" not in unit]
+    return {"files": list(FILES), "excepted": EXCEPTED, "units": units}

@@ -1,0 +1,101 @@
+"""Ready hooks: what well-known programs are told around a node's change.
+
+Each can be told twice: a snapshot carries the run in its name, and a second one is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Commands of a program, and where it runs. A moment it has nothing for is left out."""
+
+    on: Literal["controller", "node"]
+    commands: Mapping[str, str]
+
+
+READY: dict[str, Ready] = {
+    "slurm": Ready(
+        "controller",
+        {
+            "drain": """\
+scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="$GPUPROV_RUN" || exit
+while squeue --noheader --states=R,CG --nodelist="$GPUPROV_NODE" | grep -q .; do sleep 10; done
+""",
+            "resume": 'scontrol update NodeName="$GPUPROV_NODE" State=RESUME',
+        },
+    ),
+    "kubernetes": Ready(
+        "controller",
+        {
+            "drain": 'kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data',
+            "resume": 'kubectl uncordon "$GPUPROV_NODE"',
+        },
+    ),
+    "lvm": Ready(
+        "node",
+        {
+            "snapshot": """\
+root=$(findmnt --noheadings --output SOURCE /) && group=$(lvs --noheadings --options vg_name "$root") || exit
+lvs "${group##* }/gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 ||
+    lvcreate --snapshot --name "gpuprov-$GPUPROV_RUN" --extents 20%ORIGIN "$root"
+""",
+        },
+    ),
+    "btrfs": Ready(
+        "node",
+        {
+            "snapshot": """\
+[ -e "/.gpuprov-$GPUPROV_RUN" ] || btrfs subvolume snapshot -r / "/.gpuprov-$GPUPROV_RUN"
+""",
+        },
+    ),
+    "zfs": Ready(
+        "node",
+        {
+            "snapshot": """\
+root=$(findmnt --noheadings --output SOURCE /) || exit
+zfs list -t snapshot "$root@gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 || zfs snapshot "$root@gpuprov-$GPUPROV_RUN"
+""",
+        },
+    ),
+    "aws": Ready(
+        "controller",
+        {
+            "snapshot": """\
+found=$(aws ec2 describe-snapshots --owner-ids self --output text --query 'Snapshots[].SnapshotId' \\
+    --filters "Name=tag:gpuprov,Values=$GPUPROV_RUN/$GPUPROV_NODE") || exit
+[ -z "$found" ] || exit 0
+machine=$(aws ec2 describe-instances --output text --query 'Reservations[].Instances[].InstanceId' \\
+    --filters "Name=private-ip-address,Values=$GPUPROV_ADDRESS") || exit
+aws ec2 create-snapshots --instance-specification "InstanceId=$machine" \\
+    --tag-specifications "ResourceType=snapshot,Tags=[{Key=gpuprov,Value=$GPUPROV_RUN/$GPUPROV_NODE}]"
+""",
+        },
+    ),
+    # The boot disk of a Compute Engine machine carries the machine's name unless somebody chose another.
+    "gcloud": Ready(
+        "controller",
+        {
+            "snapshot": """\
+gcloud compute snapshots describe "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" >/dev/null 2>&1 ||
+    gcloud compute snapshots create "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" --source-disk "$GPUPROV_NODE"
+""",
+        },
+    ),
+    "azure": Ready(
+        "controller",
+        {
+            "snapshot": """\
+query="[?name=='$GPUPROV_NODE'].[resourceGroup, storageProfile.osDisk.managedDisk.id]"
+found=$(az vm list --query "$query" --output tsv) && set -- $found || exit
+az snapshot show --resource-group "$1" --name "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" >/dev/null 2>&1 ||
+    az snapshot create --resource-group "$1" --name "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" --source "$2"
+""",
+        },
+    ),
+}

@@ -1,0 +1,73 @@
+"""Acts on many nodes at once: one channel each, and its answer or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.lock import Lock
+from gpuprov.playbook import Options
+from gpuprov.probe.payload import ANSWER_LIMIT, Payload
+from gpuprov.probe.payload import pack as program
+from gpuprov.transport import Limits, Session, fan_out, targets
+
+PROBE_PARTS = ("base", "system", "main")
+PARTS = ("lease", "files", "packages", "lastgood", "main")
+MODULES = (
+    *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
+    *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
+)
+QUICK_S = 60.0
+PACKAGES_S = 3600.0
+"""A transaction that compiles a module for several kernels, behind another that has to end first."""
+
+Answer = Any | GpuprovError
+
+
+def act(
+    lock: Lock,
+    name: str,
+    arguments: Mapping[str, Sequence[Any]],
+    options: Options,
+    *,
+    seconds: float = QUICK_S,
+) -> dict[str, Answer]:
+    """Have nodes do one of the acts of `gpuprov.upgrade.node.main`.
+
+    Args:
+        arguments: node → what its act is given.
+
+    Returns:
+        node → the act's result, or the error that stood in its way.
+    """
+
+    def do(session: Session) -> Any:
+        payload = program(
+            MODULES,
+            {"act": name, "arguments": list(arguments[session.target.name])},
+            password=options.become_password,
+        )
+        return _result(payload, session)
+
+    limits = Limits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
+    nodes = targets(lock, arguments)
+    return {target.name: answer for target, answer in fan_out(nodes, do, forks=options.forks, limits=limits)}
+
+
+def _result(payload: Payload, session: Session) -> Any:
+    output = session.run(payload.command, payload.stdin)
+    answer = payload.answer(output.stdout, output.stderr)
+    if "error" in answer:
+        raise NodeFailed(str(answer["error"]))
+    return answer["result"]
+
+
+def failures(answers: Mapping[str, Answer]) -> dict[str, str]:
+    """Node → what went wrong there."""
+    return {name: str(answer) for name, answer in answers.items() if isinstance(answer, GpuprovError)}
+
+
+def same(names: Iterable[str], *arguments: Any) -> dict[str, Sequence[Any]]:
+    """The same arguments for every node."""
+    return dict.fromkeys(names, arguments)
