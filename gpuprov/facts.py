@@ -8,6 +8,7 @@ says why in words that fit after "unknown because". `nvidia-smi` is the exceptio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,7 @@ from gpuprov.probe.parse.hardware import (
     parse_nics,
 )
 from gpuprov.probe.parse.limits import Limits, parse_pam
+from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.modules import (
     DiskModule,
     DkmsModule,
@@ -217,6 +219,11 @@ class Facts:
         return parse_smi(raw["stdout"], raw["stderr"])
 
     @cached_property
+    def mig(self) -> Mapping[int, tuple[str, ...]]:
+        """GPU → profiles of its instances, sorted; asked for only where a lock speaks of them."""
+        return parse_mig(self.raw("mig")["text"])
+
+    @cached_property
     def pci(self) -> tuple[PciDevice, ...]:
         """PCI devices of the classes and vendors that matter."""
         return parse_pci(self.raw("pci"))
@@ -257,6 +264,12 @@ class Facts:
         """The sysctls that were asked for; `None` when this kernel has none of that name."""
         values: Mapping[str, str | None] = self.raw("sysctls")
         return values
+
+    @property
+    def hugepages(self) -> str | None:
+        """`always`, `madvise` or `never`; `None` for a kernel without them."""
+        found = re.search(r"\[(\w+)\]", self.raw("hugepages")["transparent"] or "")
+        return found[1] if found else None
 
     @cached_property
     def limits(self) -> Limits:

@@ -17,6 +17,7 @@ ROLES = (
     "gpu_settings",
     "container_toolkit",
     "docker",
+    "system_tuning",
     "package_pins",
     *GUARDED,
 )

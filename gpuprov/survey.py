@@ -11,9 +11,11 @@ from gpuprov.expectations import (
     CLOCKS_UNIT,
     DOCKER_UNIT,
     FIREWALL_UNIT,
+    MODES_UNIT,
     PERSISTENCE_UNIT,
     expectations,
 )
+from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
 from gpuprov.probe.collect import ask, collect_local
@@ -26,8 +28,17 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
-    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, CDI_UNIT, DOCKER_UNIT, FIREWALL_UNIT)
-    return Parameters(packages=named, units=units, login=group.connection.user)
+    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, MODES_UNIT, CDI_UNIT, DOCKER_UNIT, FIREWALL_UNIT)
+    tuning = group.setting("tuning") or {}
+    variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
+    return Parameters(
+        packages=named,
+        units=units,
+        sysctls=tuple(sysctls(tuning)),
+        environment=variables,
+        mig=bool(group.setting("mig")),
+        login=group.connection.user,
+    )
 
 
 def gather(

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from gpuprov.expectations.access import FIREWALL_UNIT, access
 from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, containers
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
-from gpuprov.expectations.gpus import CLOCKS_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
+from gpuprov.expectations.gpus import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
 from gpuprov.expectations.pins import pins
 from gpuprov.expectations.server import server
 from gpuprov.expectations.statement import Expectation, Severity
 from gpuprov.expectations.system import system
+from gpuprov.expectations.tuning import tuning
 from gpuprov.lock import LockedGroup
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "DOCKER_UNIT",
     "FIREWALL_UNIT",
     "FOREIGN_MODULES",
+    "MODES_UNIT",
     "PERSISTENCE_UNIT",
     "Expectation",
     "Severity",
@@ -37,6 +39,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     server,
     gpu_settings,
     containers,
+    tuning,
     pins,
     access,
 )

@@ -46,15 +46,14 @@ def with_admin(name: str, password: str = "") -> Callable[[Path], None]:
     return step
 
 
-CONTROL_GROUPS = """\
+AT_BOOT = """\
 [Unit]
 DefaultDependencies=no
-Before=sysinit.target
+Before=sysinit.target systemd-sysctl.service
 
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'for group in /sys/fs/cgroup/*/cgroup.procs; do \\
-    mount -o remount,bind,rw "$${group%%/*}"; done'
+ExecStart=/bin/sh -c '{command}'
 
 [Install]
 WantedBy=sysinit.target
@@ -66,9 +65,21 @@ def with_control_groups(root: Path) -> None:
 
     systemd-nspawn gives it the controllers of cgroup v1 read-only; what it makes lies below its own group.
     """
-    name = "gpuprov-lab-control-groups.service"
-    write_whole(root / "etc/systemd/system" / name, CONTROL_GROUPS)
-    inside(root, f"systemctl --root=/ enable {name}")
+    every = "for group in /sys/fs/cgroup/*/cgroup.procs; do mount -o remount,bind,rw $${group%%/*}; done"
+    at_boot(root, "control-groups", every)
+
+
+def with_network_parameters(root: Path) -> None:
+    """Let the node change the kernel parameters of its own network, of which it has a name space."""
+    place = "/proc/sys/net"
+    at_boot(root, "network-parameters", f"mount --bind {place} {place}; mount -o remount,bind,rw {place}")
+
+
+def at_boot(root: Path, name: str, command: str) -> None:
+    """Have the node run a shell command early at every boot."""
+    unit = f"gpuprov-lab-{name}.service"
+    write_whole(root / "etc/systemd/system" / unit, AT_BOOT.format(command=command))
+    inside(root, f"systemctl --root=/ enable {unit}")
 
 
 def inside(root: Path, command: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprov.observations import access, containers, driver, gpus, hardware, pins, system
+from gpuprov.observations import access, containers, driver, gpus, hardware, pins, system, tuning
 from gpuprov.observations.registry import OBSERVERS
 
-__all__ = ["OBSERVERS", "access", "containers", "driver", "gpus", "hardware", "pins", "system"]
+__all__ = ["OBSERVERS", "access", "containers", "driver", "gpus", "hardware", "pins", "system", "tuning"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, Expectation
+from gpuprov.expectations import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT, Expectation
 from gpuprov.facts import Facts, Missing
 from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
@@ -48,6 +48,60 @@ def _clocks(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 
+@observes("gpu.modes_unit")
+def _modes_unit(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, MODES_UNIT)
+
+
+@observes("gpu.power_limit")
+def _power_limit(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.power.limit)
+
+
+@observes("gpu.compute_mode")
+def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(
+        facts, expectation.expected, lambda gpu: gpu.compute_mode and gpu.compute_mode.lower()
+    )
+
+
+@observes("gpu.ecc_pending")
+def _ecc_pending(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.pending)
+
+
+@observes("gpu.ecc")
+def _ecc(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.current)
+
+
+@observes("gpu.mig_pending")
+def _mig_pending(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.pending)
+
+
+@observes("gpu.mig")
+def _mig(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.current)
+
+
+@observes("gpu.mig_layout")
+def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
+    """A GPU in whose driver MIG is not switched on yet has no instances; one without MIG needs none."""
+
+    def layout(gpu: Gpu) -> list[str] | None:
+        if gpu.mig.current is None:
+            return None
+        return list(facts.mig.get(gpu.index, ()))
+
+    return _where_there(facts, expectation.expected, layout)
+
+
+def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
+    """As `_on_every_gpu`, of the GPUs that have such a setting at all."""
+    return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
+
+
 def _gpus(facts: Facts) -> tuple[Gpu, ...]:
     if facts.smi.error:
         raise Missing("smi", facts.smi.error)
@@ -67,6 +121,8 @@ def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> An
 def _words(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name} {each}" for name, each in value.items())
+    if isinstance(value, list):
+        return " ".join(value) or "none"
     return {True: "on", False: "off", None: "not stated"}.get(value, str(value))
 
 

@@ -7,9 +7,10 @@ from pydantic import Field
 from gpuprov.documents import Strict
 from gpuprov.settings.access import Firewall, Ssh
 from gpuprov.settings.containers import Containers
-from gpuprov.settings.gpus import Clocks
+from gpuprov.settings.gpus import Clocks, ComputeMode, MigProfile
+from gpuprov.settings.tuning import Tuning
 
-__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Settings"]
+__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Settings", "Tuning"]
 
 
 class Settings(Strict):
@@ -21,6 +22,17 @@ class Settings(Strict):
     clocks: Clocks | None = Field(
         default=None, description="application clocks in MHz; locked clocks where those are not supported"
     )
+    power_limit: int | None = Field(
+        default=None, gt=0, lt=3000, description="watts that a GPU may draw, where its limit can be set"
+    )
+    compute_mode: ComputeMode | None = Field(
+        default=None, description="how many programs may use a GPU at once"
+    )
+    ecc: bool | None = Field(default=None, description="check memory by ECC, from the next reboot on")
+    mig: tuple[MigProfile, ...] | None = Field(
+        default=None,
+        description="instances that every GPU is cut into, made anew at every boot; none is whole",
+    )
     containers: Containers | None = Field(
         default=None, description="what Docker gives a container that does not ask for anything else"
     )
@@ -29,6 +41,9 @@ class Settings(Strict):
         description="kernel release the module is built for: 'running', or one by name where images are made",
         pattern=r"^[A-Za-z0-9._+~-]+$",
     )
+    tuning: Tuning | None = Field(
+        default=None, description="limits, kernel parameters, processors and the environment of logins"
+    )
     ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
     firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
 
@@ -36,8 +51,13 @@ class Settings(Strict):
 ROLE_OF_SETTING = {
     "persistence": "gpu_settings",
     "clocks": "gpu_settings",
+    "power_limit": "gpu_settings",
+    "compute_mode": "gpu_settings",
+    "ecc": "gpu_settings",
+    "mig": "gpu_settings",
     "containers": "docker",
     "kernel": "nvidia_driver",
+    "tuning": "system_tuning",
     "ssh": "ssh_hardening",
     "firewall": "firewall",
 }

@@ -17,6 +17,22 @@ from gpuprov.verify import run as verify
 RECORDED = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
 VERSION = "535.309.01"
 MODULES = ("", "-uvm")
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so"
+PROGRAMS = (
+    "touch /usr/bin/nvidia-smi.distrib /usr/bin/nvidia-persistenced.distrib"
+    f" {LIBRARY}.{VERSION}; ln -s libnvidia-ml.so.{VERSION} {LIBRARY}.1"
+)
+PERSISTENCED = """\
+[Unit]
+Description=NVIDIA Persistence Daemon
+
+[Service]
+Type=forking
+ExecStart=/usr/bin/nvidia-persistenced --verbose
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 def drive(node: Node) -> None:
@@ -28,8 +44,9 @@ def drive(node: Node) -> None:
             f"mkdir -p {folder} && base64 -d >{folder}/nvidia-current{part}.ko",
             input=b64encode(stub).decode(),
         )
-    node.run("printf 'blacklist nouveau\\n' >/etc/modprobe.d/nouveau.conf")
-    node.run("touch /usr/bin/nvidia-smi.distrib && /usr/lib/gpuprov-sim/arrange")
+    node.run("echo 'blacklist nouveau' >/etc/modprobe.d/nouveau.conf")
+    node.run("cat >/usr/lib/systemd/system/nvidia-persistenced.service", input=PERSISTENCED)
+    node.run(f"{PROGRAMS}; /usr/lib/gpuprov-sim/arrange")
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
 

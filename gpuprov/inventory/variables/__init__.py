@@ -12,6 +12,7 @@ from gpuprov.inventory.variables.driver import driver
 from gpuprov.inventory.variables.gpus import gpu_settings
 from gpuprov.inventory.variables.pins import pins
 from gpuprov.inventory.variables.system import preflight
+from gpuprov.inventory.variables.tuning import tuning
 from gpuprov.lock import LockedGroup
 
 __all__ = ["group_variables"]
@@ -21,6 +22,7 @@ AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (
     driver,
     gpu_settings,
     containers,
+    tuning,
     pins,
     access,
 )

@@ -34,6 +34,13 @@ def smi(parameters: "Values") -> "Any":
     return {"rc": code, "stdout": out, "stderr": err}
 
 
+@collector(seconds=15)
+def mig(parameters: "Values") -> "Any":
+    """`nvidia-smi mig -lgi`, where instances are asked for; it fails where there are none."""
+    asked = parameters["mig"]
+    return {"text": run_anyway("nvidia-smi", "mig", "-lgi", seconds=14)[1] if asked else ""}
+
+
 @collector(seconds=5)
 def modules(parameters: "Values") -> "Any":
     """The loaded modules that matter, and what NVIDIA's says of itself."""

@@ -14,6 +14,7 @@ from gpuprov.verify.modules.containers import Containers
 from gpuprov.verify.modules.gpu import Gpu
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
 from gpuprov.verify.modules.server import Server
+from gpuprov.verify.modules.tuning import Tuning
 
 if TYPE_CHECKING:
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         containers: Containers
         server: Server
         sshd: Sshd
+        tuning: Tuning
         firewall: Firewall
 
 
@@ -36,6 +38,7 @@ MODULES: dict[str, type[Observed]] = {
     "containers": Containers,
     "server": Server,
     "sshd": Sshd,
+    "tuning": Tuning,
     "firewall": Firewall,
 }
 

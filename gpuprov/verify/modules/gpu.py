@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
@@ -20,6 +21,11 @@ CLOCKS = (
     "nvidia-smi --query-gpu=index,clocks.applications.graphics,clocks.applications.memory,"
     f"clocks.current.graphics {FORMAT}"
 )
+MODES = (
+    "nvidia-smi --query-gpu=index,power.limit,compute_mode,ecc.mode.current,ecc.mode.pending,"
+    f"mig.mode.current,mig.mode.pending {FORMAT}"
+)
+INSTANCES = "nvidia-smi mig -lgi"
 Clocks = dict[str, int | None]
 
 
@@ -38,6 +44,17 @@ class DriverGpu(NamedTuple):
     name: str
     driver_version: str
     persistence: bool
+
+
+class Modes(NamedTuple):
+    """Power limit in watts and modes of one GPU; None for what it does not have."""
+
+    power_limit: float | None
+    compute_mode: str
+    ecc: bool | None
+    ecc_pending: bool | None
+    mig: bool | None
+    mig_pending: bool | None
 
 
 class Gpu(Observed):
@@ -85,6 +102,22 @@ class Gpu(Observed):
         answer = self.run(CLOCKS)
         return parse_clocks(answer.stdout) if answer.succeeded else {}
 
+    @cached_property
+    def modes(self) -> dict[str, Modes]:
+        """Power limit and modes, by GPU."""
+        answer = self.run(MODES)
+        return parse_modes(answer.stdout) if answer.succeeded else {}
+
+    @cached_property
+    def instances(self) -> dict[str, list[str]]:
+        """Profiles of the GPU instances, sorted, by GPU; a GPU without any is left out."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for number, profile in re.findall(
+            r"^\|\s+(\d+)\s+MIG (\S+)", self.run(INSTANCES).stdout, re.MULTILINE
+        ):
+            found[f"GPU {number}"].append(profile)
+        return {gpu: sorted(profiles) for gpu, profiles in found.items()}
+
     def __repr__(self) -> str:
         return "<gpu>"
 
@@ -119,6 +152,16 @@ def parse_clocks(text: str) -> dict[str, Clocks]:
         application = {"graphics": graphics, "memory": memory}
         clocks[f"GPU {index}"] = {"graphics": current} if graphics is None else application
     return clocks
+
+
+def parse_modes(text: str) -> dict[str, Modes]:
+    """Lines of the `MODES` query; what a GPU does not have is None."""
+    found = {}
+    for index, power, compute, *switches in _rows(text):
+        told = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
+        watts = float(power) if re.fullmatch(r"[\d.]+", power) else None
+        found[f"GPU {index}"] = Modes(watts, compute.lower(), *told)
+    return found
 
 
 def _rows(text: str) -> list[list[str]]:

@@ -1,10 +1,11 @@
 """What the role gpu_settings reads of a node before and after it acts: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin.
+Standard library only; runs on the node from stdin. Argument: the modes that are wanted, null for those that
+are not: {"power": 300, "compute": "default", "ecc": true, "mig": ["3g.40gb"]}.
 
     {"answers": true, "persistence": ["Enabled"], "clocks": ["application 1980 3201"],
      "daemon": {"command": "/usr/bin/nvidia-persistenced --user nvpd", "installs": true} or null,
-     "clocks_unit": true}
+     "clocks_unit": true, "modes_unit": false, "modes_set": ["power"], "modes_off": true}
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from pathlib import Path
 LOADED = Path("/proc/driver/nvidia/version")
 OUTCOME = Path("/run/gpuprov/gpu-clocks")  # written by our unit: `0 application 1980 3201`
 FIELDS = "persistence_mode,clocks.applications.graphics,clocks.applications.memory"
+MODES = "power.limit,compute_mode,ecc.mode.pending,mig.mode.pending,mig.mode.current"
+MODES_UNIT = Path("/etc/systemd/system/gpuprov-gpu-modes.service")
 UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 
 
-def gpus() -> list[list[str]] | None:
-    """For each GPU its persistence mode and application clocks; None where no driver answers.
+def gpus(fields: str = FIELDS) -> list[list[str]] | None:
+    """For each GPU what is asked, by default persistence mode and application clocks; None without a driver.
 
     Nothing is asked of a driver that is not loaded: nvidia-smi would load it.
     """
     if not LOADED.exists() or not shutil.which("nvidia-smi"):
         return None
-    query = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
     except subprocess.TimeoutExpired:
@@ -50,6 +53,38 @@ def clocks(seen: list[list[str]]) -> list[str]:
     return now
 
 
+def instances() -> dict[int, list[str]]:
+    """Profiles of the GPU instances, sorted, by GPU."""
+    done = subprocess.run(
+        ["nvidia-smi", "mig", "-lgi"], capture_output=True, text=True, check=False, timeout=60
+    )
+    found: dict[int, list[str]] = {}
+    for index, profile in re.findall(r"(?m)^\|\s+(\d+)\s+MIG (\S+)", done.stdout):
+        found[int(index)] = sorted([*found.get(int(index), []), profile])
+    return found
+
+
+def off(index: int, gpu: list[str], wanted: dict) -> bool:
+    """Whether a GPU has another mode than is wanted; one that it does not have at all is as it shall be."""
+    power, compute, ecc, mig, mig_now = (None if "N/A" in word or "Not" in word else word for word in gpu)
+    layout = sorted(wanted["mig"] or [])
+    return any(
+        (
+            None not in (wanted["power"], power) and float(power or 0) != float(wanted["power"]),
+            None not in (wanted["compute"], compute) and str(compute).lower() != wanted["compute"],
+            None not in (wanted["ecc"], ecc) and (ecc == "Enabled") != wanted["ecc"],
+            None not in (wanted["mig"], mig) and (mig == "Enabled") != bool(layout),
+            None not in (wanted["mig"], mig) and mig_now == mig and instances().get(index, []) != layout,
+        )
+    )
+
+
+def modes_set() -> list[str]:
+    """Names of the modes that our unit sets."""
+    line = re.search(r"(?m)^ExecStart=\S+ (.+)$", MODES_UNIT.read_text()) if MODES_UNIT.exists() else None
+    return [word.partition("=")[0] for word in line.group(1).split()] if line else []
+
+
 def daemon() -> dict | None:
     """nvidia-persistenced as it is packaged, without drop-ins."""
     for folder in UNIT_FOLDERS:
@@ -61,17 +96,21 @@ def daemon() -> dict | None:
     return None
 
 
-def main() -> None:
+def main(wanted: dict) -> None:
+    """Print the document."""
     seen = gpus()
     look = {
         "answers": seen is not None,
         "persistence": [mode for mode, *_ in seen or []],
         "clocks": clocks(seen or []),
         "daemon": daemon(),
+        "modes_unit": MODES_UNIT.exists(),
+        "modes_set": modes_set(),
+        "modes_off": any(off(index, gpu, wanted) for index, gpu in enumerate(gpus(MODES) or [])),
         "clocks_unit": Path("/etc/systemd/system/gpuprov-gpu-clocks.service").exists(),
     }
     json.dump(look, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
-from . import smi_query, smi_settings, smi_table, smi_topology
+from . import smi_mig, smi_query, smi_settings, smi_table, smi_topology
 from .driver import Driver, NvmlError, library_version, nvml_version
 from .files import Files
 from .machine import Gpu
@@ -59,6 +59,8 @@ def main(files: Files, arguments: list[str]) -> int:
     try:
         if arguments and arguments[0] in ("topo", "nvlink"):
             return _write(smi_topology.answer(Driver(files), arguments[0], arguments[1:]))
+        if arguments and arguments[0] == "mig":
+            return smi_mig.mig(Driver(files), arguments[1:], _say)
         return _answer(files, _parse(arguments))
     except NvmlError as error:
         _write([str(error)])

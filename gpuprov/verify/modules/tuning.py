@@ -1,0 +1,86 @@
+"""`host.tuning`: what a fresh login and a service get, and what the kernel is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from gpuprov.verify.modules.base import Observed
+
+OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
+LIMITS = "; ".join(
+    f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
+)
+# A login of its own, through PAM as sshd's are, whatever this connection came through.
+LOGIN = f"su --login --shell /bin/sh --command '{LIMITS}; env' %s"
+SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}'"
+IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
+HUGEPAGES = "cat /sys/kernel/mm/transparent_hugepage/enabled"
+GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+
+Limit = int | str
+
+
+class Session(NamedTuple):
+    """Limits by name, where soft and hard are one; otherwise both in words. Variables by name."""
+
+    limits: dict[str, Limit]
+    environment: dict[str, str]
+
+
+class Tuning(Observed):
+    """Test limits, environment and kernel parameters.
+
+    >>> host.tuning.login("root").limits["memlock"]
+    'unlimited'
+    """
+
+    def login(self, user: str) -> Session:
+        """What a fresh login of a user gets.
+
+        Raises:
+            NodeFailed: nobody of that name can log in.
+        """
+        return parse_session(self.ask(LOGIN, user))
+
+    @cached_property
+    def service(self) -> Session:
+        """What a service gets that is started now."""
+        return parse_session(self.ask(SERVICE))
+
+    def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Kernel parameters as the kernel has them; None for one that it does not have."""
+        said = {name: self.run("sysctl --values %s", name) for name in names}
+        return {
+            name: " ".join(each.stdout.split()) if each.succeeded else None for name, each in said.items()
+        }
+
+    @cached_property
+    def hugepages(self) -> str | None:
+        """The kernel's choice of transparent huge pages."""
+        found = re.search(r"\[(\w+)\]", self.run(HUGEPAGES).stdout)
+        return found[1] if found else None
+
+    @cached_property
+    def governors(self) -> set[str]:
+        """Governors of the processors; none where they have no frequency to govern."""
+        return set(self.run(GOVERNORS).stdout.split())
+
+    def __repr__(self) -> str:
+        return "<tuning>"
+
+
+def parse_session(text: str) -> Session:
+    """`S memlock 8192` lines of ulimit, and env's."""
+    limits: dict[str, Limit] = {}
+    for name in OPTIONS:
+        soft, hard = (_limit(name, re.search(rf"^{kind} {name} (\S+)$", text, re.MULTILINE)) for kind in "SH")
+        limits[name] = soft if soft == hard else f"{soft}, at most {hard}"
+    return Session(limits, dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", text, re.MULTILINE)))
+
+
+def _limit(name: str, found: re.Match[str] | None) -> Limit:
+    text = found[1] if found else "not told"
+    return int(text) * (1024 if name in IN_KIBIBYTES else 1) if text.isdecimal() else text

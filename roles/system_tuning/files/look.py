@@ -1,0 +1,61 @@
+"""What the role system_tuning reads of a node: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. Argument: {"sysctl": [name…], "unwanted": [variable…]}.
+
+    {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
+     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+GOVERNORS = "sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+LOGIN_FILES = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
+LOGIN_PATTERNS = ("etc/profile.d/*.sh", "etc/environment.d/*.conf")
+
+
+def matching(pattern: str) -> list[str]:
+    """Paths that a pattern below the root matches, sorted."""
+    return sorted(str(path) for path in Path("/").glob(pattern))
+
+
+def sysctl(name: str) -> str | None:
+    """A kernel parameter, white space made single; None where this kernel has none of that name."""
+    path = Path("/proc/sys", name.translate({ord("."): "/", ord("/"): "."}))
+    return " ".join(path.read_text().split()) if path.exists() else None
+
+
+def chosen(text: str) -> str | None:
+    """`always [madvise] never` → madvise."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found.group(1) if found else None
+
+
+def settings_of(path: str, names: list[str]) -> list[dict]:
+    """Which of the variables a file sets."""
+    text = Path(path).read_text(errors="replace")
+    pattern = r"(?m)^[ \t]*(?:export[ \t]+)?%s="
+    return [{"path": path, "name": name} for name in names if re.search(pattern % re.escape(name), text)]
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    paths = [*LOGIN_FILES, *(path for pattern in LOGIN_PATTERNS for path in matching(pattern))]
+    look = {
+        "sysctl": {name: sysctl(name) for name in asked["sysctl"]},
+        "hugepages": chosen(HUGEPAGES.read_text()) if HUGEPAGES.exists() else None,
+        "governors": sorted({Path(path).read_text().strip() for path in matching(GOVERNORS)}),
+        "unwanted": [
+            row for path in paths if Path(path).is_file() for row in settings_of(path, asked["unwanted"])
+        ],
+    }
+    json.dump(look, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Tuning on a real node: what fresh logins and services get.
+
+The machine under the lab may forbid higher hard limits and most kernel parameters: nodes are given smaller
+limits, and of the kernel only what belongs to a node's own network.
+"""
+
+from __future__ import annotations
+
+import pytest
+from driven import Driven
+
+from gpuprov.lab import Lab
+from gpuprov.lab.variants import with_network_parameters
+
+ROLE = "system_tuning"
+KEEPALIVE = "net.ipv4.tcp_keepalive_time"
+TUNING = {
+    "limits": {"memlock": 4194304, "stack": 67108864, "nofile": 4096},
+    "sysctl": {KEEPALIVE: 600},
+    "governor": "performance",
+    "numa_balancing": False,
+    "environment": {"OMP_NUM_THREADS": 8, "MKL_NUM_THREADS": 8, "TF_GPU_THREAD_MODE": "gpu_private"},
+}
+FILES = "/etc/*/*.d/90-gpuprov.conf /etc/sysctl.d/90-gpuprov.conf"
+TREE = "find /etc -type f -not -name '*.lock' | sort | xargs md5sum"
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    [node] = module_lab.up(1, os="debian12", prepare=[with_network_parameters])
+    driven = Driven(module_lab, node, tmp_path_factory.mktemp("tuning"))
+    pages = driven.says("grep -o '\\[.*\\]' /sys/kernel/mm/transparent_hugepage/enabled").strip("[]")
+    driven.state({"tuning": {**TUNING, "transparent_hugepages": pages}})
+    return driven
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+    before = driven.says(TREE)
+    outcome, changed = driven.apply(ROLE, check=True)
+    assert outcome.ok, outcome.failed
+    assert "Say what every boot, login and service gets" in changed
+    assert "Say what the kernel would be told, as --check cannot try" in changed
+    assert driven.says(TREE) == before
+
+
+def test_fresh_logins_and_services_get_it(driven: Driven) -> None:
+    assert driven.drift("tuning.") == {
+        "tuning.limits", "tuning.service_limits", "tuning.sysctl", "tuning.environment",
+    }  # fmt: skip
+    outcome, _ = driven.apply(ROLE)
+    assert outcome.ok, outcome.failed
+    assert driven.failed("tuning.") == {}
+    assert driven.drift("tuning.") == set()
+    assert driven.says("ulimit -l; ulimit -s; ulimit -n; echo $OMP_NUM_THREADS") == "4096\n65536\n4096\n8"
+
+
+def test_second_run_changes_nothing(driven: Driven) -> None:
+    assert driven.apply(ROLE)[1] == []
+    assert driven.apply(ROLE, check=True)[1] == []
+
+
+FAULTS = {
+    "tuning.limits": "echo '* soft memlock 64' >/etc/security/limits.d/99-other.conf",
+    "tuning.service_limits": "rm /etc/systemd/system.conf.d/90-gpuprov.conf; systemctl daemon-reexec",
+    "tuning.sysctl": f"sysctl -w {KEEPALIVE}=7200",
+    "tuning.environment": "sed -i s/OMP_NUM_THREADS=8/OMP_NUM_THREADS=1/ /etc/environment",
+    "tuning.debugging": "echo 'export CUDA_LAUNCH_BLOCKING=1' >/etc/profile.d/debug.sh",
+}
+
+
+@pytest.mark.parametrize("check", FAULTS)
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, check: str) -> None:
+    driven.node.run(FAULTS[check])
+    assert driven.drift("tuning.") == {check}
+    assert set(driven.failed("tuning.")) == {check}
+    outcome, _ = driven.apply(ROLE)
+    assert outcome.ok, outcome.failed
+    if check == "tuning.limits":  # another's file after ours is another's will: it is told, not removed
+        driven.node.run("rm /etc/security/limits.d/99-other.conf")
+    assert driven.failed("tuning.") == {}
+    assert driven.drift("tuning.") == set()
+
+
+def test_everything_comes_back_after_a_reboot(driven: Driven) -> None:
+    driven.node.reboot()
+    driven.node.run("systemctl is-system-running --wait", check=False)
+    assert driven.failed("tuning.") == {}
+
+
+def test_changed_lock_changes_just_that(driven: Driven) -> None:
+    [tuning] = [driven.group.settings["tuning"].value]
+    driven.state({"tuning": {**tuning, "environment": {"OMP_NUM_THREADS": 4}}})
+    assert driven.apply(ROLE)[1] == ["Set the variables of every login"]
+    assert driven.says("echo $OMP_NUM_THREADS $MKL_NUM_THREADS") == "4"
+    assert driven.failed("tuning.") == {}
+
+
+def test_parameter_that_the_kernel_does_not_have_is_refused(driven: Driven) -> None:
+    outcome, changed = driven.apply(ROLE, system_tuning_sysctl={"vm.no_such_thing": "1"})
+    assert "this kernel has no parameter vm.no_such_thing" in outcome.failed[0]["msg"]
+    assert changed == []
+
+
+def test_nothing_in_the_lock_leaves_nothing_on_the_node(driven: Driven) -> None:
+    driven.state({"tuning": {}})
+    assert driven.apply(ROLE)[0].ok
+    assert driven.says(f"ls {FILES} 2>/dev/null") == ""
+    assert driven.says("grep -c THREADS /etc/environment") == "0"
+    assert driven.apply(ROLE)[1] == []

@@ -1,0 +1,89 @@
+"""Limits of logins and services, as files and as shells tell them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.drift import judge
+from gpuprov.expectations import Expectation
+from gpuprov.facts import Facts
+from gpuprov.verify.modules.tuning import parse_session
+
+SAID = """\
+S memlock 8192
+H memlock unlimited
+S stack 65536
+H stack 65536
+S nofile 1024
+H nofile 1048576
+OMP_NUM_THREADS=8
+BASH_FUNC_x%%=() {  echo
+"""
+
+
+def test_session_of_a_login() -> None:
+    session = parse_session(SAID)
+    assert session.limits == {
+        "memlock": "8388608, at most unlimited",
+        "stack": 67108864,
+        "nofile": "1024, at most 1048576",
+    }
+    assert session.environment == {"OMP_NUM_THREADS": "8"}
+
+
+def facts(**collectors: object) -> Facts:
+    return Facts("node", "", 0.0, collectors)
+
+
+def seen(check: str, expected: object, node: Facts) -> object:
+    differences = judge("node", node, [Expectation(check, expected, "system_tuning")]).drift
+    return differences[0].actual if differences else expected
+
+
+PATH = "/etc/security/limits.d/90-gpuprov.conf"
+BOTH = [[PATH, "* - memlock 4096"], [PATH, "root - memlock 4096"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit"),
+    [
+        (BOTH, 4194304),
+        (BOTH[:1], "4194304, not set"),
+        ([*BOTH, ["/etc/security/limits.d/99.conf", "* soft memlock 64"]], "4194304, 65536"),
+        ([[PATH, "* - memlock unlimited"], [PATH, "root - memlock -1"]], "unlimited"),
+        ([*BOTH, [PATH, "@students hard memlock 1"]], 4194304),
+        ([], None),
+    ],
+    ids=["one", "not-root", "later-file", "unlimited", "others-group", "none"],
+)
+def test_limits_are_those_of_root_and_of_everybody_else(rows: list[list[str]], limit: object) -> None:
+    node = facts(limits={"pam": rows, "systemd": ""})
+    assert seen("tuning.limits", {"memlock": "?"}, node) == {"memlock": limit}
+
+
+def test_systemds_infinity_is_unlimited() -> None:
+    node = facts(limits={"pam": [], "systemd": "DefaultLimitMEMLOCK=infinity\nDefaultLimitSTACK=8388608\n"})
+    assert seen("tuning.service_limits", {"memlock": 1, "stack": 1}, node) == {
+        "memlock": "unlimited",
+        "stack": 8388608,
+    }
+
+
+@pytest.mark.parametrize(
+    ("governors", "governor"),
+    [({}, "performance"), ({"performance": 8, "powersave": 8}, "performance, powersave")],
+)
+def test_processors_without_a_governor_do_not_differ(governors: dict[str, int], governor: str) -> None:
+    cpu = {"model": "", "logical": 2, "sockets": 1, "threads_per_core": 1, "governors": governors, "numa": {}}
+    assert seen("tuning.governor", "performance", facts(cpu=cpu)) == governor
+
+
+def test_debugging_variable_is_told_with_its_file() -> None:
+    node = facts(environment={"/etc/environment": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "8"}})
+    assert seen("tuning.debugging", [], node) == ["CUDA_LAUNCH_BLOCKING in /etc/environment"]
+    assert seen("tuning.environment", {"OMP_NUM_THREADS": "4"}, node) == {"OMP_NUM_THREADS": "8"}
+
+
+@pytest.mark.parametrize("text", ["always [madvise] never\n", None])
+def test_huge_pages(text: str | None) -> None:
+    assert facts(hugepages={"transparent": text}).hugepages == (text and "madvise")
