@@ -19,7 +19,8 @@ from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.lock import LockedGroup
 from gpuprov.transport import Limits, Output, Session, Target, open_session
 
-SWITCH = "/var/lib/gpuprov/deadman/switch"
+FOLDER = "/var/lib/gpuprov/deadman"
+SWITCH = f"{FOLDER}/switch"
 LIMITS = Limits(connect_s=10, command_s=60)
 PROOF = Limits(connect_s=5, command_s=30)
 NOT_ARMED = 3
@@ -45,10 +46,9 @@ def arm(session: Session, guard: Guard, token: str) -> None:
         NodeFailed: it cannot; nothing was changed.
     """
     script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
-    folder = SWITCH.rpartition("/")[0]
     login = shlex.quote(session.target.connection.user)
     lines = [
-        f"mkdir -p -m 700 {folder}",
+        f"mkdir -p -m 700 {FOLDER}",
         f"echo {script} | base64 -d >{SWITCH}.new && mv {SWITCH}.new {SWITCH}",
         f"sh {SWITCH} arm {guard.seconds} {shlex.quote(token)} {login}",
     ]
@@ -120,7 +120,7 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
     raise failure
 
 
-def undo(session: Session | None, target: Target, guard: Guard, why: GpuprovError) -> Undone:
+def undo(session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError) -> Undone:
     """Have the node restore now if it can be told to, else wait until it did; says how it ended.
 
     Args:
@@ -136,7 +136,10 @@ def undo(session: Session | None, target: Target, guard: Guard, why: GpuprovErro
     while time.monotonic() - begun < guard.seconds + 60:
         try:
             with open_session(target, PROOF) as fresh:
-                answers = as_root(fresh, f"test ! -e {SWITCH.rpartition('/')[0]}/armed", guard.password)
+                rest = (
+                    f"test ! -e {FOLDER}/armed && test ! -e {FOLDER}/restoring && sh {SWITCH} again {token}"
+                )
+                answers = as_root(fresh, rest, guard.password)
         except GpuprovError as error:
             why_not = error
         else:

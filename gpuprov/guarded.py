@@ -112,7 +112,8 @@ def _change(
         narrate(
             f"{len(armed)} nodes give back SSH and firewall in {guard.seconds} s unless a new login works"
         )
-        variables = {name: node.variables for name, node in armed.items()}
+        tokens = {"ssh_hardening_guard": token, "firewall_guard": token}
+        variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
         outcomes = run_playbook("site", lock, variables, folder, options=options, listen=listen)
         for name, outcome in outcomes.items():
             armed[name].outcome = outcome
@@ -133,7 +134,7 @@ def _conclude(node: _Node, guard: Guard, token: str, narrate: Narrate) -> None:
     failure = _prove(node, guard, token) if node.outcome.ok else GpuprovError("a role failed")
     if failure:
         narrate(f"{node.target.name}: {failure.seen}; waiting until it has its old SSH and firewall again")
-        node.fail(undo(node.session, node.target, guard, failure))
+        node.fail(undo(node.session, node.target, guard, token, failure))
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:

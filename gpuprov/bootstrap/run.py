@@ -188,5 +188,5 @@ def _passwords_off(node: Ready, session: Session, guard: Guard) -> None:
         except GpuprovError as error:
             failure = error
     if failure:
-        raise undo(session, node.target, guard, failure)
+        raise undo(session, node.target, guard, token, failure)
     node.changed.append("logins by password shut off")

@@ -4,6 +4,7 @@
 #   deadman.sh arm SECONDS TOKEN LOGIN    save, and restore in SECONDS or at the next boot
 #   deadman.sh disarm TOKEN               a new login worked: keep what is there now
 #   deadman.sh restore WHY                give back what was saved; does nothing when not armed
+#   deadman.sh again TOKEN                give it back once more, if that run's change was undone while it went on
 #
 # Exit codes: 0 done, 3 not armed (or no more), 4 cannot be armed; one line on standard error says why.
 # Restoring takes no disk space where saved and live files share a file system: files are linked, not copied.
@@ -38,7 +39,7 @@ home_of() {
 }
 
 save() {
-    rm -rf "$saved"
+    rm -rf "$saved" "$home/restored"
     mkdir -p "$saved" || return
     for login in root "$1"; do
         where=$(home_of "$login")
@@ -135,7 +136,7 @@ disarm() {
         exit 3
     fi
     remove_units
-    rm -rf "$saved" $home/disarmed $home/undone
+    rm -rf "$saved" $home/disarmed $home/undone $home/restored
 }
 
 put_back() { # saved file, live path: in one step, without space where a link does it
@@ -196,8 +197,7 @@ restore() {
     echo "$(date -u +%FT%TZ) run $(cat $home/restoring): $1; SSH and firewall are as before" >$home/undone
     cat $home/undone >>$home/history
     logger -t gpuprov -- "$(cat $home/undone)"
-    rm -rf "$saved"
-    rm -f $home/restoring
+    mv $home/restoring $home/restored
     remove_units
 }
 
@@ -205,5 +205,11 @@ case $1 in
 arm) arm "$2" "$3" "$4" ;;
 disarm) disarm "$2" ;;
 restore) restore "$2" ;;
-*) echo "arm, disarm or restore?" >&2; exit 2 ;;
+again)
+    if [ "$(cat $home/restored 2>/dev/null)" = "$2" ]; then
+        mv $home/restored $home/restoring
+        restore "$(sed 's/^.* run [^ ]*: //; s/; SSH and firewall.*//' $home/undone)"
+    fi
+    ;;
+*) echo "arm, disarm, restore or again?" >&2; exit 2 ;;
 esac

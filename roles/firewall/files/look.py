@@ -1,9 +1,9 @@
 """What the role firewall reads of a node: one JSON document. Changes nothing.
 
 Standard library only; runs on the node from stdin. The one argument is a JSON object: `networks` and `chains`
-that the table shall have.
+that the table shall have. `armed` is the run for which the dead man's switch would restore.
 
-    {"installed": true, "loaded": false}
+    {"armed": "", "installed": true, "loaded": false}
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+ARMED = Path("/var/lib/gpuprov/deadman/armed")
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 wanted = json.loads(sys.argv[1])
@@ -34,4 +37,9 @@ def table() -> dict[str, dict[str, list[str]]]:
 
 
 installed = shutil.which("nft") is not None
-json.dump({"installed": installed, "loaded": installed and table() == wanted}, sys.stdout)
+look = {
+    "armed": ARMED.read_text().strip() if ARMED.exists() else "",
+    "installed": installed,
+    "loaded": installed and table() == wanted,
+}
+json.dump(look, sys.stdout)

@@ -1,10 +1,10 @@
 """What the role ssh_hardening reads of a node: one JSON document. Changes nothing.
 
 Standard library only; runs on the node from stdin. The one argument is a JSON object: `options` as `sshd -T`
-prints them, `login` whose login counts.
+prints them, `login` whose login counts. `armed` is the run for which the dead man's switch would restore.
 
-    {"included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [], "unit": "ssh",
-     "socket": false, "stale": false, "differs": {"maxauthtries": "6"}}
+    {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
+     "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"}}
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 CONFIG = Path("/etc/ssh/sshd_config")
+ARMED = Path("/var/lib/gpuprov/deadman/armed")
 SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
 
@@ -90,6 +91,7 @@ unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
 now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 look = {
+    "armed": ARMED.read_text().strip() if ARMED.exists() else "",
     "included": bool(
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
