@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli import options
+from gpuprov.cli.discover import command as discover
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ lock_option = click.option(
 @click.group()
 def command() -> None:
     """Hosts and groups for Ansible, from a fleet and back; what live hosts are."""
+
+
+command.add_command(discover, "discover")
 
 
 @command.command("list")

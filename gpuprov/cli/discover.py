@@ -1,0 +1,151 @@
+"""`gpuprov inventory discover`: what live hosts are, and the fleet file for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, Unreachable, worst
+
+if TYPE_CHECKING:
+    from gpuprov.facts import Facts
+    from gpuprov.inventory.discover import Match
+
+SCHEMA = "gpuprov.discovery/1"
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, required=True)
+@click.option("--user", default="root", show_default=True, help="SSH user")
+@click.option("--port", type=click.IntRange(1, 65535), default=22, show_default=True)
+@click.option("-i", "--identity", metavar="FILE", help="Private key.")
+@click.option("--known-hosts", metavar="FILE", help="Their host keys.")
+@click.option("--jump", metavar="[USER@]HOST", help="Through this host.")
+@click.option(
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Write the fleet file here."
+)
+@options.forks_option
+@options.password_option
+@options.output_option
+def command(
+    hosts: tuple[str, ...],
+    user: str,
+    port: int,
+    identity: str | None,
+    known_hosts: str | None,
+    jump: str | None,
+    fleet: Path | None,
+    forks: int,
+    ask_become_pass: bool,
+    output: str,
+) -> int:
+    """Ask HOSTS what they are, name the nearest profile and what is missing, and propose a fleet file.
+
+    HOSTS are names, ranges (gpu[01-08]) or networks (10.0.0.0/24), in which addresses that do not answer
+    are passed over. Changes nothing. Exit 3 when a host has less than its profile.
+    """
+    from gpuprov.catalog import load
+    from gpuprov.inventory.discover import kinds, look, match, propose, within
+    from gpuprov.lock import Connection
+
+    if fleet and fleet.exists():
+        raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
+    asked, networks = within(hosts)
+    way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
+    password = options.ask_password(ask_become_pass)
+    catalog, found, failed = load(), {}, {}
+    among = kinds(catalog, [Path("profiles")])
+    for host, answer in look(asked, way, forks=forks, password=password):
+        if isinstance(answer, GpuprovError):
+            failed[host] = answer
+        else:
+            found[host] = (answer, match(answer, among))
+    found = {host: found[host] for host in asked if host in found}
+    if networks:
+        failed = {host: error for host, error in failed.items() if not isinstance(error, Unreachable)}
+    names = _names({host: facts for host, (facts, _) in found.items()})
+    proposal = propose(found, names, way, catalog)
+    _show(found, failed, proposal, names, output)
+    if fleet and proposal["groups"]:
+        _write(fleet, proposal)
+    return _verdict([each for _, each in found.values()], failed)
+
+
+def _names(found: dict[str, Facts]) -> dict[str, str]:
+    """What each host is to be called: as it was named, or by its own name where an address was."""
+    taken: set[str] = set()
+    names = {}
+    for host, facts in found.items():
+        own = facts.host.partition(".")[0]
+        name = own if _is_address(host) and own and own not in taken else host
+        taken.add(name)
+        names[host] = name
+    return names
+
+
+def _is_address(host: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _show(
+    found: dict[str, tuple[Facts, Match]],
+    failed: dict[str, GpuprovError],
+    proposal: dict[str, Any],
+    names: dict[str, str],
+    output: str,
+) -> None:
+    from gpuprov.documents import render_plain
+
+    if output == "json":
+        hosts = [
+            {
+                "host": names[host],
+                "address": host,
+                "profile": each.profile,
+                "differences": list(each.differences),
+                "unknown": list(each.unknown),
+            }
+            for host, (_, each) in found.items()
+        ]
+        errors = [{"host": host, "error": str(error)} for host, error in failed.items()]
+        options.print_json({"schema": SCHEMA, "hosts": hosts, "failed": errors, "fleet": proposal})
+        return
+    rows = [["HOST", "PROFILE", "DIFFERENCES"]]
+    for host, (_, each) in found.items():
+        rows.append([names[host], each.profile or "-", "; ".join(each.differences) or "none"])
+    if found:
+        for row in _columns(rows):
+            options.note(row)
+    for host, error in failed.items():
+        options.note(f"{host}: {error}")
+    if proposal["groups"]:
+        click.echo(render_plain(proposal), nl=False)
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _write(fleet: Path, proposal: dict[str, Any]) -> None:
+    from gpuprov.documents import render_plain, write_text
+    from gpuprov.fleet import parse_fleet
+
+    text = render_plain(proposal)
+    parse_fleet(text, str(fleet))
+    write_text(fleet, text)
+    options.note(f"{fleet} written; next: gpuprov lock")
+
+
+def _verdict(found: list[Match], failed: dict[str, GpuprovError]) -> Exit:
+    differ = Exit.DRIFT if any(each.differences for each in found) else Exit.OK
+    return worst(differ, *(error.exit_code for error in failed.values()))

@@ -1,0 +1,148 @@
+"""The profile that a node is nearest to, and the differences in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprov.catalog import Catalog
+from gpuprov.facts import Facts, Missing
+from gpuprov.lock import Hardware
+from gpuprov.locking.hardware import locked_hardware
+from gpuprov.observations import server
+from gpuprov.profile import load_profile, profile_paths
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A profile and the hardware it states."""
+
+    profile: str
+    hardware: Hardware
+
+
+@dataclass(frozen=True)
+class Match:
+    """A node and the profile it is nearest to, None where no profile has its GPUs.
+
+    Attributes:
+        differences: what it has less than the profile, or else than it: `7 of 8 GPUs`.
+        unknown: what could not be judged, and why.
+    """
+
+    profile: str | None
+    differences: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
+    """Every profile that says which GPUs a server has: the site's own before those that are shipped."""
+    names = profile_paths(list(folders))
+    stated = {name: load_profile(name, list(folders)).profile.hardware for name in names}
+    return [
+        Kind(name, locked_hardware(catalog, name, hardware))
+        for name, hardware in stated.items()
+        if hardware.gpu.model and hardware.gpu.count is not None
+    ]
+
+
+def match(facts: Facts, among: Iterable[Kind]) -> Match:
+    """The nearest of some kinds.
+
+    Only a kind with the node's GPUs comes into question. Among those the count of GPUs tells most; what
+    else is missing, and what there is more than stated, tells the rest.
+
+    Raises:
+        Missing: the node did not tell what is on its PCI bus.
+    """
+    found = server.gpu_ids(facts)
+    if not found:
+        return Match(None, ("no NVIDIA GPU on the PCI bus",))
+    possible = [kind for kind in among if any(gpu in kind.hardware.gpu_pci_ids for gpu in found)]
+    if not possible:
+        seen = ", ".join(f"{count} x {gpu}" for gpu, count in found.items())
+        return Match(None, (f"no profile has its GPUs: {seen}",))
+    nearest = min(possible, key=lambda kind: _distance(facts, kind.hardware))
+    unknown: list[str] = []
+    differences = tuple(_differences(facts, nearest.hardware, unknown))
+    return Match(nearest.profile, differences, tuple(unknown))
+
+
+def _distance(facts: Facts, wanted: Hardware) -> float:
+    """How far a node is from a kind; 10 a GPU count that differs by all, about 1 for everything else."""
+    found = server.gpu_ids(facts)
+    count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
+    others = sum(found.values()) - count
+    far = 10.0 * (abs(count - wanted.gpu_count) / max(wanted.gpu_count, 1) + others)
+    for least, read in _numbers(wanted):
+        try:
+            seen = read(facts)
+        except Missing:
+            continue
+        if least and seen is not None:
+            far += min(abs(math.log2(max(seen, 0.01) / least)), 3.0) / 3
+    unfulfilled = sum(not server.fulfilled(nic, server.ports(facts)) for nic in wanted.nics)
+    return far + unfulfilled
+
+
+def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts], float | None]]]:
+    drives = wanted.nvme
+    yield wanted.cpu_cores, server.cores
+    yield wanted.memory_mib, lambda facts: facts.memory.total_mib
+    yield (drives.count if drives else None), server.nvme_drives
+    yield (drives.total_tb if drives else None), server.nvme_tb
+
+
+def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator[str]:
+    """What a node has less than its kind; `unknown` gets what it did not tell."""
+    for read in (_gpus, _switches, _cores, _memory, _drives, _ports):
+        try:
+            yield from read(facts, wanted)
+        except Missing as missing:
+            unknown.append(str(missing))
+
+
+def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    found = server.gpu_ids(facts)
+    count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
+    if count != wanted.gpu_count:
+        yield f"{count} of {wanted.gpu_count} GPUs ({wanted.gpu_model})"
+    for gpu, number in found.items():
+        if gpu not in wanted.gpu_pci_ids:
+            yield f"{number} GPUs of another model: {gpu}"
+
+
+def _switches(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    seen = server.nvswitches(facts)
+    if wanted.nvswitches and seen < wanted.nvswitches:
+        yield f"{seen} of {wanted.nvswitches} NVSwitches"
+
+
+def _cores(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    if wanted.cpu_cores and (seen := server.cores(facts)) < wanted.cpu_cores:
+        yield f"{seen} cores instead of {wanted.cpu_cores}"
+
+
+def _memory(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    seen = facts.memory.total_mib
+    if wanted.memory_mib and seen < wanted.memory_mib:
+        yield f"{seen / 1024:.0f} GiB memory instead of {wanted.memory_mib / 1024:.0f} at the least"
+
+
+def _drives(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    count = wanted.nvme.count if wanted.nvme else None
+    total = wanted.nvme.total_tb if wanted.nvme else None
+    if count and (seen := server.nvme_drives(facts)) < count:
+        yield f"{seen} of {count} NVMe drives"
+    size = server.nvme_tb(facts) if total else None
+    if total and size is not None and size < total:
+        yield f"{size:.1f} TB of NVMe instead of {total:g}"
+
+
+def _ports(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    have = server.ports(facts)
+    for nic in wanted.nics:
+        if not server.fulfilled(nic, have):
+            yield f"{server.instead(nic, have)} instead of {nic}"

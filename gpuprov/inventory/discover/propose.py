@@ -1,0 +1,56 @@
+"""The fleet file that discovered hosts would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.identity import find_system
+from gpuprov.errors import InvalidInput
+from gpuprov.facts import Facts
+from gpuprov.inventory.discover.match import Match
+from gpuprov.inventory.imports.machine import fold_hosts
+from gpuprov.lock import Connection
+
+
+def propose(
+    found: Mapping[str, tuple[Facts, Match]],
+    names: Mapping[str, str],
+    connection: Connection,
+    catalog: Catalog,
+) -> dict[str, Any]:
+    """The keys of a fleet: a group for each profile, system and architecture.
+
+    Args:
+        found: address → the host's facts and its match; hosts without a profile are left out.
+        names: address → what the host is to be called.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for address, (facts, match) in found.items():
+        if match.profile is None:
+            continue
+        kind = {"profile": match.profile, "os": _system(facts, catalog)}
+        kind |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
+        name = next(name for name in _names(match.profile, kind) if _same(groups.get(name), kind))
+        groups.setdefault(name, {**kind, "hosts": {}})["hosts"][names[address]] = address
+    folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
+    return {"groups": folded, "ssh": connection.model_dump(mode="json", exclude_defaults=True)}
+
+
+def _system(facts: Facts, catalog: Catalog) -> str:
+    """The catalog's id of a system; its own name and version where the catalog does not know it."""
+    named = facts.os.id + facts.os.version
+    try:
+        system = find_system(catalog, named)
+    except InvalidInput:
+        return named
+    return system.id if system else named
+
+
+def _names(profile: str, kind: Mapping[str, str]) -> tuple[str, ...]:
+    return (profile, f"{profile}-{kind['os']}", f"{profile}-{kind['os']}-{kind.get('arch', 'x86_64')}")
+
+
+def _same(group: Mapping[str, Any] | None, kind: Mapping[str, str]) -> bool:
+    return group is None or {key: value for key, value in group.items() if key != "hosts"} == kind

@@ -1,0 +1,70 @@
+"""Hosts that nobody has listed yet: from names, ranges or a network, all at once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.facts import Facts
+from gpuprov.fleet import expand_hosts
+from gpuprov.lock import Connection
+from gpuprov.probe.collect import ask
+from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.transport import Limits, Session, Target, fan_out
+
+ADDRESSES_AT_MOST = 4096
+LIMITS = Limits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
+
+
+def within(stated: Iterable[str]) -> tuple[list[str], bool]:
+    """The hosts that are meant, and whether a network was among what was stated.
+
+    Args:
+        stated: names, ranges (`gpu[01-08]`) or networks (`10.0.0.0/24`).
+
+    Raises:
+        InvalidInput: none of these, or a network of more addresses than can be asked.
+    """
+    found: list[str] = []
+    networks = False
+    for text in stated:
+        if "/" in text:
+            networks = True
+            found += _addresses(text)
+            continue
+        try:
+            found += expand_hosts(text)
+        except ValueError as error:
+            raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
+    return list(dict.fromkeys(found)), networks
+
+
+def _addresses(text: str) -> list[str]:
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise InvalidInput(f"not a network: {text!r} ({error})", expected="such as 10.0.0.0/24") from None
+    if network.num_addresses > ADDRESSES_AT_MOST:
+        raise InvalidInput(
+            f"{text} has {network.num_addresses} addresses", expected=f"{ADDRESSES_AT_MOST} at most"
+        )
+    return [str(address) for address in network.hosts()]
+
+
+def look(
+    hosts: Iterable[str], connection: Connection, *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    """Facts of hosts; a failure is an answer.
+
+    Args:
+        password: sudo's, where it asks for one.
+    """
+    payload = build(Parameters(), password=password)
+
+    def probe(session: Session) -> Facts:
+        return ask(session, payload)
+
+    targets = [Target(host, host, connection) for host in hosts]
+    for target, answer in fan_out(targets, probe, forks=forks, limits=LIMITS):
+        yield target.name, answer
