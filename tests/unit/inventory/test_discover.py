@@ -1,0 +1,193 @@
+"""Nodes matched with profiles, differences in words; hardware as expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.cli.group import run
+from gpuprov.drift import judge
+from gpuprov.errors import InvalidInput
+from gpuprov.expectations.server import server as expectations
+from gpuprov.facts import Facts
+from gpuprov.inventory.discover import kinds, match, propose, within
+from gpuprov.lab.simulator.machines import describe, pci_devices
+from gpuprov.lock import Connection
+
+from .conftest import MakeLock
+
+Change = Callable[[dict[str, Any]], None]
+OS = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n'
+
+
+def simulated(machine: str, change: Change = lambda raw: None, name: str = "n1") -> Facts:
+    """Facts of a simulated server, as the probe would bring them."""
+    about = describe(machine)
+    pci = [
+        [each["address"], *(f"0x{each[key]}" for key in ("vendor", "device", "class")), "0x0", "0x0", "0", ""]
+        for each in pci_devices(machine)
+    ]
+    nics = about.get("nics", [])
+    threads = about.get("threads_per_core", 1)
+    raw: dict[str, Any] = {
+        "system": {"os_release": OS, "machine": "x86_64", "kernel": "6.8.0"},
+        "pci": pci,
+        "nics": [
+            {"name": nic["name"], "kind": "physical", "state": "up", "speed": str(nic["gbits"] * 1000),
+             "type": "1", "addresses": []}
+            for nic in nics if "name" in nic
+        ],
+        "hcas": [
+            {"name": nic["hca"], "port": "1", "state": "4: ACTIVE", "rate": f"{nic['gbits']} Gb/sec (4X)",
+             "link_layer": nic["link_layer"], "pci": nic["pci"], "interfaces": []}
+            for nic in nics if "hca" in nic
+        ],
+        "cpu": {"model": "x", "logical": 96 * threads, "sockets": 2, "threads_per_core": threads, "numa": {}},
+        "memory": {"text": f"MemTotal: {int(about.get('memory_gib', 512) * 1024 * 1024 * 0.985)} kB\n"},
+        "disks": [],
+    }  # fmt: skip
+    change(raw)
+    return Facts(name, "2026-01-01T00:00:00Z", 0.1, raw)
+
+
+def found(machine: str, change: Change = lambda raw: None) -> tuple[str | None, tuple[str, ...]]:
+    result = match(simulated(machine, change), kinds(load()))
+    assert result.unknown == ()
+    return result.profile, result.differences
+
+
+@pytest.mark.parametrize(
+    ("machine", "profile"),
+    [("h100x8", "hgx-h100-8"), ("h200x8", "hgx-h200-8"), ("h200x4", "hgx-h200-4"), ("a100x4", "hgx-a100-4"),
+     ("l40sx4", "l40s-4"), ("t4x1", "dev-t4"), ("rtx3080", "dev-rtx3080")],
+)  # fmt: skip
+def test_a_healthy_server_is_its_profile(machine: str, profile: str) -> None:
+    assert found(machine) == (profile, ())
+
+
+def drop_gpu(raw: dict[str, Any]) -> None:
+    raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:d1:00.0"]
+
+
+def drop_switch(raw: dict[str, Any]) -> None:
+    raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:05:00.0"]
+
+
+def drop_drive(raw: dict[str, Any]) -> None:
+    raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:e0:00.0"]
+
+
+def slow_port(raw: dict[str, Any]) -> None:
+    raw["hcas"][3]["rate"] = "200 Gb/sec (4X HDR)"
+
+
+def dead_port(raw: dict[str, Any]) -> None:
+    raw["hcas"][0] |= {"state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"}
+
+
+def lost_port(raw: dict[str, Any]) -> None:
+    gone = raw["hcas"].pop()
+    raw["pci"] = [row for row in raw["pci"] if row[0] != gone["pci"]]
+
+
+def one_dimm_less(raw: dict[str, Any]) -> None:
+    raw["memory"]["text"] = f"MemTotal: {int((2048 - 128) * 1024 * 1024 * 0.985)} kB\n"
+
+
+def one_socket(raw: dict[str, Any]) -> None:
+    raw["cpu"] |= {"logical": 96, "sockets": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "check"),
+    [
+        (drop_gpu, "7 of 8 GPUs (H100 SXM5 80GB)", None),
+        (drop_switch, "3 of 4 NVSwitches", "gpu.nvswitches"),
+        (drop_drive, "7 of 8 NVMe drives", "hardware.nvme"),
+        (slow_port, "7 x 400 Gb/s RDMA, 1 x 200 Gb/s RDMA instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
+        (dead_port, "7 x 400 Gb/s RDMA, 1 x down RDMA instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
+        (lost_port, "7 x 400 Gb/s RDMA, 1 missing instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
+        (one_dimm_less, "1891 GiB memory instead of 1966 at the least", "hardware.memory_mib"),
+        (one_socket, "48 cores instead of 96", "hardware.cpu_cores"),
+    ],
+)
+def test_a_fault_is_named_by_discovery_and_drift(
+    change: Change, words: str, check: str | None, locked: MakeLock
+) -> None:
+    assert found("h100x8", change) == ("hgx-h100-8", (words,))
+    group = locked("groups: {x: {profile: hgx-h100-8, hosts: n1, os: ubuntu24.04}}\n").groups["x"]
+    assert judge("n1", simulated("h100x8"), expectations(group)).status == "in_sync"
+    drifted = judge("n1", simulated("h100x8", change), expectations(group)).drift
+    assert [each.check for each in drifted] == ([check] if check else [])
+
+
+def test_a_port_that_tells_no_speed_is_taken_at_its_word() -> None:
+    def silent(raw: dict[str, Any]) -> None:
+        raw["hcas"] = []  # modules of RDMA are not loaded yet: the controllers are on the bus
+
+    assert found("h100x8", silent) == ("hgx-h100-8", ())
+
+
+def test_sizes_of_drives_count_where_they_are_shown() -> None:
+    def small(raw: dict[str, Any]) -> None:
+        names = [f"nvme{number}n1" for number in range(8)]
+        raw["disks"] = [{"name": name, "type": "disk", "size": 10**12, "tran": "nvme"} for name in names]
+
+    assert found("h100x8", small) == ("hgx-h100-8", ("8.0 TB of NVMe instead of 28",))
+
+
+def test_what_no_profile_has_is_said() -> None:
+    def none(raw: dict[str, Any]) -> None:
+        raw["pci"] = []
+
+    assert found("t4x1", none) == (None, ("no NVIDIA GPU on the PCI bus",))
+    assert found("v100x4") == (None, ("no profile has its GPUs: 4 x 10de:1db5",))
+
+
+def test_what_a_node_does_not_tell_is_unknown_not_missing() -> None:
+    def mute(raw: dict[str, Any]) -> None:
+        raw["memory"] = {"error": "timed out"}
+
+    result = match(simulated("h100x8", mute), kinds(load()))
+    assert (result.profile, result.differences, result.unknown) == ("hgx-h100-8", (), ("memory: timed out",))
+
+
+def test_a_sites_own_profile_comes_into_question(tmp_path: Path) -> None:
+    text = "extends: base\nhardware: {gpu: {model: Tesla V100 SXM2 32GB, count: 4}}\n"
+    (tmp_path / "ours.yml").write_text(text)
+    assert match(simulated("v100x4"), kinds(load(), [tmp_path])).profile == "ours"
+
+
+def test_the_proposal_groups_by_profile_and_system() -> None:
+    def debian(raw: dict[str, Any]) -> None:
+        raw["system"]["os_release"] = 'ID=debian\nVERSION_ID="12"\n'
+
+    facts = {"10.0.0.1": simulated("t4x1"), "10.0.0.2": simulated("t4x1", debian), "c": simulated("h100x8")}
+    among = kinds(load())
+    names = {"10.0.0.1": "a", "10.0.0.2": "b", "c": "c"}
+    both = {host: (each, match(each, among)) for host, each in facts.items()}
+    assert propose(both, names, Connection(user="ops"), load()) == {
+        "groups": {
+            "dev-t4": {"profile": "dev-t4", "os": "ubuntu24.04", "hosts": {"a": "10.0.0.1"}},
+            "dev-t4-debian12": {"profile": "dev-t4", "os": "debian12", "hosts": {"b": "10.0.0.2"}},
+            "hgx-h100-8": {"profile": "hgx-h100-8", "os": "ubuntu24.04", "hosts": "c"},
+        },
+        "ssh": {"user": "ops"},
+    }
+
+
+def test_hosts_are_names_ranges_and_networks() -> None:
+    assert within(["gpu[01-02]", "10.0.0.0/30"]) == (["gpu01", "gpu02", "10.0.0.1", "10.0.0.2"], True)
+    with pytest.raises(InvalidInput, match="16777216 addresses"):
+        within(["10.0.0.0/8"])
+    with pytest.raises(InvalidInput, match="not a network"):
+        within(["10.0.0.0/99"])
+
+
+def test_a_fleet_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yml").touch()
+    assert run(["inventory", "discover", "n1", "-F", str(tmp_path / "fleet.yml")]) == 2
