@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from gpuprov.cli import options
 from gpuprov.cli.reports import keep
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
     from gpuprov.converge import Consent, Convergence
@@ -103,7 +102,7 @@ def _apply(
         if output == "json":
             options.print_json(apply_document(None, unanswered, Convergence(), None))
         return exit_code(found)
-    _ask(f"change {len(busy)} nodes", yes=yes or how.check)
+    options.ask(f"change {len(busy)} nodes", yes=yes or how.check)
     run = new_run("apply")
     progress = Progress(options.note)
     result = converge(
@@ -113,15 +112,6 @@ def _apply(
         keep(of_apply(run.name, lock, chosen.lock_path, unanswered, result))
     verdict = _verify(lock, result.standing, how, run) if verify and not how.check else None
     return _conclude(run, unanswered, result, verdict, output)
-
-
-def _ask(what: str, *, yes: bool) -> None:
-    """Ask on a terminal; without one, only --yes will do."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidInput(f"would {what}, and there is no terminal to ask on", do="add --yes")
-    click.confirm(f"{what}?".capitalize(), abort=True, err=True)
 
 
 def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,6 +119,19 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
 def ask_password(wanted: bool) -> str | None:
     """sudo's password, if -K was given."""
     return click.prompt("sudo password", hide_input=True, err=True) if wanted else None
+
+
+def ask(what: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, only --yes will do.
+
+    Raises:
+        InvalidInput: neither is there.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"would {what}, and there is no terminal to ask on", do="add --yes")
+    click.confirm(f"{what}?".capitalize(), abort=True, err=True)
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:

@@ -13,6 +13,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "apply": ("apply", "make it so, then verify"),
     "verify": ("verify", "testinfra looks with its own eyes, node by node"),
     "drift": ("drift", "what differs from the lock, in seconds"),
+    "upgrade": ("upgrade", "from one lock to the next: gate, canary, batches, and a way back"),
+    "rollback": ("rollback", "back to the last good set"),
     "history": ("history", "what runs saw, one node's story, what changed between two"),
     "report": ("report", "a recorded run as a page, JUnit XML or metrics"),
     "facts": ("facts", "what a node says of itself"),

@@ -22,6 +22,7 @@ from gpuprov.report.words import difference
 from gpuprov.resources import share
 from gpuprov.survey import LIMITS, parameters
 from gpuprov.transport import Session, fan_out, targets
+from gpuprov.upgrade.fetching import closure
 from gpuprov.upgrade.trip import Trip
 
 MODULES = (
@@ -82,7 +83,7 @@ def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
     """The probe's question with the gate's beside it, the same for all nodes of a group."""
     asked = asdict(parameters(old))
-    asked["packages"] = sorted({*_closure(old), *_closure(new)})
+    asked["packages"] = sorted({*closure(old), *closure(new)})
     asked["gate_packages"] = [
         *asked["packages"],
         *(f"linux-headers-{kernel}" for kernel in _named_kernel(new)),
@@ -113,13 +114,8 @@ def _judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Colle
     return NodeGate(name, tuple(findings), moves)
 
 
-def _closure(group: LockedGroup) -> dict[str, str]:
-    """Every locked package of a group at its version."""
-    return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
-
-
 def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
-    wanted = _closure(new).items()
+    wanted = closure(new).items()
     return {
         name: (facts.packages.version(name), version)
         for name, version in wanted

@@ -20,9 +20,8 @@ FORWARD = ("record", "snapshot", "drain", "apply", "reboot", "verify", "resume")
 BACK = ("restore", "mend", "confirm", "resume")
 RETURN = ("drain", *BACK)
 """The steps of `gpuprov rollback`, which finds the node in service."""
-STEPS = (*FORWARD[:-1], *BACK)
-TOUCHING = FORWARD.index("apply")
-"""Before this step nothing on the node has changed."""
+STEPS = (*FORWARD, *BACK[:-1])
+"""In the order in which a batch takes them: who is well serves again before others are brought back."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,13 @@ RECORDS = "lastgood"
 
 @dataclass(frozen=True)
 class Trip:
-    """A run between two locks. `old` is where nodes come from, and where a failed one goes back to."""
+    """A run between two locks. `old` is where nodes come from, and where a failed one goes back to.
+
+    `source` is the run whose records lead back: this one, or for a rollback the one that is undone.
+    """
 
     run: Path
+    source: Path
     old: Lock
     new: Lock
     options: Options

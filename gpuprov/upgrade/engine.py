@@ -1,0 +1,178 @@
+"""Takes nodes along their way, batch by batch: a step is in the journal before it is done, its end after it.
+
+Started anew over the same journal, it goes on where the journal ends.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
+from gpuprov.report.words import fold
+from gpuprov.upgrade import leases, steps
+from gpuprov.upgrade.batches import Batch
+from gpuprov.upgrade.fetching import fetch
+from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.story import STEPS, Course, End, Entry, NodeStory, stories
+from gpuprov.upgrade.trip import Trip
+from gpuprov.upgrade.window import is_open, words
+
+FETCH = "fetch"
+RUN = "run"
+"""The step that speaks of the run as a whole: begun with its header, done with how it ended."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a run is: decided once, at its start."""
+
+    course: Course
+    hold: bool
+    batches: tuple[Batch, ...]
+    source: str
+    who: str
+    accepted: tuple[str, ...] = ()
+    because: str = ""
+
+    @property
+    def nodes(self) -> list[str]:
+        """All nodes, in the order in which they move."""
+        return [node for batch in self.batches for node in batch.nodes]
+
+    def write(self, journal: Journal) -> None:
+        """The first entry of a journal."""
+        journal.write(RUN, "begun", data=asdict(self))
+
+
+def header(entries: list[Entry]) -> Header:
+    """The header of a journal.
+
+    Raises:
+        InvalidInput: the journal is empty: the run had not begun.
+    """
+    if not entries or entries[0].step != RUN:
+        raise InvalidInput("the run's journal has no beginning: nothing was done", do="start a new one")
+    data: dict[str, Any] = dict(entries[0].data)
+    batches = tuple(Batch(each["name"], tuple(each["nodes"]), each["may_fail"]) for each in data["batches"])
+    return Header(**{**data, "batches": batches, "accepted": tuple(data["accepted"])})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `stopped` says why nodes were left where they were; nodes → end and reason."""
+
+    ends: dict[str, End]
+    reasons: dict[str, str]
+    stopped: str | None
+
+    @property
+    def exit_code(self) -> Exit:
+        """0 when every node came where it was to go."""
+        return Exit.FAILED if self.reasons or self.stopped else Exit.OK
+
+
+class Engine:
+    """One run over one journal."""
+
+    def __init__(self, trip: Trip, journal: Journal) -> None:
+        self.trip, self.journal = trip, journal
+        self.header = header(journal.entries)
+        self.leases = leases.Leases(trip, self.header.nodes)
+
+    def stories(self) -> dict[str, NodeStory]:
+        """Where every node stands, by the journal."""
+        about = self.header
+        return stories(self.journal.entries, about.nodes, course=about.course, hold=about.hold)
+
+    def go(self) -> Outcome:
+        """Take every batch along its way, until one is bad; the leases are given back at the end.
+
+        Raises:
+            Refused: another run holds a node, or what is needed cannot be fetched (nothing has moved); the
+                window closed (the run can be resumed).
+        """
+        self.leases.take()
+        self._fetch()
+        stopped = None
+        for batch in self.header.batches:
+            self._refuse_outside_window(batch)
+            self._move(batch)
+            if stopped := self._too_bad(batch):
+                break
+        self.leases.release()
+        outcome = self._outcome(stopped)
+        said = {"ends": outcome.ends, "reasons": outcome.reasons, "stopped": stopped}
+        self.journal.write(RUN, "done" if outcome.exit_code == Exit.OK else "failed", data=said)
+        return outcome
+
+    def _refuse_outside_window(self, batch: Batch) -> None:
+        """Stop before a batch whose window has closed; a batch that has begun is brought to its end."""
+        window = self.trip.rollout.window
+        begun = any(self.stories()[node].begun for node in batch.nodes)
+        if window and not begun and not is_open(window, datetime.now(UTC)):
+            self.leases.release()
+            raise Refused(
+                f"the window has closed before {batch.name}",
+                expected=words(window),
+                do=f"gpuprov upgrade --resume {self.trip.id}",
+            )
+
+    def _fetch(self) -> None:
+        """Have on every node what leads there and back, before any of them moves."""
+        fetched = any(entry.step == FETCH and entry.event == "done" for entry in self.journal.entries)
+        if self.header.course == "back" or fetched:
+            return
+        self.trip.narrate(f"fetching packages on {fold(self.header.nodes)}")
+        self.journal.write(FETCH, "begun")
+        try:
+            fetch(self.trip, self.header.nodes)
+        except Refused as refused:
+            self.leases.release()
+            self.journal.write(FETCH, "failed", data=str(refused))
+            self.journal.write(RUN, "failed", data={"ends": {}, "reasons": {}, "stopped": str(refused)})
+            raise
+        self.journal.write(FETCH, "done")
+
+    def _move(self, batch: Batch) -> None:
+        """Every node's next step, those of all nodes at the earliest step together, until none has one."""
+        while True:
+            known = self.stories()
+            due = {node: step for node in batch.nodes if (step := known[node].next_step)}
+            if not due:
+                return
+            step = min(due.values(), key=STEPS.index)
+            self._take(step, [node for node, its in due.items() if its == step], batch)
+
+    def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
+        self.leases.renew()
+        self.trip.narrate(f"{batch.name}: {step} {fold(nodes)}")
+        self.journal.write(step, "begun", nodes)
+        folder = self.trip.run / f"{len(self.journal.entries):04}-{step}"
+        folder.mkdir()
+        begun = time.monotonic()
+        try:
+            failed = steps.BY_NAME[step](self.trip, nodes, folder)
+        except GpuprovError as error:
+            failed = dict.fromkeys(nodes, str(error))
+        for node, reason in failed.items():
+            self.trip.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
+            self.journal.write(step, "failed", [node], reason)
+        seconds = round(time.monotonic() - begun, 1)
+        self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
+
+    def _too_bad(self, batch: Batch) -> str | None:
+        known = self.stories()
+        bad = [node for node in batch.nodes if known[node].failed]
+        if len(bad) <= batch.may_fail:
+            return None
+        return f"{batch.name} is bad: {fold(bad)} failed, {batch.may_fail} may"
+
+    def _outcome(self, stopped: str | None) -> Outcome:
+        known = self.stories()
+        ends: dict[str, End] = {}
+        for node, story in known.items():
+            ends[node] = story.end or ("old" if self.header.course == "forward" else "new")
+        return Outcome(ends, {node: story.reason for node, story in known.items() if story.reason}, stopped)

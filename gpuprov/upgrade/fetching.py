@@ -1,0 +1,59 @@
+"""Packages fetched ahead: what the new lock needs and what would undo it, on every node, before any moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuprov.errors import GpuprovError, Refused
+from gpuprov.lock import LockedGroup, Repository
+from gpuprov.report.words import fold
+from gpuprov.upgrade.remote import PACKAGES_S, act
+from gpuprov.upgrade.trip import Trip
+
+
+def closure(group: LockedGroup) -> dict[str, str]:
+    """Every locked package of a group at its version."""
+    return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
+
+
+def fetch(trip: Trip, names: Iterable[str]) -> None:
+    """Fetch on all nodes at once; apt checks every sum.
+
+    Raises:
+        Refused: a node cannot have something, or apt would remove what no lock names. Nothing has moved.
+    """
+    arguments = {}
+    for name in names:
+        old, new = trip.groups[name]
+        arguments[name] = [trip.id, closure(new), sources(old, new) or None]
+    said: dict[str, list[str]] = {}
+    for name, answer in act(trip.old, "fetch", arguments, trip.options, seconds=PACKAGES_S).items():
+        if reason := _against(answer, closure(trip.groups[name][0])):
+            said.setdefault(reason, []).append(name)
+    if said:
+        raise Refused("; ".join(f"{fold(nodes)}: {reason}" for reason, nodes in said.items()))
+
+
+def _against(answer: object, known: dict[str, str]) -> str | None:
+    if isinstance(answer, GpuprovError):
+        return str(answer)
+    removed: list[str] = answer["removed"]  # type: ignore[index]
+    foreign = [name for name in removed if name.split(":")[0] not in known]
+    return f"apt would remove {', '.join(foreign)}" if foreign else None
+
+
+def sources(old: LockedGroup, new: LockedGroup) -> str:
+    """Repositories of the new lock that the old one has not, as apt reads them (deb822-style)."""
+    added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
+    return "\n".join("\n".join(_stanza(each)) + "\n" for each in added if each.url)
+
+
+def _stanza(repository: Repository) -> Iterator[str]:
+    yield "Types: deb"
+    yield f"URIs: {repository.url}"
+    yield f"Suites: {' '.join(repository.suites) or '/'}"
+    if repository.suites:
+        yield f"Components: {' '.join(repository.components)}"
+    if repository.signed_by:
+        yield "Signed-By:"
+        yield from (f" {line or '.'}" for line in repository.signed_by.strip().splitlines())

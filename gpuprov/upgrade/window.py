@@ -1,0 +1,27 @@
+"""Whether a maintenance window is open."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gpuprov.rollout import DAYS, Window
+
+
+def is_open(window: Window | None, now: datetime) -> bool:
+    """Whether nodes may move at that moment (an aware one); without a window always."""
+    if window is None:
+        return True
+    there = now.astimezone(ZoneInfo(window.zone))
+    clock = there.strftime("%H:%M")
+    today, yesterday = DAYS[there.weekday()], DAYS[(there - timedelta(days=1)).weekday()]
+    if window.start <= window.end:
+        return today in window.days and window.start <= clock < window.end
+    return (today in window.days and clock >= window.start) or (
+        yesterday in window.days and clock < window.end
+    )
+
+
+def words(window: Window) -> str:
+    """`sat, sun 22:00 to 04:00 (UTC)`."""
+    return f"{', '.join(window.days)} {window.start} to {window.end} ({window.zone})"
