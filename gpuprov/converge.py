@@ -105,12 +105,14 @@ def _apply_roles(
     consent: Consent,
     listen: Listener,
 ) -> dict[str, NodeOutcome]:
-    """Everything but what could shut us out."""
+    """Everything but what could shut us out; the firewall's package comes ahead of its rules."""
     nodes = {}
     for name, plan in plans.items():
         roles = [role for role in plan.roles if role not in GUARDED]
+        stated = "firewall" in lock.hosts()[name].settings
+        roles += [role for role in plan.roles if role == "firewall" and stated]
         if roles:
-            nodes[name] = _host_variables(roles, consent)
+            nodes[name] = {**_host_variables(roles, consent), "firewall_install_only": True}
     return run_playbook("site", lock, nodes, run, options=options, listen=listen) if nodes else {}
 
 

@@ -109,9 +109,7 @@ def _change(
         armed = {node.target.name: node for node in nodes if node.failure is None}
         if not armed:
             return
-        narrate(
-            f"{len(armed)} nodes give back SSH and firewall in {guard.seconds} s unless a new login works"
-        )
+        narrate(f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works")
         tokens = {"ssh_hardening_guard": token, "firewall_guard": token}
         variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
         outcomes = run_playbook("site", lock, variables, folder, options=options, listen=listen)

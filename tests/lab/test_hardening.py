@@ -1,0 +1,176 @@
+"""SSH and firewall on real nodes: what a stranger can do afterwards, what an auditor says, what is mended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuprov.lab import Lab
+from gpuprov.lab.variants import with_admin
+
+ADMIN = "ops"
+KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
+ROLES = ("--role", "ssh_hardening", "--role", "firewall")
+
+
+def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """One command line, as a person types it."""
+    command = [sys.executable, "-m", "gpuprov", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def apply(folder: Path) -> subprocess.CompletedProcess[str]:
+    return gpuprov(folder, "apply", "--yes", "--no-verify", *ROLES, "--guard", "60")
+
+
+class Hardened:
+    """A node of each system that a fleet's SSH and firewall settings were applied to, and a stranger."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.folder = folder
+        self.nodes = [
+            *lab.up(1, "debian12", names=["old"], prepare=[with_admin(ADMIN)]),
+            *lab.up(1, "debian13", names=["new"], prepare=[with_admin(ADMIN)]),
+        ]
+        [self.stranger] = lab.up(1, "debian12", names=["stranger"], prepare=[with_admin("guest", "guessed")])
+        groups = {
+            node.name: {
+                "profile": "hgx-a100-4",
+                "os": node.os,
+                "stack": {"repository": "distribution"},
+                "hosts": {node.name: node.address},
+                "settings": {"kernel": KERNELS[node.os], "ssh": {"root": "no"}, "firewall": {}},
+            }
+            for node in self.nodes
+        }
+        ssh = {"user": ADMIN, "identity_file": str(lab.identity_file), "known_hosts": str(lab.known_hosts)}
+        (folder / "fleet.yml").write_text(yaml.safe_dump({"groups": groups, "ssh": ssh}))
+        for node in self.nodes:
+            node.run("echo ops:guessed | chpasswd")
+        locked = gpuprov(folder, "lock")
+        assert locked.returncode == 0, locked.stderr
+        applied = apply(folder)
+        assert "failed" not in applied.stdout, applied.stderr
+        assert applied.returncode in (0, 3), applied.stderr
+
+    def differs(self) -> dict[str, set[str]]:
+        """Checks of SSH and firewall that differ, by node."""
+        nodes = json.loads(gpuprov(self.folder, "drift", "-o", "json").stdout)["nodes"]
+        return {
+            node["name"]: {
+                each["check"] for each in node["drift"] if each["check"].startswith(("ssh", "fire"))
+            }
+            for node in nodes
+        }
+
+    def fails(self) -> set[str]:
+        """Checks of SSH and firewall that verification fails."""
+        verdict = json.loads(gpuprov(self.folder, "verify", "-o", "json").stdout)
+        failed = {c["check"] for node in verdict["nodes"] for c in node["checks"] if c["status"] == "failed"}
+        return {check for check in failed if check.startswith(("ssh", "fire"))}
+
+
+@pytest.fixture(scope="module")
+def hardened(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Hardened:
+    return Hardened(module_lab, tmp_path_factory.mktemp("fleet"))
+
+
+def test_nothing_differs_and_nothing_fails_afterwards(hardened: Hardened) -> None:
+    assert hardened.differs() == {"old": set(), "new": set()}
+    assert hardened.fails() == set()
+    again = apply(hardened.folder)
+    assert "SSH and firewall" not in again.stderr
+
+
+def test_an_auditor_finds_no_failure_and_no_warning(hardened: Hardened) -> None:
+    program = Path(sys.executable).with_name("ssh-audit")
+    for node in hardened.nodes:
+        command = [str(program), "--skip-rate-test", "--json", node.address]
+        audit = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert audit.returncode == 0, audit.stdout
+        found = json.loads(audit.stdout)
+        notes = [
+            (kind, each["algorithm"], level)
+            for kind in ("kex", "key", "enc", "mac")
+            for each in found[kind]
+            for level in each["notes"]
+        ]
+        assert [note for note in notes if note[2] in ("fail", "warn")] == []
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_stranger_gets_nowhere(hardened: Hardened, position: int) -> None:
+    node, stranger = hardened.nodes[position], hardened.stranger
+    node.run("sudo systemd-run --unit=listener8000 python3 -m http.server 8000", user=ADMIN)
+    probe = "import socket; socket.create_connection(('{}', {}), 2)"
+    for port, open_ in ((22, True), (8000, False), (111, False)):
+        tried = stranger.run(f'python3 -c "{probe.format(node.address, port)}"', check=False)
+        assert (tried.returncode == 0) == open_, (port, tried.stderr)
+    ask = "ssh -v -o StrictHostKeyChecking=no -o BatchMode=yes -o PubkeyAuthentication=no"
+    for account in (ADMIN, "root"):
+        refused = stranger.run(f"{ask} {account}@{node.address} true", check=False)
+        assert "Permission denied (publickey)" in refused.stderr, refused.stderr
+
+
+def test_root_is_refused_even_with_its_key(hardened: Hardened) -> None:
+    for node in hardened.nodes:
+        command = [*node.ssh_command("root"), "true"]
+        tried = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "Permission denied" in tried.stderr
+
+
+def test_nodes_of_the_fleet_reach_each_other(hardened: Hardened) -> None:
+    one, other = hardened.nodes
+    one.run("sudo systemd-run --unit=rendezvous python3 -m http.server 29500", user=ADMIN)
+    tried = f"import socket,time; time.sleep(1); socket.create_connection(('{one.address}', 29500), 3)"
+    other.run(f'python3 -c "{tried}"', user=ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ("echo PasswordAuthentication yes >/etc/ssh/sshd_config.d/00-a.conf", "ssh.options"),
+        ("printf 'Match User ops\\n MaxAuthTries 9\\n' >/etc/ssh/sshd_config.d/00-a.conf", "ssh.options"),
+        ("nft insert rule inet gpuprov input accept", "firewall.input"),
+        ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
+        ("systemctl -q disable gpuprov-firewall.service", "firewall.unit"),
+    ],
+    ids=["drop-in", "match-block", "rule", "element", "unit"],
+)
+def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, fault: str, check: str) -> None:
+    node = hardened.nodes[0]
+    node.run(f"sudo sh -c {json.dumps(fault)}", user=ADMIN)
+    assert hardened.differs()["old"] == {check}
+    assert hardened.fails() == {check}
+    node.run("sudo rm -f /etc/ssh/sshd_config.d/00-a.conf", user=ADMIN)
+    apply(hardened.folder)
+    assert hardened.differs()["old"] == set()
+
+
+def test_rules_come_back_with_a_boot(hardened: Hardened) -> None:
+    node = hardened.nodes[1]
+    before = node.run("sudo nft list table inet gpuprov", user=ADMIN).stdout
+    node.stop()
+    node.start()
+    assert node.run("sudo nft list table inet gpuprov", user=ADMIN).stdout == before
+    assert hardened.differs()["new"] == set()
+
+
+def test_a_change_that_shuts_us_out_is_taken_back_and_told(hardened: Hardened) -> None:
+    path = hardened.folder / "fleet.lock.yml"
+    locked = path.read_text()
+    path.write_text(locked.replace("- tcp dport 22 accept", "- tcp dport 23 accept"))
+    failed = apply(hardened.folder)
+    path.write_text(locked)
+    assert failed.returncode == 1, failed.stderr
+    assert "a new login did not work" in failed.stderr + failed.stdout
+    assert "left as it is, because" not in failed.stdout  # another group's node is nobody's canary
+    assert {"ssh.undone"} <= set.union(*hardened.differs().values())
+    mended = apply(hardened.folder)
+    assert mended.returncode in (0, 3), mended.stderr
+    assert hardened.differs() == {"old": set(), "new": set()}
