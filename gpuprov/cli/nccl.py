@@ -6,19 +6,16 @@ import io
 import json
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
+from gpuprov.cli.derive import derive
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.facts import Facts
     from gpuprov.finding import Finding
-    from gpuprov.nccl.derive import Derived
     from gpuprov.nccl.verdict import Inter, Intra
-    from gpuprov.topology import Topology
 
 
 @click.group()
@@ -57,37 +54,7 @@ def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | No
     return Exit.FAILED if failed and (intra or inter) else Exit.OK
 
 
-@command.command()
-@click.argument("captures", nargs=-1, required=True, metavar="FACTS...")
-@click.option(
-    "--topology", type=click.Path(dir_okay=False, path_type=Path), help="`nvidia-smi topo -m` of one."
-)
-@click.option("-e", "--site", multiple=True, metavar="NAME=VALUE", help="A value of the site's own: it wins.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def derive(captures: tuple[str, ...], topology: Path | None, site: tuple[str, ...], output: str) -> int:
-    """Derive NCCL's network environment of nodes from saved `gpuprov facts -o json`, with a reason each.
-
-    Exits with 1 when a node has no usable network, a value of the site fits nothing, or nodes disagree.
-    """
-    from gpuprov.nccl.derive import agree
-    from gpuprov.nccl.derive import derive as derived_from
-    from gpuprov.nccl.inputs import from_facts
-
-    matrix = _topology(topology) if topology else None
-    stated = dict(_pair(text) for text in site)
-    facts = [_facts(name) for name in captures]
-    nodes = {node.host: derived_from(*from_facts(node, matrix), stated) for node in facts}
-    odd = agree(nodes)
-    if output == "json":
-        rows = {host: derived.as_dict() for host, derived in nodes.items()}
-        group = [finding.as_dict() for finding in odd]
-        click.echo(
-            json.dumps({"schema": "gpuprov.nccl_environment/1", "nodes": rows, "group": group}, indent=2)
-        )
-    else:
-        _print_derived(nodes, odd)
-    every = [*odd, *(finding for derived in nodes.values() for finding in derived.findings)]
-    return Exit.FAILED if any(finding.level == "bad" for finding in every) else Exit.OK
+command.add_command(derive)
 
 
 @command.command()
@@ -134,32 +101,6 @@ def check(
         _print_runs(machine.gpus, runs)
     failed = any(finding.level == "bad" for outcome in outcomes for finding in outcome.verdict)
     return Exit.FAILED if failed else Exit.OK
-
-
-def _facts(name: str) -> Facts:
-    from gpuprov.facts import Facts
-
-    with ExitStack() as files:
-        text = _open(name, files).read()
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        raise InvalidInput(f"{name}: not JSON", expected="the output of `gpuprov facts -o json`") from None
-    return Facts.from_answer(answer if isinstance(answer, dict) else {})
-
-
-def _topology(path: Path) -> Topology:
-    from gpuprov.topology import parse_topology
-
-    with ExitStack() as files:
-        return parse_topology(_open(str(path), files).read())
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InvalidInput(f"--site {text!r}", expected="NAME=VALUE")
-    return name, value
 
 
 def _open(name: str, files: ExitStack) -> TextIO:
@@ -211,16 +152,3 @@ def _print_runs(gpus: int, runs: list[dict[str, Any]]) -> None:
     for row in runs:
         for finding in row["verdict"]:
             click.echo(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")
-
-
-def _print_derived(nodes: dict[str, Derived], odd: list[Finding]) -> None:
-    for host, derived in nodes.items():
-        click.echo(f"{host}:")
-        for name, decision in derived.variables.items():
-            click.echo(f"  {name}={decision.value}  # {decision.reason}")
-        for device, why in derived.excluded.items():
-            click.echo(f"  not {device}: {why}")
-        for finding in derived.findings:
-            click.echo(f"  {finding.level:<4}  {finding.text}")
-    for finding in odd:
-        click.echo(f"{finding.level:<4}  {finding.text}")

@@ -16,7 +16,9 @@ from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.components import BY_REPOSITORY, Locker
 from gpuprov.locking.hardware import locked_hardware
+from gpuprov.locking.network import with_network
 from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
+from gpuprov.nccl.record import NcclRecord, read_record
 from gpuprov.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.resolve import ABSENT, Answer, Request
 
@@ -43,7 +45,7 @@ def build_lock(
         Unreachable: a repository does not answer.
     """
     fleet = read_fleet(path)
-    builder = Builder(fleet, path.parent, previous, upgrade, narrate)
+    builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path))
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
     return Lock(inputs=builder.digest(), rollout=fleet.rollout, groups=groups)
 
@@ -52,17 +54,25 @@ class Builder:
     """Holds what all groups of a fleet share."""
 
     def __init__(
-        self, fleet: Fleet, folder: Path, previous: Lock | None, upgrade: Collection[str], narrate: Narrate
+        self,
+        fleet: Fleet,
+        folder: Path,
+        previous: Lock | None,
+        upgrade: Collection[str],
+        narrate: Narrate,
+        network: NcclRecord | None,
     ) -> None:
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
+        self._network = network
         self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs])
         self._profile_dirs = [folder / each for each in ["profiles", *fleet.profile_dirs]]
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
 
     def digest(self) -> str:
-        """A digest of the fleet and the profiles it uses."""
-        said = [self._fleet.model_dump_json(), *(each.model_dump_json() for each in self._profiles.values())]
+        """A digest of the fleet, the profiles it uses and the network that was derived."""
+        read = [self._fleet, *self._profiles.values(), *([self._network] if self._network else [])]
+        said = [each.model_dump_json() for each in read]
         return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
 
     def group(self, name: str, group: Group) -> LockedGroup:
@@ -70,7 +80,7 @@ class Builder:
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
         stated = overlay(profile.profile.hardware, group.hardware)
         hardware = locked_hardware(self._catalog, group.profile, stated)
-        settings = _settings(profile, group)
+        settings = with_network(_settings(profile, group), name, group, self._network, self._narrate)
         stack = overlay(profile.profile.stack, group.stack)
         before = self._previous.groups.get(name) if self._previous else None
         locked = before.components if before else None

@@ -6,7 +6,7 @@ import re
 
 from gpuprov.facts import Facts
 from gpuprov.nccl.networks import Nic
-from gpuprov.nccl.rdma import Hca
+from gpuprov.nccl.rdma import Gid, Hca
 from gpuprov.topology import Topology
 from gpuprov.topology.verdict import distance
 
@@ -37,6 +37,8 @@ def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic
             master=nic.master,
             numa=nic.numa_node,
             infiniband=nic.infiniband,
+            default_route=nic.default_route,
+            parent=nic.lower[0] if nic.kind == "vlan" and nic.lower else None,
         )
         for nic in facts.nics.values()
     ]
@@ -48,6 +50,7 @@ def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic
             link_layer=hca.link_layer,
             rate=gigabits(hca.rate),
             interfaces=hca.interfaces,
+            gids=tuple(Gid(*gid) for gid in hca.gids),
             gpu_distance=near.get(hca.name),
         )
         for hca in facts.hcas

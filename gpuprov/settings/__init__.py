@@ -8,6 +8,7 @@ from gpuprov.documents import Strict
 from gpuprov.settings.access import Firewall, Ssh
 from gpuprov.settings.containers import Containers
 from gpuprov.settings.gpus import Clocks, ComputeMode, MigProfile
+from gpuprov.settings.nccl import NcclValue, NcclVariable
 from gpuprov.settings.tuning import Tuning
 
 __all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Settings", "Tuning"]
@@ -44,6 +45,9 @@ class Settings(Strict):
     tuning: Tuning | None = Field(
         default=None, description="limits, kernel parameters, processors and the environment of logins"
     )
+    nccl: dict[NcclVariable, NcclValue] | None = Field(
+        default=None, description="/etc/nccl.conf; laid over what `gpuprov nccl derive` finds"
+    )
     ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
     firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
 
@@ -58,6 +62,7 @@ ROLE_OF_SETTING = {
     "containers": "docker",
     "kernel": "nvidia_driver",
     "tuning": "system_tuning",
+    "nccl": "nccl",
     "ssh": "ssh_hardening",
     "firewall": "firewall",
 }

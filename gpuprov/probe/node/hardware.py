@@ -5,7 +5,7 @@ import json
 import os
 import re
 
-from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run
+from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 INTERFACES_AT_MOST = 512
+GIDS_AT_MOST = 64
 PCI_FIELDS = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
 # Vendors NVIDIA and Mellanox; classes network (02) and NVMe (0108), pci.ids.
 PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
@@ -46,7 +47,21 @@ def nics(parameters: "Values") -> "Any":
         for row in json.loads(run("ip", "-json", "address", "show") or "[]")
     }
     names = [name for name in names_in("/sys/class/net") if name != "lo" and not name.startswith("veth")]
-    return [dict(_nic(name), addresses=addresses.get(name, [])) for name in names[:INTERFACES_AT_MOST]]
+    routed = _default_routes()
+    return [
+        dict(_nic(name), addresses=addresses.get(name, []), default_route=name in routed)
+        for name in names[:INTERFACES_AT_MOST]
+    ]
+
+
+def _default_routes() -> "set[str]":
+    """Interfaces that lead out; a family that the kernel does not have leads nowhere."""
+    found = set()
+    for family in ("-4", "-6"):
+        code, answer, _ = run_anyway("ip", family, "-json", "route", "show", "default")
+        if code == 0:
+            found |= {row.get("dev") for row in json.loads(answer or "[]")}
+    return found
 
 
 def _nic(name: str) -> "Values":
@@ -66,6 +81,7 @@ def _nic(name: str) -> "Values":
         "pci": places[-1] if places else None,
         "numa": _line(folder + "device/numa_node"),
         "master": link_name(folder + "master"),
+        "lower": [entry[6:] for entry in names_in(folder) if entry.startswith("lower_")],
     }
 
 
@@ -85,9 +101,20 @@ def hcas(parameters: "Values") -> "Any":
                 "interfaces": names_in(device + "/device/net"),
                 "firmware": _line(device + "/fw_ver"),
                 "pci": os.path.basename(os.path.realpath(device + "/device")),
+                "gids": _gids(folder) if _line(folder + "/link_layer") == "Ethernet" else [],
             }
         )
     return rows
+
+
+def _gids(port: str) -> "list[list[Any]]":
+    """Index, type and address of a RoCE port's GIDs that are set."""
+    found = []  # type: list[list[Any]]
+    for index in sorted(map(int, names_in(port + "/gids")))[:GIDS_AT_MOST]:
+        address = _line(f"{port}/gids/{index}")
+        if address.strip("0:"):
+            found.append([index, _line(f"{port}/gid_attrs/types/{index}"), address])
+    return found
 
 
 @collector(seconds=10)
@@ -126,6 +153,24 @@ def disks(parameters: "Values") -> "Any":
     columns = "NAME,TYPE,SIZE,FSTYPE,MOUNTPOINT,MODEL,ROTA,TRAN"
     answer = run("lsblk", "--json", "--bytes", "--exclude", "1,7", "--output", columns)
     return json.loads(answer)["blockdevices"] if answer.strip() else []
+
+
+@collector(seconds=10)
+def scratch(parameters: "Values") -> "Any":
+    """For each mount point asked for what is mounted there, what fstab says, and KiB that are read ahead."""
+    found = {}
+    for point in parameters["scratch"]:
+        rows = [line.split() for line in (read_or_none("/etc/fstab") or "").splitlines()]
+        sources = [row[0] for row in rows if len(row) > 2 and row[1] == point and not row[0].startswith("#")]
+        here = [row for row in map(str.split, read("/proc/mounts").splitlines()) if row[1] == point]
+        source, kind = (here[-1][0], here[-1][2]) if here else ("", None)
+        ahead = _line("/sys/class/block/" + os.path.basename(os.path.realpath(source)) + "/bdi/read_ahead_kb")
+        found[point] = {
+            "filesystem": kind,
+            "fstab": sources[-1] if sources else None,
+            "read_ahead_kib": int(ahead) if source and ahead.isdigit() else None,
+        }
+    return found
 
 
 @collector(seconds=5)

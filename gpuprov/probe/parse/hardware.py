@@ -24,6 +24,9 @@ class Nic:
     addresses: tuple[str, ...]
     """With prefix length: `10.0.0.5/24`."""
     infiniband: bool
+    default_route: bool = False
+    lower: tuple[str, ...] = ()
+    """What it stands on: the wire of a VLAN, the members of a bond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Hca:
     interfaces: tuple[str, ...]
     firmware: str
     pci_address: str | None
+    gids: tuple[tuple[int, str, str], ...] = ()
+    """Of RoCE: index, type (`RoCE v2`) and address of each that is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ def _nic(row: Mapping[str, Any]) -> Nic:
         master=row.get("master"),
         addresses=tuple(row.get("addresses") or ()),
         infiniband=str(row.get("type")) == "32",  # ARPHRD_INFINIBAND, linux/if_arp.h
+        default_route=bool(row.get("default_route")),
+        lower=tuple(row.get("lower") or ()),
     )
 
 
@@ -123,6 +130,7 @@ def parse_hcas(rows: Iterable[Mapping[str, Any]]) -> tuple[Hca, ...]:
             interfaces=tuple(row.get("interfaces") or ()),
             firmware=row.get("firmware") or "",
             pci_address=row.get("pci"),
+            gids=tuple((int(index), str(kind), str(gid)) for index, kind, gid in row.get("gids") or ()),
         )
         for row in rows
     )

@@ -1,0 +1,206 @@
+"""`gpuprov nccl derive`: NCCL's network environment, from live nodes or saved facts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli import options
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
+
+if TYPE_CHECKING:
+    from gpuprov.facts import Facts
+    from gpuprov.finding import Finding
+    from gpuprov.fleet import Fleet
+    from gpuprov.nccl.derive import Derived
+    from gpuprov.topology import Topology
+    from gpuprov.transport import Target
+
+SCHEMA = "gpuprov.nccl_environment/1"
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="[NODES|FACTS]...")
+@click.option(
+    "-F",
+    "--fleet",
+    "fleet_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fleet.yml"),
+    show_default=True,
+    help="the fleet of NODES",
+)
+@click.option("--write", is_flag=True, help="Record it beside the fleet, where `gpuprov lock` takes it from.")
+@click.option(
+    "--topology",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Of FACTS: `nvidia-smi topo -m` of one.",
+)
+@click.option("-e", "--site", multiple=True, metavar="NAME=VALUE", help="A value of the site's own: it wins.")
+@options.forks_option
+@options.password_option
+@options.output_option
+def derive(
+    sources: tuple[str, ...],
+    fleet_path: Path,
+    write: bool,
+    topology: Path | None,
+    site: tuple[str, ...],
+    forks: int,
+    ask_become_pass: bool,
+    output: str,
+) -> int:
+    """Derive NCCL's network environment of nodes from what they have, with a reason each.
+
+    NODES are hosts or groups of the fleet, none means all; or FACTS, files of `gpuprov facts -o json` (`-`
+    is stdin). Values in settings.nccl are the site's own: they win, and must name what is there.
+
+    Exits with 1 when a node has no usable network, a value of the site fits nothing, or nodes disagree.
+    """
+    stated = dict(_pair(text) for text in site)
+    saved = [source for source in sources if source == "-" or Path(source).is_file()]
+    if saved and (len(saved) < len(sources) or write):
+        raise InvalidInput("saved facts do not go with --write, nor with nodes", do="name nodes of the fleet")
+    failed: dict[str, GpuprovError] = {}
+    if saved:
+        groups = {"": _saved(saved, topology, stated)}
+    else:
+        password = options.ask_password(ask_become_pass)
+        groups, failed = _live(fleet_path, sources, stated, forks, password)
+    odd = _odd(groups)
+    nodes = {host: derived for group in groups.values() for host, derived in group.items()}
+    _show(nodes, odd, failed, output)
+    every = [*odd, *(finding for derived in nodes.values() for finding in derived.findings)]
+    bad = any(finding.level == "bad" for finding in every)
+    if write and not bad and not failed:
+        from gpuprov.nccl.record import write_record
+
+        options.note(f"{write_record(fleet_path, groups)} written; next: gpuprov lock")
+    elif write:
+        options.note("nothing written: every node of a group has to answer and to agree")
+    return worst(Exit.FAILED if bad else Exit.OK, *(error.exit_code for error in failed.values()))
+
+
+def _odd(groups: dict[str, dict[str, Derived]]) -> list[Finding]:
+    from gpuprov.nccl.derive import agree
+
+    return [finding for nodes in groups.values() if nodes for finding in agree(nodes)]
+
+
+def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dict[str, Derived]:
+    from gpuprov.nccl.derive import derive as derived_from
+    from gpuprov.nccl.inputs import from_facts
+
+    matrix = _topology(topology) if topology else None
+    facts = [_facts(name) for name in names]
+    return {node.host: derived_from(*from_facts(node, matrix), site) for node in facts}
+
+
+def _live(
+    path: Path, sources: Iterable[str], stated: dict[str, str], forks: int, password: str | None
+) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
+    """Group → node → what was derived; and the nodes that failed."""
+    from gpuprov.fleet import read_fleet
+    from gpuprov.nccl.live import derive_live, site_values
+
+    fleet = read_fleet(path)
+    wanted = _wanted(fleet, sources)
+    of_group = {name: {**own, **stated} for name, own in site_values(fleet, path.parent).items()}
+    site = {host: of_group[name] for name, targets in wanted.items() for host in _hosts(targets)}
+    every = [target for targets in wanted.values() for target in targets]
+    answers = derive_live(every, site, forks=forks, password=password)
+    failed = {host: answer for host, answer in answers.items() if isinstance(answer, GpuprovError)}
+    groups = {
+        name: {
+            host: answer for host in _hosts(targets) if not isinstance(answer := answers[host], GpuprovError)
+        }
+        for name, targets in wanted.items()
+    }
+    return groups, failed
+
+
+def _hosts(targets: Iterable[Target]) -> list[str]:
+    return [target.name for target in targets]
+
+
+def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
+    """Group → the nodes of it that are meant."""
+    from gpuprov.fleet import expand_hosts
+    from gpuprov.transport import Target
+
+    named: set[str] = set()
+    for source in sources:
+        try:
+            named |= set(fleet.groups[source].hosts if source in fleet.groups else expand_hosts(source))
+        except ValueError as error:
+            raise InvalidInput(f"not a set of nodes: {source!r}", expected=str(error)) from None
+    known = {host for group in fleet.groups.values() for host in group.hosts}
+    if unknown := named - known:
+        raise InvalidInput(f"the fleet has no node or group {', '.join(sorted(unknown))}")
+    return {
+        name: [
+            Target(host, address, fleet.ssh)
+            for host, address in group.hosts.items()
+            if host in named or not named
+        ]
+        for name, group in fleet.groups.items()
+    }
+
+
+def _facts(name: str) -> Facts:
+    from gpuprov.facts import Facts
+
+    try:
+        answer = json.loads(_text(name))
+    except ValueError:
+        raise InvalidInput(f"{name}: not JSON", expected="the output of `gpuprov facts -o json`") from None
+    return Facts.from_answer(answer if isinstance(answer, dict) else {})
+
+
+def _topology(path: Path) -> Topology:
+    from gpuprov.topology import parse_topology
+
+    return parse_topology(_text(str(path)))
+
+
+def _text(name: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{name}: {error.strerror}", do="give a file that can be read, or `-`") from None
+    return raw.decode(errors="replace")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidInput(f"--site {text!r}", expected="NAME=VALUE")
+    return name, value
+
+
+def _show(
+    nodes: dict[str, Derived], odd: list[Finding], failed: dict[str, GpuprovError], output: str
+) -> None:
+    if output == "json":
+        rows = {host: derived.as_dict() for host, derived in nodes.items()}
+        errors = {host: str(error) for host, error in failed.items()}
+        group = [finding.as_dict() for finding in odd]
+        options.print_json({"schema": SCHEMA, "nodes": rows, "group": group, "failed": errors})
+        return
+    for host, derived in nodes.items():
+        click.echo(f"{host}:")
+        for name, decision in derived.variables.items():
+            click.echo(f"  {name}={decision.value}  # {decision.reason}")
+        for device, why in derived.excluded.items():
+            click.echo(f"  not {device}: {why}")
+        for finding in derived.findings:
+            click.echo(f"  {finding.level:<4}  {finding.text}")
+    for finding in odd:
+        click.echo(f"{finding.level:<4}  {finding.text}")
+    for host, error in failed.items():
+        options.note(f"{host}: {error}")

@@ -1,0 +1,35 @@
+"""The network that NCCL is told of: what was derived from the nodes, under what the site states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gpuprov.fleet import Group
+from gpuprov.lock import Setting
+from gpuprov.nccl.record import NcclRecord, settled
+
+
+def with_network(
+    settings: Mapping[str, Setting],
+    name: str,
+    group: Group,
+    record: NcclRecord | None,
+    narrate: Callable[[str], None],
+) -> dict[str, Setting]:
+    """The settings of a group with `nccl` complete, each variable with its reason.
+
+    Args:
+        narrate: is told of hosts that nobody asked for their network.
+    """
+    derived = record.groups.get(name) if record else None
+    stated = settings.get("nccl")
+    if derived is None:
+        return dict(settings)
+    unasked = [host for host in group.hosts if host not in derived.hosts]
+    if unasked:
+        narrate(
+            f"{name}: {', '.join(unasked)} had no say in NCCL's network: run `gpuprov nccl derive --write`"
+        )
+    value, reason = settled(derived, stated.value if stated else {})
+    sources = ["what its nodes have (gpuprov nccl derive)", *([stated.source] if stated else [])]
+    return {**settings, "nccl": Setting(value=value, reason=reason, source=" and ".join(sources))}

@@ -1,0 +1,10 @@
+"""What NCCL is told of a node's network."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+NcclVariable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+NcclValue = int | Annotated[str, Field(pattern=r"^[^\s\"'#$\\]*$")]

@@ -1,0 +1,120 @@
+"""From derived values to the lock: every variable with its reason, the site's own on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.cli.group import run
+from gpuprov.errors import InvalidInput
+from gpuprov.fleet import read_fleet
+from gpuprov.lock import Setting
+from gpuprov.locking.network import with_network
+from gpuprov.nccl import live
+from gpuprov.nccl.derive import Derived, derive
+from gpuprov.nccl.networks import Nic
+from gpuprov.nccl.rdma import Hca
+from gpuprov.nccl.record import read_record, record_path, write_record
+from gpuprov.transport import Target
+
+FLEET = """\
+groups:
+  train:
+    profile: hgx-h100-8
+    hosts: {gpu01: 10.0.0.1, gpu02: 10.0.0.2}
+    os: ubuntu24.04
+    settings: {nccl: {NCCL_DEBUG: WARN, NCCL_SOCKET_IFNAME: '=eth0'}}
+  infer: {profile: inference-l4, hosts: l1, os: ubuntu24.04}
+"""
+
+
+def node(hcas: int = 8) -> Derived:
+    nics = [Nic("eth0", speed=25_000, addresses=("10.0.0.5/24",))]
+    ports = [Hca(f"mlx5_{index}", rate=400.0) for index in range(hcas)]
+    return derive(nics, ports, {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=eth0"})
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yml"
+    path.write_text(FLEET)
+    return path
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What live nodes would answer, by name."""
+    said: dict[str, Any] = {"gpu01": node(), "gpu02": node(), "l1": derive([Nic("ens5", driver="ena")])}
+
+    def answered(targets: list[Target], site: Any, **_: Any) -> dict[str, Any]:
+        assert site["gpu01"]["NCCL_DEBUG"] == "WARN"
+        return {target.name: said[target.name] for target in targets}
+
+    monkeypatch.setattr(live, "derive_live", answered)
+    return said
+
+
+def derived(fleet: Path, *words: str) -> int:
+    return run(["nccl", "derive", *words, "-F", str(fleet), "--write"])
+
+
+def test_what_nodes_agree_on_is_recorded_and_locked(fleet: Path, answers: dict[str, Any]) -> None:
+    assert derived(fleet, "train") == 0
+    record = read_record(fleet)
+    assert record is not None
+    assert record.groups["train"].hosts == ["gpu01", "gpu02"]
+    assert "NCCL_SOCKET_IFNAME" not in record.groups["train"].variables  # the site's own is not ours
+    group = read_fleet(fleet).groups["train"]
+    stated = Setting(value=group.settings.nccl, reason="", source="fleet.yml")
+    locked = with_network({"nccl": stated}, "train", group, record, lambda line: None)["nccl"]
+    assert locked.value["NCCL_IB_HCA"].startswith("=mlx5_0:1,mlx5_1:1")
+    assert (locked.value["NCCL_SOCKET_IFNAME"], locked.value["NCCL_DEBUG"]) == ("=eth0", "WARN")
+    assert "NCCL_IB_HCA: 8 InfiniBand rails of 400 Gb/s, active" in locked.reason
+    assert "NCCL_SOCKET_IFNAME: stated by the site" in locked.reason
+    assert locked.source == "what its nodes have (gpuprov nccl derive) and fleet.yml"
+
+
+def test_the_odd_node_is_named_and_nothing_is_written(
+    fleet: Path, answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers["gpu02"] = node(hcas=7)
+    assert derived(fleet, "train") == 1
+    assert "NCCL_IB_HCA is" in capsys.readouterr().out
+    assert not record_path(fleet).exists()
+
+
+def test_a_node_that_does_not_answer_keeps_its_group_as_it_was(fleet: Path, answers: dict[str, Any]) -> None:
+    from gpuprov.errors import Unreachable
+
+    answers["gpu02"] = Unreachable("no route")
+    assert derived(fleet, "train") == 4
+    assert not record_path(fleet).exists()
+
+
+def test_groups_that_were_not_asked_again_stay(fleet: Path) -> None:
+    write_record(fleet, {"train": {"gpu01": node()}})
+    write_record(fleet, {"infer": {"l1": node(1)}})
+    record = read_record(fleet)
+    assert record is not None
+    assert set(record.groups) == {"train", "infer"}
+
+
+def test_a_host_that_was_never_asked_is_told(fleet: Path) -> None:
+    write_record(fleet, {"train": {"gpu01": node()}})
+    told: list[str] = []
+    with_network({}, "train", read_fleet(fleet).groups["train"], read_record(fleet), told.append)
+    assert told == ["train: gpu02 had no say in NCCL's network: run `gpuprov nccl derive --write`"]
+
+
+def test_without_a_record_the_sites_own_stand_alone(fleet: Path) -> None:
+    assert with_network({}, "train", read_fleet(fleet).groups["train"], None, print) == {}
+
+
+def test_a_wrong_name_is_said(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert derived(fleet, "nobody") == 2
+    assert "no node or group nobody" in capsys.readouterr().err
+    record_path(fleet).write_text("schema: other\n")
+    with pytest.raises(InvalidInput, match="schema"):
+        read_record(fleet)
