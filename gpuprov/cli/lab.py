@@ -108,6 +108,40 @@ def reboot(nodes: tuple[str, ...], lab_name: str) -> int:
     return Exit.OK
 
 
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--os", "systems", multiple=True, required=True, help="system to hold packages for: ubuntu24.04"
+)
+@click.option("--arch", type=click.Choice(["x86_64", "aarch64"]), default="x86_64", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="to serve on")
+@click.option("--mood", default="well", show_default=True, help="a bad day: gone, broken, slow or silent")
+def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: str) -> int:
+    """Build a mirror of NVIDIA's repositories in FOLDER, of stubs, and serve it to nodes until Ctrl-C.
+
+    Prints what a fleet.yml needs to use it. A FOLDER that holds a mirror already is served as it is.
+    """
+    from gpuprov.catalog import load
+    from gpuprov.lab.mirror import nvidia
+    from gpuprov.lab.mirror.serve import MOODS, served
+    from gpuprov.lab.network import GATEWAY
+
+    if mood not in MOODS:
+        raise InvalidInput(f"mood {mood!r}", expected=f"one of {', '.join(MOODS)}")
+    built = nvidia.Mirror(folder.resolve(), folder.resolve() / "keys/mirror.asc")
+    if not built.key.exists():
+        note(f"lab: building {', '.join(systems)} in {folder}")
+        base = f"http://{GATEWAY}:{port}"
+        built = nvidia.build(folder.resolve(), load(), systems, arch, base=base)
+    with served(built.root, port, mood) as server:
+        click.echo("repositories:")
+        for name, url in built.urls(server.url).items():
+            click.echo(f"  {name}: {{url: {url!r}, key: {str(built.key)!r}}}")
+        note(f"lab: serving at {server.url}; Ctrl-C ends it")
+        server.wait()
+    return Exit.OK
+
+
 def _lab(name: str) -> Lab:
     from gpuprov.lab import Lab
 

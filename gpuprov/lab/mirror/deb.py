@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from gpuprov.lab.mirror.specs import PackageSpec
 
@@ -27,7 +29,7 @@ def build_deb(spec: PackageSpec) -> bytes:
     members = {
         "debian-binary": b"2.0\n",
         "control.tar.gz": _tar(_control_files(spec, files)),
-        "data.tar.gz": _tar(files),
+        "data.tar.gz": _tar(files, spec.links),
     }
     return AR_MAGIC + b"".join(_member(name, content) for name, content in members.items())
 
@@ -61,10 +63,12 @@ def _control_files(spec: PackageSpec, files: dict[str, bytes]) -> dict[str, byte
     configuration = [f"/{path}\n" for path in files if path.startswith("etc/")]
     if configuration:
         found["conffiles"] = "".join(configuration).encode()
-    return found
+    if spec.triggers:
+        found["triggers"] = "".join(f"activate-noawait {name}\n" for name in spec.triggers).encode()
+    return found | {name: text.encode() for name, text in spec.scripts.items()}
 
 
-def _tar(files: dict[str, bytes]) -> bytes:
+def _tar(files: dict[str, bytes], links: Mapping[str, str] = MappingProxyType({})) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for folder in _folders(files):
@@ -75,6 +79,10 @@ def _tar(files: dict[str, bytes]) -> bytes:
             entry = tarfile.TarInfo(f"./{path}")
             entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(entry, io.BytesIO(content))
+        for path, target in links.items():
+            entry = tarfile.TarInfo(f"./{path}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
     return gzip.compress(raw.getvalue(), compresslevel=1, mtime=0)
 
 

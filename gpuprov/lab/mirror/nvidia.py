@@ -8,7 +8,7 @@ ROOT/keys/                                   the public key, armored and as a ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.catalog import Catalog
@@ -18,10 +18,10 @@ from gpuprov.lab.mirror import apt, rpm
 from gpuprov.lab.mirror.deb import build_deb, deb_name
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
+from gpuprov.lab.mirror.stubs import with_contents
 from gpuprov.repository.sources import NVIDIA_FOLDERS
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
-PIN_FILE = "etc/apt/preferences.d/nvidia-driver-pin"
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
 
 Change = Callable[[str, list[PackageSpec]], list[PackageSpec]]
@@ -47,6 +47,10 @@ class Mirror:
     def container_toolkit(self, base: str = "") -> str:
         """URL of the container toolkit's repositories."""
         return f"{base or self.root.as_uri()}/libnvidia-container/stable"
+
+    def urls(self, base: str = "") -> dict[str, str]:
+        """Both by the repositories' ids, as a fleet's `repositories` has them."""
+        return {"nvidia": self.cuda(base), "container-toolkit": self.container_toolkit(base)}
 
 
 def build(
@@ -95,7 +99,7 @@ def _build_cuda(
 ) -> None:
     place = NVIDIA_FOLDERS[arch]
     folder = mirror.root / "compute/cuda/repos" / system.folder / place
-    specs = change(system.folder, [_with_contents(spec) for spec in cuda_repository(system, arch, catalog)])
+    specs = change(system.folder, _filled(system, cuda_repository(system, arch, catalog)))
     if system.manager == "dnf":
         rpm.build(folder, specs, key)
     else:
@@ -116,12 +120,9 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
     (mirror.root / "libnvidia-container/gpgkey").write_bytes(key.public)
 
 
-def _with_contents(spec: PackageSpec) -> PackageSpec:
-    """A pinning package brings its preferences file; which packages the real file names was not read."""
-    if not spec.pins:
-        return spec
-    text = f"Package: *nvidia* cuda-drivers* libxnvctrl*\nPin: version {spec.pins}\nPin-Priority: 1000\n"
-    return replace(spec, files={PIN_FILE: text.encode()})
+def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:
+    """Contents lie where Debian and Ubuntu have them; rpms are solved for, not run."""
+    return [with_contents(spec) for spec in specs] if system.manager == "apt" else specs
 
 
 def _keyring_package(system: System, place: str, url: str, key: SigningKey) -> PackageSpec:

@@ -35,6 +35,9 @@ class PackageSpec:
         streams: dnf module streams that own the package (`580-open`).
         pins: for a pinning package, the version pattern that it pins.
         files: path -> content, besides the stub's own documentation.
+        links: path -> where a symbolic link leads (deb only).
+        scripts: `prerm` and such -> text (deb only).
+        triggers: of dpkg that installing activates (deb only).
     """
 
     name: str
@@ -45,6 +48,9 @@ class PackageSpec:
     streams: tuple[str, ...] = ()
     pins: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    triggers: tuple[str, ...] = ()
 
 
 @cache

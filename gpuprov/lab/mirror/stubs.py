@@ -1,0 +1,165 @@
+"""What stub packages bring, as far as anything on a node looks at it: modules, libraries, programs, units.
+
+Where each file lies in the real packages: their file lists on machines that have them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov.lab.simulator import stub_module
+
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+UNITS = "usr/lib/systemd/system"
+DKMS = """\
+PACKAGE_NAME="nvidia"
+PACKAGE_VERSION="{version}"
+BUILT_MODULE_NAME[0]="nvidia"
+DEST_MODULE_LOCATION[0]="/updates/dkms"
+MAKE[0]="cp nvidia.stub nvidia.ko"
+CLEAN="true"
+STRIP[0]="no"
+AUTOINSTALL="yes"
+"""
+DKMS_REMOVE = """\
+#!/bin/sh
+set -e
+if [ -d /var/lib/dkms/nvidia/{version} ]; then dkms remove nvidia/{version} --all; fi
+"""
+DAEMON = """\
+[Unit]
+Description=stub of {program}
+
+[Service]
+Type=forking
+ExecStart=/usr/bin/{program}
+
+[Install]
+WantedBy=multi-user.target
+"""
+NVCC = """\
+#!/bin/sh
+echo "nvcc: NVIDIA (R) Cuda compiler driver"
+echo "Cuda compilation tools, release {release}, V{version}"
+"""
+PROGRAM = "#!/bin/sh\necho 'a stub of the gpuprov lab mirror' >&2\nexit 1\n"
+
+
+def with_contents(spec: PackageSpec) -> PackageSpec:
+    """The package with the files that its real one has and a node looks at."""
+    for pattern, fill in CONTENTS.items():
+        if re.fullmatch(pattern, spec.name):
+            return fill(spec)
+    return spec
+
+
+def _upstream(spec: PackageSpec) -> str:
+    return (
+        spec.version.partition(":")[2].rsplit("-", 1)[0]
+        if ":" in spec.version
+        else spec.version.rsplit("-", 1)[0]
+    )
+
+
+def _with(spec: PackageSpec, files: Mapping[str, str | bytes]) -> PackageSpec:
+    added = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
+    return replace(spec, files={**spec.files, **added})
+
+
+def _module(spec: PackageSpec) -> PackageSpec:
+    """The source that DKMS builds from; building is copying."""
+    version = _upstream(spec)
+    licence = "Dual MIT/GPL" if "open" in spec.name else "NVIDIA"
+    folder = f"usr/src/nvidia-{version}"
+    module = stub_module(version, kernel="any", licence=licence)
+    filled = _with(
+        spec, {f"{folder}/dkms.conf": DKMS.format(version=version), f"{folder}/nvidia.stub": module}
+    )
+    return replace(filled, scripts={"prerm": DKMS_REMOVE.format(version=version)})
+
+
+def _library(soname: str) -> Callable[[PackageSpec], PackageSpec]:
+    """A library under its full version, its link beside it."""
+
+    def fill(spec: PackageSpec) -> PackageSpec:
+        version = ".".join(_upstream(spec).split(".")[:3])
+        name = f"{soname.rpartition('.so.')[0]}.so.{version}"
+        filled = _with(spec, {f"{LIBRARIES}/{name}": shared_library(soname)})
+        return replace(filled, links={f"{LIBRARIES}/{soname}": name}, triggers=("ldconfig",))
+
+    return fill
+
+
+def _daemon(program: str, unit: str) -> Callable[[PackageSpec], PackageSpec]:
+    def fill(spec: PackageSpec) -> PackageSpec:
+        text = DAEMON.format(program=program)
+        return _with(spec, {f"usr/bin/{program}": PROGRAM, f"{UNITS}/{unit}": text})
+
+    return fill
+
+
+def _smi(spec: PackageSpec) -> PackageSpec:
+    return _with(spec, {"usr/bin/nvidia-smi": PROGRAM})
+
+
+def _toolkit(spec: PackageSpec) -> PackageSpec:
+    version = _upstream(spec)
+    release = ".".join(version.split(".")[:2])
+    home = f"usr/local/cuda-{release}"
+    described = f'{{"cuda": {{"name": "CUDA SDK", "version": "{version}"}}}}\n'
+    nvcc = NVCC.format(release=release, version=version)
+    return _with(spec, {f"{home}/bin/nvcc": nvcc, f"{home}/version.json": described})
+
+
+def _cudnn_headers(spec: PackageSpec) -> PackageSpec:
+    names = ("MAJOR", "MINOR", "PATCHLEVEL")
+    numbers = _upstream(spec).split(".")
+    text = "".join(f"#define CUDNN_{name} {number}\n" for name, number in zip(names, numbers, strict=False))
+    return _with(spec, {"usr/include/x86_64-linux-gnu/cudnn_version_v9.h": text})
+
+
+def _pin(spec: PackageSpec) -> PackageSpec:
+    """The preferences file; which packages the real one names was not read."""
+    text = f"Package: *nvidia* cuda-drivers* libxnvctrl*\nPin: version {spec.pins}\nPin-Priority: 1000\n"
+    return _with(spec, {"etc/apt/preferences.d/nvidia-driver-pin": text}) if spec.pins else spec
+
+
+CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
+    r"nvidia-driver-pinning-.*": _pin,
+    r"nvidia-kernel-source(-\d+)?(-open)?|nvidia-kernel-(open-)?dkms": _module,
+    r"libnvidia-ml1|libnvidia-compute(-\d+)?": _library("libnvidia-ml.so.1"),
+    r"nvidia-utils-\d+|nvidia-driver-cuda|nvidia-driver(-open)?": _smi,
+    r"nvidia-persistenced|nvidia-compute-utils-(?!580)\d+": _daemon(
+        "nvidia-persistenced", "nvidia-persistenced.service"
+    ),
+    r"nvidia-fabricmanager(-\d+)?": _daemon("nv-fabricmanager", "nvidia-fabricmanager.service"),
+    r"cuda-toolkit-\d+-\d+": _toolkit,
+    r"libcudnn9-cuda-\d+": _library("libcudnn.so.9"),
+    r"libcudnn9-headers-cuda-\d+": _cudnn_headers,
+    r"libnccl2": _library("libnccl.so.2"),
+}
+"""Pattern of a package's name → what fills it; the first that fits."""
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_ENTRY = struct.Struct("<QQ")
+
+
+def shared_library(soname: str) -> bytes:
+    """An ELF object that says its name and nothing else, enough for ldconfig (elf(5))."""
+    names = b"\0" + soname.encode() + b"\0"
+    start = _HEADER.size + 2 * _SEGMENT.size
+    tags = 6
+    strings = start + tags * _ENTRY.size
+    size = strings + len(names)
+    # DT_SONAME, DT_STRTAB, DT_STRSZ, DT_SYMTAB, DT_SYMENT, DT_NULL
+    dynamic = [(14, 1), (5, strings), (10, len(names)), (6, strings), (11, 24), (0, 0)]
+    identity = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = _HEADER.pack(identity, 3, 62, 1, 0, _HEADER.size, 0, 0, _HEADER.size, _SEGMENT.size, 2, 0, 0, 0)
+    load = _SEGMENT.pack(1, 4, 0, 0, 0, size, size, 4096)
+    about = _SEGMENT.pack(2, 4, start, start, start, tags * _ENTRY.size, tags * _ENTRY.size, 8)
+    return header + load + about + b"".join(_ENTRY.pack(*each) for each in dynamic) + names
