@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import read_lock
@@ -15,13 +18,20 @@ PROFILE = "hgx-a100-4"
 MACHINE = "a100x4"
 
 
-def provision(lab: Lab, folder: Path, name: str = "node1") -> Node:
-    """Bring up a node and make it what the lock in `folder` says, rebooted and verified."""
-    [node] = lab.up(1, gpu=MACHINE, names=[name])
-    (folder / "fleet.yml").write_text(lab.fleet(PROFILE))
+def provision(lab: Lab, folder: Path, *, settings: dict[str, Any] | None = None) -> Node:
+    """Bring up a node and make it what the lock in `folder` says, rebooted and verified.
+
+    Args:
+        settings: of the fleet, beyond those of the profile.
+    """
+    [node] = lab.up(1, gpu=MACHINE)
+    fleet = yaml.safe_load(lab.fleet(PROFILE))
+    [group] = fleet["groups"].values()
+    group["settings"] |= settings or {}
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
     gpuprov(folder, "lock")
-    [group] = read_lock(folder / "fleet.lock.yml").groups.values()
-    play_compiler(node, group.components.driver.version)
+    [locked] = read_lock(folder / "fleet.lock.yml").groups.values()
+    play_compiler(node, locked.components.driver.version)
     gpuprov(folder, "apply", "--reboot", "--yes")
     return node
 

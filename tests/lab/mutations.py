@@ -1,0 +1,298 @@
+"""Single changes to a provisioned node: what both witnesses must say of each, and what mends it.
+
+`MUTATIONS` has every check at least once; `BYSTANDERS` are changes that no check names, and which must not
+be reported. A unit test holds the tables against the list of all checks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from gpuprov.expectations import expectations
+from gpuprov.lab import Node
+from gpuprov.lock import LockedGroup, read_lock
+from gpuprov.verify.wanted import proofs
+from tests.lab.provisioned import gpuprov
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change.
+
+    Args:
+        name: what somebody did.
+        checks: what drift must name, and verify fail.
+        do: shell commands on the node; `$K` is its kernel, `$V` the driver's version.
+        silences: the driver answers no more, so what needs its answer is unknown too.
+        reboots: the change is whole after a reboot.
+        undo: what takes it back where nothing of gpuprov can; `apply` mends all others.
+    """
+
+    name: str
+    checks: frozenset[str]
+    do: str
+    silences: bool = False
+    reboots: bool = False
+    undo: str = ""
+
+
+def _mutation(name: str, checks: str, do: str, **more: Any) -> Mutation:
+    return Mutation(name, frozenset(checks.split()), do, **more)
+
+
+OLD_LIBRARY = (
+    "cd /tmp && apt-get -q update && apt-get -q download libnvidia-ml1=535.261.03-1"
+    " && dpkg -i --force-depends --force-downgrade libnvidia-ml1_*.deb"
+)
+OTHER_PCI = "cp -rL /sys/bus/pci/devices /run/pci 2>/dev/null; {}; mount --bind /run/pci /sys/bus/pci/devices"
+OWN_PCI = "umount /sys/bus/pci/devices; rm -r /run/pci"
+DKMS = "/lib/modules/$K/updates/dkms"
+STOP = "systemctl stop nvidia-persistenced"
+
+MUTATIONS = (
+    _mutation(
+        "another release of the system",
+        "system.os",
+        "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"11\"/' /usr/lib/os-release",
+        undo="sed -i 's/^VERSION_ID=.*/VERSION_ID=\"12\"/' /usr/lib/os-release",
+    ),
+    _mutation(
+        "a package half installed",
+        "dpkg.consistent",
+        "cd /tmp && apt-get -q update && apt-get -q download hello && dpkg --unpack hello_*.deb",
+    ),
+    _mutation("a library of an older driver", "driver.packages", OLD_LIBRARY, silences=True),
+    _mutation(
+        "a package of the driver removed",
+        "driver.packages pins.hold",
+        "dpkg --purge --force-depends --force-hold nvidia-smi",
+        silences=True,
+    ),
+    _mutation(
+        "the kernel's headers removed", "kernel.headers", "dpkg --purge --force-depends linux-headers-$K"
+    ),
+    _mutation(
+        "the module deleted",
+        "driver.module_on_disk driver.module_flavour",
+        f"rm {DKMS}/nvidia-current.ko*; depmod $K",
+    ),
+    _mutation(
+        "a module of another version",
+        "driver.module_on_disk",
+        f"for each in {DKMS}/nvidia-current*.ko; do cp /root/other.ko $each; done; depmod $K",
+    ),
+    _mutation(
+        "a module of the other flavour",
+        "driver.module_flavour",
+        f"for each in {DKMS}/nvidia-current*.ko; do cp /root/open.ko $each; done; depmod $K",
+    ),
+    _mutation("the blacklist deleted", "nouveau.blacklist", "rm /etc/modprobe.d/gpuprov-nouveau.conf"),
+    _mutation("the blacklist emptied", "nouveau.blacklist", "echo '#' >/etc/modprobe.d/gpuprov-nouveau.conf"),
+    _mutation(
+        "nouveau in the driver's place",
+        "nouveau.loaded driver.loaded",
+        f"{STOP}; modprobe -r nvidia_uvm nvidia; modprobe nouveau",
+        silences=True,
+    ),
+    _mutation(
+        "the module unloaded", "driver.loaded", f"{STOP}; modprobe -r nvidia_uvm nvidia", silences=True
+    ),
+    _mutation("library and module disagree", "", "gpuprov-sim fault mismatch", silences=True),
+    _mutation("nvidia-smi never answers", "", "gpuprov-sim fault hang", silences=True),
+    _mutation("a GPU off the bus", "gpu.visible", "gpuprov-sim fault gpu-lost 1"),
+    _mutation(
+        "a GPU taken out",
+        "gpu.count",
+        OTHER_PCI.format("rm -r $(grep -lx 0x20b2 /run/pci/*/device | head -1 | xargs dirname)"),
+        undo=OWN_PCI,
+    ),
+    _mutation(
+        "GPUs of another model",
+        "gpu.model",
+        OTHER_PCI.format("grep -lx 0x20b2 /run/pci/*/device | while read f; do echo 0x20b0 >$f; done"),
+        undo=OWN_PCI,
+    ),
+    _mutation("persistence off, and with it the clocks", "gpu.persistence gpu.clocks", "nvidia-smi -pm 0"),
+    _mutation("persistence off on one GPU", "gpu.persistence gpu.clocks", "nvidia-smi -i 2 -pm 0"),
+    _mutation(
+        "the persistence daemon disabled", "gpu.persistence_unit", "systemctl disable nvidia-persistenced"
+    ),
+    _mutation("other clocks on one GPU", "gpu.clocks", "nvidia-smi -i 3 -ac 1593,1095"),
+    _mutation("clocks reset", "gpu.clocks", "nvidia-smi -rac"),
+    _mutation("the clocks' unit disabled", "gpu.clocks_unit", "systemctl disable gpuprov-gpu-clocks"),
+    _mutation("a hold released", "pins.hold", "apt-mark unhold libcuda1"),
+    _mutation("all holds released", "pins.hold", "apt-mark showhold | xargs apt-mark unhold"),
+    _mutation(
+        "unattended upgrades let at the driver", "pins.unattended", "rm /etc/apt/apt.conf.d/52gpuprov-pins"
+    ),
+    _mutation("the modes' unit disabled", "gpu.modes_unit", "systemctl disable gpuprov-gpu-modes"),
+    _mutation("another power limit", "gpu.power_limit", "nvidia-smi -i 1 -pl 250"),
+    _mutation("another compute mode", "gpu.compute_mode", "nvidia-smi -i 0 -c 3"),
+    _mutation("ECC off from the next boot on", "gpu.ecc_pending", "nvidia-smi -i 0 -e 0"),
+    _mutation("ECC off", "gpu.ecc gpu.ecc_pending", "nvidia-smi -i 0 -e 0", reboots=True),
+    _mutation(
+        "a limit of logins lifted",
+        "tuning.limits",
+        "echo '* - nofile 4096' >/etc/security/limits.d/zz-site.conf",
+    ),
+    _mutation(
+        "a limit of services lifted",
+        "tuning.service_limits",
+        "mkdir -p /etc/systemd/system.conf.d; printf '[Manager]\\nDefaultLimitNOFILE=4096\\n'"
+        " >/etc/systemd/system.conf.d/zz-site.conf; systemctl daemon-reexec",
+    ),
+    _mutation(
+        "a variable of logins taken away", "tuning.environment", "sed -i /OMP_NUM_THREADS/d /etc/environment"
+    ),
+    _mutation(
+        "a variable for finding faults left on",
+        "tuning.debugging",
+        "echo CUDA_LAUNCH_BLOCKING=1 >>/etc/environment",
+    ),
+    _mutation(
+        "passwords let in",
+        "ssh.options",
+        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh",
+    ),
+    _mutation("the firewall's unit disabled", "firewall.unit", "systemctl disable gpuprov-firewall"),
+)
+
+BYSTANDERS = {
+    "a package of the site's own": "apt-get -q update && apt-get -q -y install hello",
+    "a package held by the site": "apt-mark hold less",
+    "a module option of no concern": "echo 'options snd slots=a' >/etc/modprobe.d/sound.conf",
+    "a blacklist of no concern": "echo 'blacklist pcspkr' >/etc/modprobe.d/beep.conf",
+    "a unit of the site's own": (
+        "printf '[Service]\\nExecStart=/bin/true\\n[Install]\\nWantedBy=multi-user.target\\n'"
+        " >/etc/systemd/system/site.service; systemctl enable -q site.service"
+    ),
+    "an account": "useradd -m somebody",
+    "another time zone": "ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime",
+    "another host name": "hostname elsewhere",
+    "another message of the day": "echo welcome >/etc/motd",
+    "a cron job": "echo '0 0 * * * root true' >/etc/cron.d/site",
+    "an empty configuration of Docker": "mkdir -p /etc/docker; echo '{}' >/etc/docker/daemon.json",
+    "an Xid in the journal": "gpuprov-sim fault xid 0 13",
+    "the package lists fetched": "apt-get -q update",
+    "a busy disk": "head -c 200M /dev/zero >/var/tmp/big",
+    "an unattended origin of the site's own": (
+        "echo 'Unattended-Upgrade::Package-Blacklist { \"postgresql\"; };' >/etc/apt/apt.conf.d/60site"
+    ),
+}
+
+# Checks, or whole areas, that no change of the campaign contradicts: why, or where they are put to the test.
+ELSEWHERE = {
+    "system.arch": "a processor stays what it is",
+    "gpu.nvswitches": "the campaign's machine has none",
+    "hardware.*": "a lab node shows this machine's processors and memory, no drives and no RDMA ports",
+    "tuning.governor": "a lab node has no frequency governors",
+    "tuning.hugepages": "a lab node may not change this machine's",
+    "tuning.sysctl": "tests/lab/test_tuning.py, with a parameter that a lab node may set",
+    "gpu.mig": "tests/lab/test_gpu_modes.py",
+    "gpu.mig_pending": "tests/lab/test_gpu_modes.py",
+    "gpu.mig_layout": "tests/lab/test_gpu_modes.py",
+    "ssh.ports": "tests/lab/test_hardening.py",
+    "ssh.undone": "tests/lab/test_hardening.py",
+    "firewall.networks": "tests/lab/test_hardening.py",
+    "firewall.input": "tests/lab/test_hardening.py",
+    "firewall.forward": "tests/lab/test_hardening.py",
+    "repositories.*": "tests/lab/test_nvidia_roles.py",
+    "fabric_manager.*": "tests/lab/test_nvidia_roles.py",
+    "cuda.*": "tests/lab/test_nvidia_roles.py",
+    "cudnn.*": "tests/lab/test_nvidia_roles.py",
+    "nccl.*": "tests/lab/test_nvidia_roles.py",
+    "docker.*": "tests/lab/test_containers.py",
+    "container_toolkit.*": "tests/lab/test_containers.py",
+    "scratch.*": "tests/lab/test_storage.py",
+    "monitoring.*": "a campaign without a metrics package in Debian 12's archive",
+    "profiling.*": "a campaign without NVIDIA's repository",
+}
+
+
+def excused(check: str) -> bool:
+    """Whether a check is put to the test elsewhere, or cannot be."""
+    return any(fnmatch(check, pattern) for pattern in ELSEWHERE)
+
+
+@dataclass
+class Outcome:
+    """What became of one change; without `complaints` all was as it should be."""
+
+    name: str
+    complaints: list[str] = field(default_factory=list)
+
+
+class Witnesses:
+    """What drift and verify say of a provisioned node, and apply's way back."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        [self.group] = read_lock(folder / "fleet.lock.yml").groups.values()
+        stated = expectations(self.group)
+        self.stated = {each.check for each in stated}
+        self.proofs = {each.check for each in proofs(self.group)}
+        self.need_driver = {each.check for each in stated if each.needs_driver} | {"driver.answers"}
+
+    def drift(self) -> set[str]:
+        """The checks that drift names."""
+        [node] = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
+        return {each["check"] for each in node["drift"]} if node["status"] != "error" else {node["reason"]}
+
+    def verify(self) -> set[str]:
+        """The checks that verify fails."""
+        [node] = json.loads(gpuprov(self.folder, "verify", "-o", "json", code=None).stdout)["nodes"]
+        if node["status"] in ("unreachable", "error"):
+            return {node["message"]}
+        return {each["check"] for each in node["checks"] if each["status"] == "failed"}
+
+    def change(self, do: str, *, reboots: bool = False) -> None:
+        """Change the node."""
+        self.node.run(f"K={self.node.kernel} V={self.group.components.driver.version}\n{do}")
+        if reboots:
+            self.node.reboot()
+            self.node.run("systemctl is-system-running --wait", check=False)
+
+    def testify(self, mutation: Mutation) -> Outcome:
+        """Change the node, hear both witnesses, mend it."""
+        outcome = Outcome(mutation.name)
+        self.change(mutation.do, reboots=mutation.reboots)
+        must = set(mutation.checks) | (self.need_driver if mutation.silences else set())
+        seen, failed = self.drift(), self.verify()
+        outcome.complaints += _differing("drift", seen, must)
+        outcome.complaints += _differing("verify", failed - self.proofs, must)
+        if mutation.undo:
+            self.change(mutation.undo)
+        else:
+            mended = gpuprov(self.folder, "apply", "--reboot", "--yes", "--allow-downgrade", code=None)
+            if mended.returncode:
+                outcome.complaints.append(f"apply: exit {mended.returncode}: {mended.stdout}{mended.stderr}")
+        outcome.complaints += _differing("drift afterwards", self.drift(), set())
+        return outcome
+
+    def overlook(self, name: str, do: str) -> Outcome:
+        """Make a change that neither witness may mind."""
+        outcome = Outcome(name)
+        self.change(do)
+        outcome.complaints += _differing("drift", self.drift(), set())
+        outcome.complaints += _differing("verify", self.verify(), set())
+        return outcome
+
+
+def possible(mutations: Iterable[Mutation], group: LockedGroup) -> list[Mutation]:
+    """The mutations of which the lock of a group states every check."""
+    stated = {each.check for each in expectations(group)}
+    return [mutation for mutation in mutations if mutation.checks <= stated]
+
+
+def _differing(witness: str, seen: set[str], must: set[str]) -> list[str]:
+    complaints = []
+    if missed := must - seen:
+        complaints.append(f"{witness} does not name {', '.join(sorted(missed))}")
+    if beyond := seen - must:
+        complaints.append(f"{witness} names {', '.join(sorted(beyond))}")
+    return complaints

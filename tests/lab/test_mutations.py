@@ -1,0 +1,45 @@
+"""Some of the mutations, and clean looks; all of them are in `scripts/campaign mutations`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.lab import Lab
+from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
+from tests.lab.provisioned import provision
+
+BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
+
+
+@pytest.fixture(scope="module")
+def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witnesses:
+    folder = tmp_path_factory.mktemp("fleet")
+    return Witnesses(provision(module_lab, folder), folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a hold released",
+        "the blacklist deleted",
+        "other clocks on one GPU",
+        "the clocks' unit disabled",
+        "the module unloaded",
+        "a GPU taken out",
+    ],
+)
+def test_both_witnesses_see_it_and_it_is_mended(witnesses: Witnesses, name: str) -> None:
+    assert witnesses.testify(BY_NAME[name]).complaints == []
+
+
+def test_right_after_a_reboot_nothing_is_reported(witnesses: Witnesses) -> None:
+    witnesses.node.reboot()
+    witnesses.node.run("systemctl is-system-running --wait", check=False)
+    assert witnesses.overlook("a reboot", "true").complaints == []
+
+
+def test_what_is_nobodys_business_is_not_reported(witnesses: Witnesses) -> None:
+    names = ("a package held by the site", "an account", "another host name", "a blacklist of no concern")
+    assert witnesses.overlook("all at once", "; ".join(BYSTANDERS[name] for name in names)).complaints == []

@@ -1,0 +1,29 @@
+"""The table of mutations against the list of all checks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpuprov.observations import OBSERVERS
+from tests.lab.mutations import MUTATIONS, excused
+
+NAMED = {check for mutation in MUTATIONS for check in mutation.checks}
+SILENCED = {"driver.answers"}
+"""Named by every mutation that silences the driver."""
+
+
+def test_every_check_is_contradicted_once_at_least() -> None:
+    assert {check for check in set(OBSERVERS) - NAMED - SILENCED if not excused(check)} == set()
+
+
+def test_nothing_is_named_that_is_no_check() -> None:
+    assert set(OBSERVERS) >= NAMED
+
+
+def test_nothing_is_excused_that_is_put_to_the_test() -> None:
+    assert [check for check in NAMED if excused(check)] == []
+
+
+def test_each_mutation_has_its_own_name_and_says_something() -> None:
+    assert [name for name, times in Counter(each.name for each in MUTATIONS).items() if times > 1] == []
+    assert [each.name for each in MUTATIONS if not (each.checks or each.silences)] == []
