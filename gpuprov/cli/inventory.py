@@ -9,6 +9,7 @@ import click
 
 from gpuprov.cli import options
 from gpuprov.cli.discover import command as discover
+from gpuprov.cli.export import command as export
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def command() -> None:
 
 
 command.add_command(discover, "discover")
+command.add_command(export, "export")
 
 
 @command.command("list")

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from gpuprov.errors import Exit, InvalidInput, NodeFailed
+from gpuprov.cli import options
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed
 from gpuprov.topology import Topology, driver_error, judge, nearest_nics, parse_topology
 from gpuprov.topology.matrix import SCHEMA
 
@@ -20,16 +21,36 @@ _TIMEOUT_S = 60
 
 
 @click.command()
-@click.argument("source", required=False)
+@click.argument("source", required=False, metavar="[HOST|FILE]")
 @click.option("--local", is_flag=True, help="Run `nvidia-smi topo -m` on this machine.")
+@options.lock_option
+@options.identity_option
+@options.known_hosts_option
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True
 )
 @click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Also draw it here.")
 @click.option("--expect-nvlink", is_flag=True, help="The board joins all GPUs by NVLink: a gap is a fault.")
-def command(source: str | None, local: bool, output: str, picture: Path | None, expect_nvlink: bool) -> int:
-    """Read SOURCE, a saved `nvidia-smi topo -m` or `-` for standard input; or look at this machine."""
-    text, title = _read(source, local)
+def command(
+    source: str | None,
+    local: bool,
+    lock_path: Path,
+    identity: str | None,
+    known_hosts: str | None,
+    output: str,
+    picture: Path | None,
+    expect_nvlink: bool,
+) -> int:
+    """Look at HOST, a node of the lock or [USER@]HOST[:PORT]; or at this machine; or read FILE, a saved
+    `nvidia-smi topo -m` (`-` is standard input).
+
+    What the lock says of a node's board is expected of it.
+    """
+    if source is not None and not local and source != "-" and not Path(source).is_file():
+        text, expect_nvlink = _ask(source, lock_path, identity, known_hosts, expect_nvlink)
+        title, local = source, True
+    else:
+        text, title = _read(source, local)
     complaint = driver_error(text)
     if complaint is not None:
         return _complain(complaint, output, Exit.FAILED if local else Exit.OK)
@@ -58,6 +79,24 @@ def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str,
         "nearest_nics": {gpu: [link.b for link in links] for gpu, links in nearest_nics(topology).items()},
         "verdict": [finding.as_dict() for finding in judge(topology, expect_nvlink=expect_nvlink)],
     }
+
+
+def _ask(
+    host: str, lock_path: Path, identity: str | None, known_hosts: str | None, expect_nvlink: bool
+) -> tuple[str, bool]:
+    """A host's answer, and whether NVLink between all GPUs is expected of it."""
+    from gpuprov.lock import read_lock
+    from gpuprov.topology.live import ask_matrix
+    from gpuprov.transport import fan_out, targets
+
+    lock = read_lock(lock_path) if lock_path.is_file() else None
+    named = targets(lock, [host]) if lock else []
+    expected = bool(lock and named and lock.hosts()[host].hardware.nvlink)
+    target = named[0] if named else options.target(host, identity, known_hosts)
+    [(_, answer)] = fan_out([target], ask_matrix)
+    if isinstance(answer, GpuprovError):
+        raise answer
+    return answer, expect_nvlink or expected
 
 
 def _read(source: str | None, local: bool) -> tuple[str, str]:

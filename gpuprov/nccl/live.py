@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.errors import GpuprovError
 from gpuprov.fleet import Fleet
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
 from gpuprov.profile import load_profile, overlay
-from gpuprov.topology import Topology, driver_error, parse_topology
+from gpuprov.topology.live import topology_of
 from gpuprov.transport import Limits, Session, Target, fan_out
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
-TOPOLOGY = "nvidia-smi topo -m"
 
 
 def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
@@ -51,18 +50,7 @@ def derive_live(
 
     def visit(session: Session) -> Derived:
         facts = ask(session, payload)
-        return derive(*from_facts(facts, _topology(session)), site.get(session.target.name))
+        return derive(*from_facts(facts, topology_of(session)), site.get(session.target.name))
 
     answers = {target.name: answer for target, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS)}
     return {node.name: answers[node.name] for node in nodes}
-
-
-def _topology(session: Session) -> Topology | None:
-    """The node's matrix; None where there is no driver yet that could tell it."""
-    text = session.run(TOPOLOGY).stdout.decode(errors="replace")
-    if not text.strip() or driver_error(text):
-        return None
-    try:
-        return parse_topology(text)
-    except InvalidInput:  # a driver's answer of another shape: derive without it, as without a driver
-        return None

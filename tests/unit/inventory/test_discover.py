@@ -49,6 +49,7 @@ def simulated(machine: str, change: Change = lambda raw: None, name: str = "n1")
         "cpu": {"model": "x", "logical": 96 * threads, "sockets": 2, "threads_per_core": threads, "numa": {}},
         "memory": {"text": f"MemTotal: {int(about.get('memory_gib', 512) * 1024 * 1024 * 0.985)} kB\n"},
         "disks": [],
+        "smi": {"error": "nvidia-smi is not installed"},
     }  # fmt: skip
     change(raw)
     return Facts(name, "2026-01-01T00:00:00Z", 0.1, raw)

@@ -1,0 +1,85 @@
+"""Nodes for exports: what the lock says of them, and what they say themselves where they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.identity import find_gpu
+from gpuprov.errors import GpuprovError
+from gpuprov.facts import Facts
+from gpuprov.inventory.exports.node import Node
+from gpuprov.inventory.exports.slurm import slurm_cores
+from gpuprov.lock import Lock
+from gpuprov.probe.collect import ask
+from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.topology import Topology
+from gpuprov.topology.live import topology_of
+from gpuprov.transport import Limits, Session, fan_out, targets
+
+LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+
+
+def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator[Node]:
+    """Nodes as the lock knows them: names, addresses, GPUs; what else a node has is left open."""
+    groups = lock.hosts()
+    for name in names:
+        hardware = groups[name].hardware
+        model = find_gpu(catalog, hardware.gpu_model).nvidia_smi_name
+        yield Node(name, groups[name].hosts[name], hardware.gpu_count, model)
+
+
+def live_nodes(
+    lock: Lock, names: Iterable[str], catalog: Catalog, *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[Node, GpuprovError | None]]:
+    """The same with what the nodes say themselves; one that does not answer comes as the lock knows it, with
+    the reason.
+
+    Args:
+        password: sudo's, where it asks for one.
+    """
+    known = {node.name: node for node in locked_nodes(lock, names, catalog)}
+    payload = build(Parameters(), password=password)
+
+    def visit(session: Session) -> tuple[Facts, Topology | None]:
+        return ask(session, payload), topology_of(session)
+
+    nodes = targets(lock, known)
+    answers = {t.name: answer for t, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS)}
+    for name, node in known.items():
+        answer = answers[name]
+        if isinstance(answer, GpuprovError):
+            yield node, answer
+        else:
+            yield told(node, *answer), None
+
+
+def told(node: Node, facts: Facts, topology: Topology | None) -> Node:
+    """A node with the counts that its facts tell."""
+    cpu = facts.cpu
+    sockets, threads = max(cpu.sockets, 1), cpu.threads_per_core or 1
+    cores = cpu.logical // sockets // threads
+    near = [topology.affinity.get(gpu) for gpu in topology.gpus] if topology else []
+    gpus = len(topology.gpus) if topology else node.gpus
+    return Node(
+        name=node.name,
+        address=node.address,
+        gpus=gpus,
+        model=node.model,
+        cpus=cpu.logical,
+        memory_mib=facts.memory.total_mib,
+        sockets=sockets,
+        cores_per_socket=cores,
+        threads_per_core=threads,
+        gpu_memory_mib=_gpu_memory(facts),
+        gpu_cores=tuple(
+            slurm_cores(each.cpus, sockets, cores) if each and each.cpus else "" for each in near
+        ),
+    )
+
+
+def _gpu_memory(facts: Facts) -> int:
+    """Of one GPU, as nvidia-smi says it; 0 where it does not answer."""
+    if facts.smi.error or not facts.smi.gpus:
+        return 0
+    return facts.smi.gpus[0].memory_total_mib or 0
