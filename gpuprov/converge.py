@@ -166,7 +166,7 @@ def _sound(names: Iterable[str], result: Convergence) -> list[str]:
 def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
     return {
         "gpuprov_roles": roles,
-        "nvidia_driver_allow_downgrade": consent.downgrade,
+        "packages_allow_downgrade": consent.downgrade,
         "preflight_force": consent.force,
     }
 

@@ -13,20 +13,36 @@ GUARDED = ("ssh_hardening", "firewall")
 # In the order of playbooks/site.yml. Packages that moved are pinned anew, whatever moved them.
 ROLES = (
     "preflight",
+    "repositories",
     "nvidia_driver",
+    "fabric_manager",
     "gpu_settings",
+    "cuda_toolkit",
+    "cudnn",
+    "nccl",
     "container_toolkit",
     "docker",
     "system_tuning",
+    "profiling_tools",
+    "monitoring",
     "package_pins",
     *GUARDED,
 )
+# Before anything is installed the sources are the lock's, and afterwards it is held.
+INSTALLS = frozenset(
+    {
+        "nvidia_driver",
+        "cuda_toolkit",
+        "cudnn",
+        "nccl",
+        "container_toolkit",
+        "docker",
+        "profiling_tools",
+        "monitoring",
+    }
+)
 # Docker learns of the toolkit's hook when it starts.
-FOLLOWED_BY = {
-    "nvidia_driver": {"package_pins"},
-    "container_toolkit": {"docker", "package_pins"},
-    "docker": {"package_pins"},
-}
+FOLLOWED_BY = {"container_toolkit": {"docker"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,8 @@ def plan_node(node: NodeDrift) -> NodePlan:
     named = {difference.role for difference in node.drift if difference.role}
     for role in list(named):
         named |= FOLLOWED_BY.get(role, set())
+    if named & INSTALLS:
+        named |= {"repositories", "package_pins"}
     if named:
         named.add("preflight")
     beyond = tuple(each for each in node.drift if each.role is None and not each.reboot)

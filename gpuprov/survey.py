@@ -9,12 +9,15 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.expectations import (
     CDI_UNIT,
     CLOCKS_UNIT,
+    CUDA_LINK,
     DOCKER_UNIT,
+    FABRIC_UNIT,
     FIREWALL_UNIT,
     MODES_UNIT,
     PERSISTENCE_UNIT,
     expectations,
 )
+from gpuprov.expectations.observing import EXPORTER_UNIT, textfile_path
 from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
@@ -28,12 +31,22 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
-    units = (PERSISTENCE_UNIT, CLOCKS_UNIT, MODES_UNIT, CDI_UNIT, DOCKER_UNIT, FIREWALL_UNIT)
+    units = (
+        PERSISTENCE_UNIT,
+        CLOCKS_UNIT,
+        MODES_UNIT,
+        CDI_UNIT,
+        DOCKER_UNIT,
+        FABRIC_UNIT,
+        EXPORTER_UNIT,
+        FIREWALL_UNIT,
+    )
     tuning = group.setting("tuning") or {}
     variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
     return Parameters(
         packages=named,
         units=units,
+        files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,
         mig=bool(group.setting("mig")),

@@ -8,8 +8,10 @@ from gpuprov.lock import LockedGroup
 
 def pins(group: LockedGroup) -> list[Expectation]:
     """The holds, and what unattended upgrades leave alone."""
-    held = sorted(name for _, component in group.components.each() for name in component.closure)
+    components = [component for _, component in group.components.each()]
+    held = sorted({name for component in components for name in component.closure})
+    patterns = list(dict.fromkeys(each for component in components for each in component.hold_patterns))
     return [
         Expectation("pins.hold", held, "package_pins"),
-        Expectation("pins.unattended", group.components.driver.hold_patterns, "package_pins"),
+        Expectation("pins.unattended", patterns, "package_pins"),
     ]

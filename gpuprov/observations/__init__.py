@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from gpuprov.observations import access, containers, driver, gpus, hardware, pins, system, tuning
+from gpuprov.observations import (
+    access,
+    containers,
+    driver,
+    gpus,
+    hardware,
+    libraries,
+    observing,
+    pins,
+    system,
+    tuning,
+)
 from gpuprov.observations.registry import OBSERVERS
 
-__all__ = ["OBSERVERS", "access", "containers", "driver", "gpus", "hardware", "pins", "system", "tuning"]
+__all__ = [
+    "OBSERVERS",
+    "access",
+    "containers",
+    "driver",
+    "gpus",
+    "hardware",
+    "libraries",
+    "observing",
+    "pins",
+    "system",
+    "tuning",
+]

@@ -29,10 +29,30 @@ def proofs(group: LockedGroup) -> list[Expectation]:
         Expectation("driver.four_versions", versions, "nvidia_driver", reboot=True),
         *(dkms if built_here else []),
         Expectation("nouveau.initramfs", [], "nvidia_driver"),
+        *libraries(group),
         Expectation("pins.simulated", [], "package_pins"),
         *containers(group),
         Expectation("reboot.not_required", [], None, reboot=True),
     ]
+
+
+def libraries(group: LockedGroup) -> list[Expectation]:
+    """That toolkits and libraries are what their packages say, by their own word."""
+    components = group.components
+    found = []
+    if components.cuda:
+        found.append(
+            Expectation("cuda.nvcc", {name: name for name in components.cuda.toolkits}, "cuda_toolkit")
+        )
+    if components.cudnn:
+        release = ".".join(components.cudnn.version.split(".")[:3])
+        found += [
+            Expectation("cudnn.header", release, "cudnn"),
+            Expectation("cudnn.library", [release], "cudnn"),
+        ]
+    if components.nccl:
+        found.append(Expectation("nccl.library", [components.nccl.version.partition("+")[0]], "nccl"))
+    return found
 
 
 def containers(group: LockedGroup) -> list[Expectation]:

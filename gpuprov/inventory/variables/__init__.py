@@ -10,7 +10,10 @@ from gpuprov.inventory.variables.connection import connection
 from gpuprov.inventory.variables.containers import containers
 from gpuprov.inventory.variables.driver import driver
 from gpuprov.inventory.variables.gpus import gpu_settings
+from gpuprov.inventory.variables.libraries import libraries
+from gpuprov.inventory.variables.observing import observing
 from gpuprov.inventory.variables.pins import pins
+from gpuprov.inventory.variables.repositories import repositories
 from gpuprov.inventory.variables.system import preflight
 from gpuprov.inventory.variables.tuning import tuning
 from gpuprov.lock import LockedGroup
@@ -19,10 +22,13 @@ __all__ = ["group_variables"]
 
 AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (
     preflight,
+    repositories,
     driver,
     gpu_settings,
+    libraries,
     containers,
     tuning,
+    observing,
     pins,
     access,
 )

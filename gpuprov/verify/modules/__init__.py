@@ -12,6 +12,7 @@ from gpuprov.verify.modules.apt import Apt
 from gpuprov.verify.modules.base import Observed
 from gpuprov.verify.modules.containers import Containers
 from gpuprov.verify.modules.gpu import Gpu
+from gpuprov.verify.modules.libraries import Libraries
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
 from gpuprov.verify.modules.server import Server
 from gpuprov.verify.modules.tuning import Tuning
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         nvidia_driver: NvidiaDriver
         apt: Apt
         containers: Containers
+        libraries: Libraries
         server: Server
         sshd: Sshd
         tuning: Tuning
@@ -36,6 +38,7 @@ MODULES: dict[str, type[Observed]] = {
     "nvidia_driver": NvidiaDriver,
     "apt": Apt,
     "containers": Containers,
+    "libraries": Libraries,
     "server": Server,
     "sshd": Sshd,
     "tuning": Tuning,

@@ -7,8 +7,7 @@ Standard library only; runs on the node from stdin. Arguments: the names a modul
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
      "sources": ["nvidia-current/535.309.01"],
      "failed_builds": [{"source": "nvidia-current/550.163.01", "kernel": "6.12.117+deb13-amd64",
-                        "error": "…"}],
-     "archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}]}
+                        "error": "…"}]}
 """
 
 from __future__ import annotations
@@ -20,10 +19,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-ARCHIVES = ("Debian", "Ubuntu", "")  # "" where apt has no Release file yet: a node before its first update
-OUR_SOURCES = "/etc/apt/sources.list.d/gpuprov-driver.sources"
-
 
 C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
 
@@ -102,37 +97,6 @@ def failed_builds() -> list[dict]:
     return list(filter(None, (failed_build(log.read_text(errors="replace")) for log in logs)))
 
 
-def signed_by(entry: str) -> str | None:
-    """The Signed-By of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822).
-
-    apt refuses the same repository with two different values, so ours has to repeat what is there.
-    """
-    path, _, number = entry.rpartition(":")
-    text = Path(path).read_text(encoding="utf-8")
-    if path.endswith(".sources"):
-        stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]
-        found = re.search(r"(?mi)^Signed-By:\s*(.+(?:\n[ \t].*)*)", stanzas[int(number) - 1])
-    else:
-        found = re.search(r"\[[^]]*signed-by=([^] ]+)", text.splitlines()[int(number) - 1])
-    return found.group(1).strip() if found else None
-
-
-def archive() -> list[dict]:
-    """The distribution's own archive as this node is configured for it, apart from what we added."""
-    form = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
-    options = ["--no-release-info"] if not any(Path("/var/lib/apt/lists").glob("*Release")) else []
-    lines = output("apt-get", "indextargets", *options, "--format", form, "Created-By: Packages").splitlines()
-    found = []
-    for line in lines:
-        uri, suite, component, entry, origin = line.split("\t")
-        source = {"uri": uri, "suite": suite, "component": component}
-        known = [{key: other[key] for key in source} for other in found]
-        ours = entry.startswith(OUR_SOURCES)
-        if origin.replace("$(ORIGIN)", "") in ARCHIVES and not ours and source not in known:
-            found.append({**source, "signed_by": signed_by(entry)})
-    return found
-
-
 def main() -> None:
     installed = dkms_installed()
     releases = sorted(path.name for path in Path("/lib/modules").glob("*"))
@@ -144,7 +108,6 @@ def main() -> None:
         },
         "sources": sources(),
         "failed_builds": failed_builds(),
-        "archive": archive(),
         **packages(),
     }
     json.dump(look, sys.stdout)

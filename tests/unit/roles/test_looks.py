@@ -22,7 +22,7 @@ def script(role: str) -> ModuleType:
 
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
-docker = script("docker")
+docker, repositories = script("docker"), script("repositories")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
@@ -99,25 +99,40 @@ Suites: bookworm-security
 )
 def test_the_key_of_a_source(tmp_path: Path, name: str, text: str, number: int, key: str | None) -> None:
     (tmp_path / name).write_text(text)
-    assert driver.signed_by(f"{tmp_path / name}:{number}") == key
-
-
-def apt_targets(*lines: str) -> str:
-    return "".join("\t".join(line.split()) + ("\t\n" if line.count(" ") == 3 else "\n") for line in lines)
+    assert repositories.signed_by(f"{tmp_path / name}:{number}") == key
 
 
 def test_the_archive_is_the_distributions_without_what_we_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = apt_targets(
+    said = [
         "http://m/debian/ bookworm main /etc/apt/sources.list:1 Debian",
         "http://m/debian/ bookworm main /etc/apt/sources.list:1 Debian",
         "http://other/ bookworm main /etc/apt/sources.list.d/other.list:1 Other",
-        "http://m/debian/ bookworm non-free /etc/apt/sources.list.d/gpuprov-driver.sources:1 Debian",
-    )
-    monkeypatch.setattr(driver, "output", lambda *_: said)
-    monkeypatch.setattr(driver, "signed_by", lambda _: None)
-    assert driver.archive() == [
+        "http://m/debian/ bookworm non-free /etc/apt/sources.list.d/gpuprov.sources:1 Debian",
+    ]
+    monkeypatch.setattr(repositories, "targets", lambda: [line.split() for line in said])
+    monkeypatch.setattr(repositories, "signed_by", lambda _: None)
+    assert repositories.archive("/etc/apt/sources.list.d/gpuprov.sources") == [
         {"uri": "http://m/debian/", "suite": "bookworm", "component": "main", "signed_by": None}
     ]
+
+
+def test_files_of_others_that_name_our_repositories(tmp_path: Path) -> None:
+    ours = "deb [signed-by=/k.gpg] http://cuda/repos/debian12/x86_64/ /\n"
+    texts = {
+        "cuda.list": ours,
+        "mixed.list": f"{ours}deb http://other/ stable main\n",
+        "other.list": "deb http://other/ stable main\n",
+        "off.list": f"# {ours}",
+        "cuda.sources": "Types: deb\nURIs: http://cuda/repos/debian12/x86_64\nSuites: /\n",
+        "off.sources": "Types: deb\nURIs: http://cuda/repos/debian12/x86_64\nSuites: /\nEnabled: no\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    url = "http://cuda/repos/debian12/x86_64/"
+    found = {
+        Path(each["path"]).name: each["only_ours"] for each in repositories.foreign("", [url], [tmp_path])
+    }
+    assert found == {"cuda.list": True, "cuda.sources": True, "mixed.list": False}
 
 
 POLICY_OF_SOURCES = """\

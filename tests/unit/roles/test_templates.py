@@ -29,9 +29,9 @@ def render(template: str, **variables: Any) -> str:
 def sources(archive: list[dict[str, Any]], **repository: Any) -> list[str]:
     asked = {"id": "debian", "url": None, "suites": [], "components": [], "signed_by": None, **repository}
     text = render(
-        "nvidia_driver/templates/sources.j2",
-        nvidia_driver_repositories=[asked],
-        __nvidia_driver_look={"archive": archive},
+        "repositories/templates/sources.j2",
+        repositories_sources=[asked],
+        __repositories_look={"archive": archive},
     )
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 

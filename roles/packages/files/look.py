@@ -1,0 +1,29 @@
+"""What the role packages reads of a node: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. Argument: the record of the set's packages.
+
+    {"installed": {"libnccl2": "2.28.9-1+cuda13.0"}, "ours": ["libnccl2", "libnccl-dev"]}
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    record = Path(sys.argv[1])
+    form = "${db:Status-Abbrev}\t${Package}\t${Version}\n"
+    listed = subprocess.run(["dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=True)
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    look = {
+        "installed": {name: version for state, name, version in rows if state[1] not in "nc"},
+        "ours": record.read_text().split() if record.exists() else [],
+    }
+    json.dump(look, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

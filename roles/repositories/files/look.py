@@ -1,0 +1,93 @@
+"""What the role repositories reads of a node: one JSON document. Changes nothing.
+
+Standard library only; runs on the node from stdin. Argument: `{"ours": path, "urls": [url, …]}`.
+
+    {"archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
+     "foreign": [{"path": "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list", "only_ours": true}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ARCHIVES = ("Debian", "Ubuntu", "")  # "" where apt has no Release file yet: a node before its first update
+FOLDERS = (Path("/etc/apt"), Path("/etc/apt/sources.list.d"))
+FORM = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
+
+
+def targets() -> list[list[str]]:
+    """Address, suite, component, `file:number` and origin of everything that apt reads packages from."""
+    options = ["--no-release-info"] if not any(Path("/var/lib/apt/lists").glob("*Release")) else []
+    listed = subprocess.run(
+        ["apt-get", "indextargets", *options, "--format", FORM, "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,  # sources that contradict each other; what we write is proven afterwards
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    return [line.split("\t") for line in listed.stdout.splitlines()]
+
+
+def signed_by(entry: str) -> str | None:
+    """The Signed-By of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822).
+
+    apt refuses the same repository with two different values, so ours has to repeat what is there.
+    """
+    path, _, number = entry.rpartition(":")
+    text = Path(path).read_text(encoding="utf-8")
+    if path.endswith(".sources"):
+        stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]
+        found = re.search(r"(?mi)^Signed-By:\s*(.+(?:\n[ \t].*)*)", stanzas[int(number) - 1])
+    else:
+        found = re.search(r"\[[^]]*signed-by=([^] ]+)", text.splitlines()[int(number) - 1])
+    return found.group(1).strip() if found else None
+
+
+def archive(ours: str) -> list[dict]:
+    """The distribution's own archive as this node is configured for it, apart from what we added."""
+    found: list[dict] = []
+    for uri, suite, component, entry, origin in targets():
+        source = {"uri": uri, "suite": suite, "component": component}
+        known = [{key: other[key] for key in source} for other in found]
+        theirs = not entry.startswith(ours)
+        if origin.replace("$(ORIGIN)", "") in ARCHIVES and theirs and source not in known:
+            found.append({**source, "signed_by": signed_by(entry)})
+    return found
+
+
+def addresses(path: Path) -> list[str]:
+    """The addresses in a file of sources, in either form, without what is switched off."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".sources":
+        stanzas = re.split(r"\n\s*\n", text)
+        used = [stanza for stanza in stanzas if not re.search(r"(?mi)^Enabled:\s*(no|false|0)\s*$", stanza)]
+        named = [line for stanza in used for line in re.findall(r"(?mi)^URIs:\s*(.+)$", stanza)]
+        return " ".join(named).split()
+    return re.findall(r"(?m)^\s*deb(?:-src)?\s+(?:\[[^]]*\]\s+)?(\S+)", text)
+
+
+def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> list[dict]:
+    """Files of others that name a repository of ours, whether or not they name further ones."""
+    wanted = {url.rstrip("/") for url in urls}
+    found = []
+    for path in [path for folder in folders for path in sorted(folder.glob("*.*"))]:
+        if path.suffix in (".list", ".sources") and str(path) != ours:
+            named = {uri.rstrip("/") for uri in addresses(path)}
+            if named & wanted:
+                found.append({"path": str(path), "only_ours": named <= wanted})
+    return found
+
+
+def main() -> None:
+    question = json.loads(sys.argv[1])
+    look = {"archive": archive(question["ours"]), "foreign": foreign(question["ours"], question["urls"])}
+    json.dump(look, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
