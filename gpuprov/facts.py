@@ -323,6 +323,12 @@ class Facts:
         return parse_mounts(self.raw("mounts")["text"])
 
     @property
+    def scratch(self) -> Mapping[str, Mapping[str, Any]]:
+        """Mount point → `filesystem`, `fstab` (its source there) and `read_ahead_kib`; None for what is not."""
+        values: Mapping[str, Mapping[str, Any]] = self.raw("scratch")
+        return values
+
+    @property
     def environment(self) -> Mapping[str, Mapping[str, str]]:
         """File → variable → value, of the names that were asked for only."""
         values: Mapping[str, Mapping[str, str]] = self.raw("environment")

@@ -97,6 +97,8 @@ class Components(Strict):
     docker: Component | None = None
     container_toolkit: Component | None = None
     dcgm: Component | None = None
+    profiling_tools: Component | None = None
+    node_exporter: Component | None = None
 
     def each(self) -> Iterator[tuple[str, Component]]:
         """The components that are stated, by name."""

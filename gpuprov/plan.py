@@ -23,6 +23,7 @@ ROLES = (
     "container_toolkit",
     "docker",
     "system_tuning",
+    "storage",
     "profiling_tools",
     "monitoring",
     "package_pins",

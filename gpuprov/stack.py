@@ -42,3 +42,5 @@ class StackPolicy(Strict):
     docker: VersionText | None = Field(default=None, description="of the distribution's own archive: 20.10")
     container_toolkit: VersionText | None = Field(default=None, description="1.20")
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
+    profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")
+    node_exporter: VersionText | None = Field(default=None, description="Prometheus' exporter of the node")

@@ -49,6 +49,7 @@ def parameters(group: LockedGroup) -> Parameters:
         files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,
+        scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
         mig=bool(group.setting("mig")),
         login=group.connection.user,
     )

@@ -18,6 +18,7 @@ from gpuprov.expectations.pins import pins
 from gpuprov.expectations.repositories import repositories
 from gpuprov.expectations.server import server
 from gpuprov.expectations.statement import Expectation, Severity
+from gpuprov.expectations.storage import storage
 from gpuprov.expectations.system import system
 from gpuprov.expectations.tuning import tuning
 from gpuprov.lock import LockedGroup
@@ -49,6 +50,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     libraries,
     containers,
     tuning,
+    storage,
     profiling,
     pins,
     access,

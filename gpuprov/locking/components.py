@@ -28,7 +28,9 @@ RULES = {
 }
 """How the names of the rules begin that give a component its version."""
 
-BY_REPOSITORY = frozenset({"nvlsm", "compat", "container_toolkit", "dcgm", "docker"})
+BY_REPOSITORY = frozenset(
+    {"nvlsm", "compat", "container_toolkit", "dcgm", "docker", "profiling_tools", "node_exporter"}
+)
 """Components whose full version only the repository tells."""
 
 PATTERN = re.compile(r"[*?\[]")
@@ -147,8 +149,7 @@ class Locker:
 
     def _version(self, name: str) -> str | None:
         """The resolver's exact version; None for what the repository decides."""
-        version: str | None = getattr(self._answer.stack, name)
-        return None if name in BY_REPOSITORY else version
+        return None if name in BY_REPOSITORY else getattr(self._answer.stack, name)
 
     def _why(self, name: str) -> tuple[str, str]:
         found = [f for f in self._answer.reasons if name in RULES and f.rule.startswith(RULES[name])]

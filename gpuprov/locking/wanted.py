@@ -15,7 +15,17 @@ from gpuprov.stack import StackPolicy
 AUTO = "auto"
 """The word for a component that is wanted in whatever version the resolver chooses."""
 
-MOVABLE = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit", "dcgm")
+MOVABLE = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "docker",
+    "container_toolkit",
+    "dcgm",
+    "profiling_tools",
+    "node_exporter",
+)
 """What `gpuprov lock --upgrade` can name; the rest follows the driver or the toolkit."""
 
 

@@ -11,6 +11,7 @@ from gpuprov.observations import (
     libraries,
     observing,
     pins,
+    storage,
     system,
     tuning,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "libraries",
     "observing",
     "pins",
+    "storage",
     "system",
     "tuning",
 ]

@@ -55,6 +55,8 @@ class Parameters:
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$"
     """Pattern of the variables whose values may leave the node."""
+    scratch: Sequence[str] = ()
+    """Mount points of scratch space."""
     mig: bool = False
     """Whether GPU instances are asked for."""
     collectors: Sequence[str] = ()

@@ -57,6 +57,8 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
         ("docker", system.family, "docker", "docker" not in case.absent),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
+        ("profiling_tools", system.family, "profiling_tools", True),
+        ("node_exporter", system.family, "node_exporter", True),
     ]
     return [(component, repository, rules) for component, repository, rules, there in wanted if there]
 

@@ -9,9 +9,11 @@ from gpuprov.settings.access import Firewall, Ssh
 from gpuprov.settings.containers import Containers
 from gpuprov.settings.gpus import Clocks, ComputeMode, MigProfile
 from gpuprov.settings.nccl import NcclValue, NcclVariable
+from gpuprov.settings.observing import Monitoring
+from gpuprov.settings.storage import Scratch
 from gpuprov.settings.tuning import Tuning
 
-__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Settings", "Tuning"]
+__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
 
 
 class Settings(Strict):
@@ -42,9 +44,17 @@ class Settings(Strict):
         description="kernel release the module is built for: 'running', or one by name where images are made",
         pattern=r"^[A-Za-z0-9._+~-]+$",
     )
+    scratch: tuple[Scratch, ...] | None = Field(
+        default=None, description="local devices that jobs may fill and nobody backs up"
+    )
     tuning: Tuning | None = Field(
         default=None, description="limits, kernel parameters, processors and the environment of logins"
     )
+    profiling_counters: bool | None = Field(
+        default=None,
+        description="whether everybody may read a GPU's counters, from the driver's next start on",
+    )
+    monitoring: Monitoring | None = Field(default=None, description="what a node tells Prometheus of itself")
     nccl: dict[NcclVariable, NcclValue] | None = Field(
         default=None, description="/etc/nccl.conf; laid over what `gpuprov nccl derive` finds"
     )
@@ -61,7 +71,10 @@ ROLE_OF_SETTING = {
     "mig": "gpu_settings",
     "containers": "docker",
     "kernel": "nvidia_driver",
+    "scratch": "storage",
     "tuning": "system_tuning",
+    "profiling_counters": "profiling_tools",
+    "monitoring": "monitoring",
     "nccl": "nccl",
     "ssh": "ssh_hardening",
     "firewall": "firewall",

@@ -14,6 +14,7 @@ from gpuprov.inventory.variables.libraries import libraries
 from gpuprov.inventory.variables.observing import observing
 from gpuprov.inventory.variables.pins import pins
 from gpuprov.inventory.variables.repositories import repositories
+from gpuprov.inventory.variables.storage import storage
 from gpuprov.inventory.variables.system import preflight
 from gpuprov.inventory.variables.tuning import tuning
 from gpuprov.lock import LockedGroup
@@ -28,6 +29,7 @@ AREAS: tuple[Callable[[LockedGroup], dict[str, Any]], ...] = (
     libraries,
     containers,
     tuning,
+    storage,
     observing,
     pins,
     access,

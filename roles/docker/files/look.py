@@ -1,18 +1,18 @@
-"""What the role docker reads of a node, and what daemon.json would become: one JSON document. Changes nothing.
+"""What the role docker reads of a node, and what daemon.json would become: one JSON document.
 
-Standard library only; runs on the node from stdin, with one argument: {"config": {…}}, what daemon.json shall hold.
+Changes nothing. Standard library only; runs on the node from stdin, with one argument: {"config": {…}}, what
+daemon.json shall hold.
 
-    {"installed": {"docker.io": "20.10.24+dfsg1-1+deb12u1"}, "text": "{…}" or null, "merged": "{…}", "broken": null,
-     "stale": false, "gpu_containers": ["trainer"]}
+    {"installed": {"docker.io": "20.10.24+dfsg1-1+deb12u1"}, "text": "{…}" or null, "merged": "{…}",
+     "broken": null, "stale": false, "gpu_containers": ["trainer"]}
 
-`broken` says where daemon.json is not JSON: "line 3, column 5: Expecting value". `stale`: the daemon started before
-its configuration or the toolkit's hook, which it reads at its start alone, was last written.
+`broken` says where daemon.json is not JSON: "line 3, column 5: Expecting value". `stale`: the daemon started
+before its configuration or the toolkit's hook, which it reads at its start alone, was last written.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +26,8 @@ GPUS = "{{.Name}} {{.HostConfig.Runtime}} {{json .HostConfig.DeviceRequests}}"
 def merge(document, wanted, ours):
     """The document with what is wanted in it and without what was ours and is wanted no more.
 
-    Everything else stays. A list is merged by its items' names, the part before "=": `native.cgroupdriver=systemd`
-    takes the place of `native.cgroupdriver=cgroupfs`.
+    Everything else stays. A list is merged by its items' names, the part before "=":
+    `native.cgroupdriver=systemd` takes the place of `native.cgroupdriver=cgroupfs`.
     """
     if isinstance(document, dict) and isinstance(wanted, dict):
         before = ours if isinstance(ours, dict) else {}
@@ -41,7 +41,9 @@ def merge(document, wanted, ours):
     if isinstance(document, list) and isinstance(wanted, list):
         named = {name(item) for item in wanted}
         before = ours if isinstance(ours, list) else []
-        kept = [item for item in document if item in wanted or (name(item) not in named and item not in before)]
+        kept = [
+            item for item in document if item in wanted or (name(item) not in named and item not in before)
+        ]
         return kept + [item for item in wanted if item not in kept]
     return wanted
 
@@ -80,7 +82,7 @@ def started():
     pid = output("systemctl", "show", "--value", "--property=MainPID", "docker.service").strip()
     if pid in ("", "0"):
         return None
-    return os.stat(f"/proc/{pid}").st_ctime
+    return Path("/proc", pid).stat().st_ctime
 
 
 def gpu_containers():

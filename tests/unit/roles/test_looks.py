@@ -22,7 +22,7 @@ def script(role: str) -> ModuleType:
 
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
-docker, repositories = script("docker"), script("repositories")
+docker, repositories, storage = script("docker"), script("repositories"), script("storage")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
@@ -298,3 +298,45 @@ def test_broken_daemon_configuration_is_told_with_its_place(text: str | None, br
     document, said = docker.read(text)
     assert document == {}
     assert said is None if broken is None else said.startswith(broken)
+
+
+BLANK = b"\0" * (3 * 1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("content", "empty"),
+    [
+        (BLANK, True),
+        (b"", True),
+        (b"x" + BLANK, False),
+        (BLANK + b"x", False),
+        (b"\0" * 512 + b"precious" + BLANK, False),
+    ],
+    ids=["zeros", "nothing", "first-byte", "last-byte", "old-data"],
+)
+def test_a_device_is_empty_where_its_ends_are_zeros(tmp_path: Path, content: bytes, empty: bool) -> None:
+    device = tmp_path / "device"
+    device.write_bytes(content)
+    assert storage.empty(str(device)) is empty
+
+
+@pytest.mark.parametrize(
+    ("found", "used", "told"),
+    [
+        (None, [], (None, None)),
+        ({"TYPE": "ext4", "LABEL": "gpuprov", "UUID": "u"}, ["/scratch"], (None, "u")),
+        ({"TYPE": "xfs", "LABEL": "gpuprov", "UUID": "u"}, [], ("there is xfs labelled gpuprov on D", None)),
+        ({"TYPE": "ext4", "LABEL": "home", "UUID": "u"}, [], ("there is ext4 labelled home on D", None)),
+        ({"PTTYPE": "gpt"}, [], ("there is gpt on D", None)),
+        ({"TYPE": "LVM2_member"}, [], ("there is LVM2_member on D", None)),
+        ({}, [], ("there is something on D", None)),
+        (None, ["D1", "/mnt"], ("D is in use by D1, /mnt", None)),
+    ],
+)
+def test_only_an_empty_device_or_our_own_is_not_objected_to(
+    monkeypatch: pytest.MonkeyPatch, found: Any, used: list[str], told: Any
+) -> None:
+    monkeypatch.setattr(storage, "signature", lambda _: found)
+    monkeypatch.setattr(storage, "users", lambda _: used)
+    monkeypatch.setattr(storage, "empty", lambda _: True)
+    assert storage.objection("D", {"filesystem": "ext4"}) == told

@@ -1,0 +1,22 @@
+"""Variables of `profiling_tools` and `monitoring`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.expectations import everything_else
+from gpuprov.expectations.observing import textfile, textfile_path
+from gpuprov.lock import LockedGroup
+
+
+def observing(group: LockedGroup) -> dict[str, Any]:
+    """Packages, counters, and the text that Prometheus is told."""
+    tools, exporter = group.components.profiling_tools, group.components.node_exporter
+    path = textfile_path(group)
+    return {
+        "profiling_tools_packages": tools.closure if tools else {},
+        "profiling_tools_counters": group.setting("profiling_counters"),
+        "monitoring_packages": exporter.closure if exporter else {},
+        "monitoring_textfile": path,
+        "monitoring_text": textfile(group, everything_else(group)) if path else "",
+    }

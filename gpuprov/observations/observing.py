@@ -1,0 +1,50 @@
+"""Readings of profilers and of what a node tells Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.expectations import Expectation
+from gpuprov.expectations.observing import EXPORTER_UNIT
+from gpuprov.facts import Facts, Missing
+from gpuprov.observations.registry import observes
+from gpuprov.observations.units import enabled
+
+OPTION = "NVreg_RestrictProfilingToAdminUsers"
+PARAMETER = "RmProfilingAdminOnly"
+WHO = {"0": "everybody", "1": "root"}
+MODULES = ("nvidia", "nvidia_current", "nvidia_current_open")
+
+
+@observes("profiling.packages")
+def _packages(facts: Facts, expectation: Expectation) -> Any:
+    return {name: facts.packages.version(name) for name in expectation.expected}
+
+
+@observes("profiling.counters")
+def _counters(facts: Facts, expectation: Expectation) -> Any:
+    """What modprobe will tell the module; nothing means root alone."""
+    options = [facts.modprobe.options.get(module, {}).get(OPTION) for module in MODULES]
+    return WHO.get(next((value for value in options if value is not None), "1"), "not known")
+
+
+@observes("profiling.counters_now")
+def _counters_now(facts: Facts, expectation: Expectation) -> Any:
+    if facts.loaded_driver is None:
+        raise Missing("modules", "no driver is loaded")
+    return WHO.get(facts.driver_parameters.get(PARAMETER, "1"), "not known")
+
+
+@observes("monitoring.packages")
+def _exporter_packages(facts: Facts, expectation: Expectation) -> Any:
+    return {name: facts.packages.version(name) for name in expectation.expected}
+
+
+@observes("monitoring.exporter")
+def _exporter(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, EXPORTER_UNIT)
+
+
+@observes("monitoring.textfile")
+def _textfile(facts: Facts, expectation: Expectation) -> Any:
+    return facts.files[str(expectation.subject)].sha256

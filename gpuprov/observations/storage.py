@@ -1,0 +1,28 @@
+"""Readings of scratch file systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.expectations import Expectation
+from gpuprov.facts import Facts
+from gpuprov.observations.registry import observes
+
+
+@observes("scratch.mounted")
+def _mounted(facts: Facts, expectation: Expectation) -> Any:
+    return {mount: facts.scratch[mount]["filesystem"] for mount in expectation.expected}
+
+
+@observes("scratch.at_boot")
+def _at_boot(facts: Facts, expectation: Expectation) -> Any:
+    sources = {mount: facts.scratch[mount]["fstab"] for mount in expectation.expected}
+    return {
+        mount: "by UUID" if (source or "").startswith("UUID=") else source
+        for mount, source in sources.items()
+    }
+
+
+@observes("scratch.read_ahead")
+def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
+    return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}

@@ -1,0 +1,38 @@
+"""Scratch space: mounted now and at every boot, read ahead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+FSTAB = "grep -v '^#' /etc/fstab"
+
+
+@pytest.mark.check("scratch.mounted", "findmnt --real", "lsblk --fs")
+def test_scratch_is_mounted(host: Node, expected: dict[str, str]) -> None:
+    points = {mount: host.mount_point(mount) for mount in expected}
+    assert {mount: point.filesystem if point.exists else None for mount, point in points.items()} == expected
+
+
+@pytest.mark.check("scratch.at_boot", FSTAB)
+def test_scratch_is_mounted_at_boot_by_what_does_not_change(host: Node, expected: dict[str, str]) -> None:
+    sources = {
+        mount: host.run("findmnt --fstab --noheadings --output SOURCE %s", mount) for mount in expected
+    }
+    seen = {mount: source.stdout.strip() or None for mount, source in sources.items()}
+    assert {
+        mount: "by UUID" if (text or "").startswith("UUID=") else text for mount, text in seen.items()
+    } == expected
+
+
+@pytest.mark.check("scratch.read_ahead")
+def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
+    sectors = {
+        mount: host.run("blockdev --getra $(findmnt --noheadings --output SOURCE %s)", mount)
+        for mount in expected
+    }
+    assert {mount: int(said.stdout or 0) // 2 for mount, said in sectors.items()} == expected

@@ -1,0 +1,120 @@
+"""Scratch space on a real node, on loop devices that stand in for NVMe drives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from driven import Driven
+
+from gpuprov.lab import Lab
+
+ROLE = "storage"
+MOUNT = "/scratch/fast"
+FIRST = 64 + 2 * (os.getpid() % 90)
+EMPTY, OTHER = f"/dev/loop{FIRST}", f"/dev/loop{FIRST + 1}"
+SCRATCH = {"device": EMPTY, "mount": MOUNT, "filesystem": "ext4", "read_ahead_kib": 4096}
+# As a whole drive appears: the kernel's loop devices have no nodes of their own in a container.
+PLUG_IN = """\
+test -e /dev/loop-control || mknod /dev/loop-control c 10 237
+mknod {device} b 7 {number}; truncate -s 48M /root/{number}.img; losetup {device} /root/{number}.img
+"""
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    [node] = module_lab.up(1, os="debian12")
+    try:
+        for number in (FIRST, FIRST + 1):
+            node.run(PLUG_IN.format(device=f"/dev/loop{number}", number=number))
+        driven = Driven(module_lab, node, tmp_path_factory.mktemp("storage"))
+        driven.state({"scratch": [SCRATCH]})
+        yield driven
+    finally:
+        node.run(f"umount {MOUNT} /mnt", check=False)
+        for device in (EMPTY, OTHER):
+            subprocess.run(["losetup", "--detach", device], check=False, capture_output=True)
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+    outcome, changed = driven.apply(ROLE, check=True)
+    assert outcome.ok, outcome.failed
+    assert "Say which devices would be made into file systems, as --check cannot try" in changed
+    assert driven.says(f"blkid -p {EMPTY}; ls -d /scratch; grep scratch /etc/fstab").startswith("ls: cannot")
+    assert driven.drift("scratch.") == {"scratch.mounted", "scratch.at_boot", "scratch.read_ahead"}
+
+
+def test_empty_device_becomes_scratch(driven: Driven) -> None:
+    outcome, _ = driven.apply(ROLE)
+    assert outcome.ok, outcome.failed
+    assert driven.failed("scratch.") == {}
+    assert driven.drift("scratch.") == set()
+    assert driven.says(f"stat -c %a {MOUNT}") == "1777"
+
+
+def test_second_run_changes_nothing(driven: Driven) -> None:
+    assert driven.apply(ROLE)[1] == []
+    assert driven.apply(ROLE, check=True)[1] == []
+
+
+FAULTS = {
+    "scratch.mounted": f"umount {MOUNT}",
+    "scratch.at_boot": "sed -i /scratch/d /etc/fstab",
+    "scratch.read_ahead": f"blockdev --setra 256 {EMPTY}",
+}
+
+
+@pytest.mark.parametrize("check", FAULTS)
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, check: str) -> None:
+    driven.node.run(f"echo kept >{MOUNT}/data")
+    driven.node.run(FAULTS[check])
+    assert check in driven.drift("scratch.")
+    assert check in driven.failed("scratch.")
+    outcome, _ = driven.apply(ROLE)
+    assert outcome.ok, outcome.failed
+    assert driven.failed("scratch.") == {}
+    assert driven.says(f"cat {MOUNT}/data") == "kept"
+
+
+NOT_EMPTY = {
+    "file-system": (f"mkfs.ext4 -q -L home {OTHER}", "there is ext4 labelled home on"),
+    "partition-table": (f"echo 'label: gpt' | sfdisk -q {OTHER}", "there is gpt on"),
+    "swap": (f"mkswap {OTHER}", "there is swap on"),
+    "bytes-alone": (
+        f"echo precious | dd of={OTHER} bs=512 seek=100 conv=notrunc status=none",
+        "is not empty",
+    ),
+    "ours-of-another-kind": (f"mkfs.ext4 -q -L other {OTHER}", "there is ext4 labelled other on"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_EMPTY)
+def test_device_with_anything_on_it_is_never_touched(driven: Driven, name: str) -> None:
+    prepare, objection = NOT_EMPTY[name]
+    driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true; {prepare}")
+    before = driven.says(f"sha256sum {OTHER}")
+    wanted = {**SCRATCH, "device": OTHER, "mount": "/other"}
+    outcome, changed = driven.apply(ROLE, storage_scratch=[SCRATCH, wanted])
+    [failed] = outcome.failed
+    assert objection in failed["msg"]
+    assert changed == []
+    assert driven.says(f"sha256sum {OTHER}") == before
+
+
+def test_pattern_that_matches_two_devices_is_refused(driven: Driven) -> None:
+    both = {**SCRATCH, "device": f"/dev/loop{FIRST // 10}*"}
+    outcome, _ = driven.apply(ROLE, storage_scratch=[{**both, "device": "/dev/loop[0-9]*"}])
+    assert "not one device" in outcome.failed[0]["msg"]
+
+
+def test_mount_that_is_not_asked_for_any_more_goes_and_its_data_stays(driven: Driven) -> None:
+    driven.state({"scratch": []})
+    outcome, _ = driven.apply(ROLE)
+    assert outcome.ok, outcome.failed
+    assert driven.says(f"findmnt {MOUNT}; grep scratch /etc/fstab; ls /etc/udev/rules.d") == ""
+    assert driven.apply(ROLE)[1] == []
+    driven.state({"scratch": [SCRATCH]})
+    assert driven.apply(ROLE)[0].ok
+    assert driven.says(f"cat {MOUNT}/data") == "kept"
