@@ -1,0 +1,79 @@
+"""What it takes to judge recorded nodes: from the bytes that a probe sent to lines for a person.
+
+    scripts/bench evaluation [--nodes 10000]
+
+One process. Every answer differs (boot, identities of GPUs), so nothing is read once and remembered for all;
+one node in fifty drifted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuprov.drift import NodeDrift, judge
+from gpuprov.expectations import expectations
+from gpuprov.facts import Facts
+from gpuprov.lock import read_lock
+from gpuprov.report.words import drift_lines
+
+RECORDED = Path(__file__).parents[1] / "recorded/verify"
+DRIFTED = 50
+
+
+def main() -> int:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--nodes", type=int, default=10_000)
+    count = arguments.parse_args().nodes
+    [group] = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    expected = expectations(group)
+    recorded = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds, nodes = 0.0, []
+    for name, text in answers(recorded, count):
+        begun = time.perf_counter()
+        nodes.append(judge(name, Facts.from_answer(json.loads(text)), expected))
+        seconds += time.perf_counter() - begun
+    begun = time.perf_counter()
+    lines = list(drift_lines(nodes))
+    folding = time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report(nodes, lines, seconds, folding, (before, after))
+    return 0
+
+
+def answers(recorded: dict[str, Any], count: int) -> Iterator[tuple[str, str]]:
+    """Names and documents of as many nodes."""
+    text = json.dumps(recorded)
+    serials = {f"GPU-{number:08x}" for number in range(count)}
+    for number, serial in enumerate(sorted(serials)):
+        own = text.replace("<uuid>GPU-", f"<uuid>{serial}").replace('"boot_id": "', f'"boot_id": "{number}-')
+        if number % DRIFTED == 0:
+            own = own.replace("<persistence_mode>Enabled", "<persistence_mode>Disabled", 1)
+        yield f"gpu{number:05}", own
+
+
+def report(
+    nodes: list[NodeDrift], lines: list[str], seconds: float, folding: float, memory: tuple[float, float]
+) -> None:
+    """Say it."""
+    drifted = sum(node.status == "drifted" for node in nodes)
+    before, after = memory
+    sys.stdout.write(
+        f"{len(nodes)} nodes, {drifted} drifted: judged in {seconds:.1f} s"
+        f" ({seconds / len(nodes) * 1000:.2f} ms each), folded in {folding:.2f} s to {len(lines)} lines of"
+        f" {sum(map(len, lines))} characters; {after:.0f} MiB at most, {before:.0f} before\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A real provisioned node's recorded facts against its lock, and single contradictions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.drift import Difference, NodeDrift, exit_code, judge, without_facts
+from gpuprov.errors import Exit, NodeFailed, Unreachable
+from gpuprov.expectations import expectations
+from gpuprov.facts import Facts
+from gpuprov.lock import LockedGroup, read_lock
+
+RECORDED = Path(__file__).parents[2] / "recorded/verify"
+
+
+@pytest.fixture(scope="module")
+def group() -> LockedGroup:
+    [group] = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    return group
+
+
+@pytest.fixture
+def answer() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    return copy.deepcopy(document)
+
+
+def found(answer: dict[str, Any], group: LockedGroup) -> dict[str, Difference]:
+    return {each.check: each for each in judge("node1", Facts.from_answer(answer), expectations(group)).drift}
+
+
+def test_a_node_as_the_lock_says_is_in_sync(answer: dict[str, Any], group: LockedGroup) -> None:
+    assert judge("node1", Facts.from_answer(answer), expectations(group)) == NodeDrift("node1", "in_sync")
+
+
+def test_of_a_mapping_only_what_differs_is_told(answer: dict[str, Any], group: LockedGroup) -> None:
+    packages = answer["collectors"]["packages"]
+    row = next(line for line in packages["text"].splitlines() if line.startswith("nvidia-smi\t"))
+    packages["text"] = packages["text"].replace(row, row.replace("535.309.01", "535.261.03"))
+    different = found(answer, group)["driver.packages"]
+    assert different.expected == {"nvidia-smi": "535.309.01-0+deb12u1"}
+    assert set(different.actual) == {"nvidia-smi"}
+    assert (different.role, different.reboot, different.severity) == ("nvidia_driver", False, "error")
+
+
+def test_a_silent_driver_asks_for_a_reboot_and_not_for_a_role(
+    answer: dict[str, Any], group: LockedGroup
+) -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch"
+    answer["collectors"]["smi"] = {"rc": 18, "stdout": said, "stderr": ""}
+    different = found(answer, group)
+    assert different["driver.answers"].actual == said
+    clocks = different["gpu.clocks"]
+    assert (clocks.actual, clocks.role, clocks.reboot) == (f"unknown: {said}", None, True)
+
+
+def test_what_a_node_does_not_tell_differs(answer: dict[str, Any], group: LockedGroup) -> None:
+    answer["collectors"]["packages"] = {"error": "no answer in 20 s"}
+    assert found(answer, group)["pins.hold"].actual == "unknown: no answer in 20 s"
+
+
+def test_failed_beats_unreachable_beats_drift() -> None:
+    lost = without_facts("a", Unreachable("no route"))
+    broken = without_facts("b", NodeFailed("no Python 3 on the node"))
+    drifted, fine = NodeDrift("c", "drifted"), NodeDrift("d", "in_sync")
+    assert exit_code([fine]) == Exit.OK
+    assert exit_code([fine, drifted]) == Exit.DRIFT
+    assert exit_code([fine, drifted, lost]) == Exit.UNREACHABLE
+    assert exit_code([fine, drifted, lost, broken]) == Exit.FAILED
