@@ -27,7 +27,7 @@ class Smi:
 def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
     """Read one answer of `nvidia-smi -q -x`: the document, half of one, or the sentence it failed with."""
     text, lists = _set_aside(_read(answer))
-    text = _UNPRINTABLE.sub("", text)
+    text = _printable(text)
     first = text.find(_BEGIN)
     if first < 0:
         return Smi(error=_failure(text, stderr))
@@ -71,6 +71,14 @@ def _set_aside(text: str) -> tuple[str, list[str]]:
     return "".join(kept), lists
 
 
+def _printable(text: str) -> str:
+    """The text without terminal sequences and what XML cannot hold; most texts have none, and cost little."""
+    if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):
+        return text
+    return _UNPRINTABLE.sub("", text)
+
+
+_PLAIN = bytes([9, 10, *range(0x20, 0x7F)])
 _BEGIN, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _UNPRINTABLE = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff"
@@ -115,8 +123,13 @@ def _element(piece: str) -> Element:
     """
     whole, end, _ = piece.rpartition(_GPU_END)
     piece = _GPU_BEGIN + (whole + end or piece)
-    piece = _PROCESS_NAME.sub(lambda m: m[1] + m[2].replace("<", "&lt;").replace(">", "&gt;") + m[3], piece)
-    return fromstring(_BARE_AMPERSAND.sub("&amp;", piece))  # noqa: S314 - a piece has no document type
+    if "<process_name>" in piece:
+        piece = _PROCESS_NAME.sub(
+            lambda m: m[1] + m[2].replace("<", "&lt;").replace(">", "&gt;") + m[3], piece
+        )
+    if "&" in piece:
+        piece = _BARE_AMPERSAND.sub("&amp;", piece)
+    return fromstring(piece)  # noqa: S314 - a piece has no document type
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
