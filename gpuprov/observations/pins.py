@@ -11,7 +11,8 @@ from gpuprov.observations.registry import observes
 
 @observes("pins.hold")
 def _holds(facts: Facts, expectation: Expectation) -> Any:
-    return [name for name in expectation.expected if name in facts.packages.held]
+    held = facts.packages.held
+    return [name for name in expectation.expected if name in held]
 
 
 @observes("pins.unattended")
