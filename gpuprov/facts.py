@@ -324,7 +324,7 @@ class Facts:
 
     @property
     def scratch(self) -> Mapping[str, Mapping[str, Any]]:
-        """Mount point → `filesystem`, `fstab` (its source there) and `read_ahead_kib`; None for what is not."""
+        """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None for what is not."""
         values: Mapping[str, Mapping[str, Any]] = self.raw("scratch")
         return values
 
