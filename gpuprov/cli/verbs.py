@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drift": ("drift", "what differs from the lock, in seconds"),
     "upgrade": ("upgrade", "from one lock to the next: gate, canary, batches, and a way back"),
     "rollback": ("rollback", "back to the last good set"),
+    "schedule": ("schedule", "nightly drift, or an upgrade in its window: systemd, cron, CI"),
     "history": ("history", "what runs saw, one node's story, what changed between two"),
     "report": ("report", "a recorded run as a page, JUnit XML or metrics"),
     "facts": ("facts", "what a node says of itself"),

@@ -1,0 +1,140 @@
+"""What runs gpuprov by itself: units for systemd, a crontab, a CI job. Text only; nothing is installed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpuprov.errors import InvalidInput
+from gpuprov.rollout import DAYS, Window
+
+Kind = Literal["systemd", "cron", "ci"]
+NIGHTLY = "03:17"
+"""Off the full hour, at which everybody else's jobs start."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to be done at its time.
+
+    Args:
+        name: `drift` or `upgrade`.
+        words: gpuprov's own arguments.
+        folder: where fleet.yml and its lock are.
+        days: of the week; all of them means every day.
+        at: HH:MM in `zone`.
+        zone: a time zone, UTC or of a place.
+        notify: a command that gets the result on standard input when something is to be said; exit code in
+            GPUPROV_EXIT.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    folder: Path
+    days: tuple[str, ...] = DAYS
+    at: str = NIGHTLY
+    zone: str = "UTC"
+    notify: str | None = None
+
+
+def drift(folder: Path, notify: str | None) -> Job:
+    """Drift of the whole fleet, every night."""
+    return Job("drift", ("drift", "-o", "json"), folder, notify=notify)
+
+
+def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -> Job:
+    """An upgrade when the fleet's window opens. Where the gate is shut by then, nothing moves.
+
+    Raises:
+        InvalidInput: the fleet states no window.
+    """
+    if window is None:
+        raise InvalidInput("the lock has no window", do="state rollout.window in fleet.yml, and lock again")
+    words = ("upgrade", "--to", str(to), "--yes", "-o", "json")
+    return Job("upgrade", words, folder, tuple(window.days), window.start, window.zone, notify)
+
+
+def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
+    """File name → text.
+
+    Args:
+        program: how `gpuprov` is started, a full path for timers and cron.
+    """
+    return {"systemd": _systemd, "cron": _cron, "ci": _ci}[kind](job, program)
+
+
+def _command(job: Job, program: str) -> str:
+    """A line of sh: what is said goes to the hook unless all is well; the exit code is gpuprov's own."""
+    line = shlex.join([program, *job.words])
+    if job.notify is None:
+        return line
+    told = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
+    return f"said=$({line} 2>&1); code=$?; [ $code = 0 ] || {told}; exit $code"
+
+
+def _systemd(job: Job, program: str) -> dict[str, str]:
+    days = "" if len(job.days) == len(DAYS) else ",".join(day.capitalize() for day in job.days) + " "
+    # In ExecStart % and $ are systemd's own; doubled they are the shell's.
+    command = shlex.join(["/bin/sh", "-c", _command(job, program)]).replace("%", "%%").replace("$", "$$")
+    return {
+        f"gpuprov-{job.name}.service": (
+            f"[Unit]\nDescription=gpuprov {job.name}\n"
+            "Wants=network-online.target\nAfter=network-online.target\n\n"
+            f"[Service]\nType=oneshot\nWorkingDirectory={job.folder}\nExecStart={command}\n"
+            "# Drift (3) is a finding, not a failure of this unit.\n"
+            f"SuccessExitStatus={'3' if job.name == 'drift' else '0'}\n"
+        ),
+        f"gpuprov-{job.name}.timer": (
+            f"[Unit]\nDescription=When gpuprov {job.name} runs\n\n"
+            f"[Timer]\nOnCalendar={days}*-*-* {job.at}:00 {job.zone}\n"
+            f"Persistent={'true' if job.name == 'drift' else 'false'}\n\n"
+            "[Install]\nWantedBy=timers.target\n"
+        ),
+    }
+
+
+def _cron(job: Job, program: str) -> dict[str, str]:
+    hour, minute = job.at.split(":")
+    days = "*" if len(job.days) == len(DAYS) else ",".join(job.days)
+    # In a crontab % ends the command.
+    command = f"cd {shlex.quote(str(job.folder))} && {_command(job, program)}".replace("%", "\\%")
+    return {
+        f"gpuprov-{job.name}.cron": f"CRON_TZ={job.zone}\n{int(minute)} {int(hour)} * * {days} {command}\n"
+    }
+
+
+def _ci(job: Job, program: str) -> dict[str, str]:
+    """For a forge whose runner reaches the nodes; its cron speaks UTC."""
+    hour, minute = _in_utc(job)
+    days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
+    text = f"""\
+name: gpuprov {job.name}
+on:
+  schedule:
+    - cron: "{int(minute)} {int(hour)} * * {days}"
+  workflow_dispatch:
+concurrency: gpuprov
+jobs:
+  {job.name}:
+    runs-on: self-hosted
+    steps:
+      - uses: actions/checkout@v4
+      - run: |
+{_indented(_command(job, program), 10)}
+"""
+    return {f"gpuprov-{job.name}.yml": text}
+
+
+def _in_utc(job: Job) -> Sequence[str]:
+    if job.zone != "UTC":
+        raise InvalidInput(
+            f"the window is in {job.zone}", expected="UTC, as CI knows no other", do="state it in UTC"
+        )
+    return job.at.split(":")
+
+
+def _indented(text: str, width: int) -> str:
+    return "\n".join(" " * width + line for line in text.splitlines())
