@@ -15,6 +15,7 @@ from gpuprov.lab.simulator.node.files import Files
 from gpuprov.lab.simulator.node.kernel import Kernel
 from gpuprov.lab.simulator.node.modprobe import booted_kernel, module_field
 from gpuprov.lab.simulator.node.settings import Settings
+from gpuprov.probe.parse.mig import parse_mig
 
 CLOCKS = "--query-gpu=clocks.applications.memory,clocks.applications.graphics,clocks.sm"
 PLAIN = "--format=csv,noheader,nounits"
@@ -186,6 +187,25 @@ def test_mig_follows_the_architecture(
     assert node.smi(*modes).text.strip() == at_once
     node.reboot()
     assert node.smi(*modes).text.strip() == after_a_reboot
+
+
+def test_instances_fit_a_gpu_in_mig_mode_and_are_lost_at_a_reboot(driven: Driven) -> None:
+    node = driven("a100x4")
+    assert node.smi("mig", "-lgi").text == "No MIG-enabled devices found.\n"
+    node.smi("-pm", "1")
+    node.smi("-i", "1", "-mig", "1")
+    node.reboot()
+    node.smi("-pm", "1")
+    assert "No GPU instances found" in node.smi("mig", "-lgi").text
+    assert node.smi("mig", "-i", "1", "-cgi", "3g.40gb,4g.40gb", "-C").status == 0
+    full = node.smi("mig", "-i", "1", "-cgi", "1g.10gb", "-C")
+    assert (full.status, "Insufficient Resources" in full.text) == (19, True)
+    assert parse_mig(node.smi("mig", "-lgi").text) == {1: ("3g.40gb", "4g.40gb")}
+    assert node.smi("mig", "-i", "0", "-lgi").status == 6
+    assert node.smi("mig", "-i", "1", "-dci").status == node.smi("mig", "-i", "1", "-dgi").status == 0
+    assert node.smi("mig", "-i", "1", "-cgi", "7g.80gb", "-C").status == 0
+    node.reboot()
+    assert parse_mig(node.smi("mig", "-lgi").text) == {}
 
 
 @pytest.mark.parametrize(

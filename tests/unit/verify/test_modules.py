@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.verify.modules.apt import parse_audit, parse_blacklist, parse_simulation
-from gpuprov.verify.modules.gpu import Clocks, PciGpu, parse_clocks, parse_pci, parse_state
+from gpuprov.verify.modules.gpu import (
+    Clocks,
+    Modes,
+    PciGpu,
+    parse_clocks,
+    parse_modes,
+    parse_pci,
+    parse_state,
+)
 from gpuprov.verify.modules.nvidia_driver import (
     KernelModule,
     foreign_modules,
@@ -159,3 +167,14 @@ def test_audit_names_packages() -> None:
         " libc6:i386           GNU C Library: Shared libraries\n\n"
     )
     assert parse_audit(text) == ["libc6", "nvidia-kernel-dkms"]
+
+
+def test_modes_that_a_gpu_does_not_have_are_none() -> None:
+    text = (
+        "0, 300.00, Default, Enabled, Disabled, [N/A], [N/A]\n"
+        "1, [N/A], Prohibited, [N/A], [N/A], Disabled, Enabled\n"
+    )
+    assert parse_modes(text) == {
+        "GPU 0": Modes(300.0, "default", True, False, None, None),
+        "GPU 1": Modes(None, "prohibited", None, None, False, True),
+    }

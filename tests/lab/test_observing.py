@@ -1,0 +1,93 @@
+"""Profilers and monitoring on a real node: Debian's packages, a node_exporter that is asked what it says."""
+
+from __future__ import annotations
+
+import pytest
+from driven import Driven, component, drive
+
+from gpuprov.lab import Lab
+
+ROLES = ("profiling_tools", "monitoring")
+FOLDER = "/var/lib/prometheus/node-exporter"
+OBSERVED = {"profiling_counters": True, "monitoring": {"textfile": FOLDER}}
+AREAS = ("profiling.", "monitoring.")
+ASK = """python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:9100/metrics").read().decode())'"""
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    [node] = module_lab.up(1, os="debian12", gpu="a100x4")
+    drive(node)
+    node.run("apt-get -q update")
+    driven = Driven(module_lab, node, tmp_path_factory.mktemp("observing"))
+    driven.state(
+        OBSERVED,
+        profiling_tools=component(driven.candidate("sysstat", "atop")),
+        node_exporter=component(driven.candidate("prometheus-node-exporter")),
+    )
+    return driven
+
+
+def seen(driven: Driven) -> tuple[set[str], set[str]]:
+    """What differs, as the probe and as verify see it."""
+    return {each for area in AREAS for each in driven.drift(area)}, {
+        each for area in AREAS for each in driven.failed(area)
+    }
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+    before = driven.says("dpkg-query -W; ls /etc/modprobe.d")
+    outcome, changed = driven.apply(*ROLES, check=True)
+    assert outcome.ok, outcome.failed
+    assert "Open a GPU's counters to everybody" in changed
+    assert driven.says("dpkg-query -W; ls /etc/modprobe.d") == before
+
+
+def test_fresh_node_gets_them_and_exports_what_is_expected(driven: Driven) -> None:
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    # The module that is loaded was told otherwise; a boot of the simulated driver does not read options.
+    assert seen(driven) == ({"profiling.counters_now"}, {"profiling.counters_now"})
+    metrics = driven.says(ASK)
+    assert "gpuprov_expected_gpus 4" in metrics
+    assert 'gpuprov_expected_info{check="driver.loaded",subject="",value="535.309.01"} 1' in metrics
+    assert "node_textfile_scrape_error 0" in metrics
+
+
+def test_second_run_changes_nothing(driven: Driven) -> None:
+    assert driven.apply(*ROLES)[1] == []
+    assert driven.apply(*ROLES, check=True)[1] == []
+
+
+FAULTS = {
+    "profiling.packages": "dpkg --remove atop",
+    "profiling.counters": "rm /etc/modprobe.d/gpuprov-profiling.conf",
+    "monitoring.exporter": "systemctl disable --now prometheus-node-exporter",
+    "monitoring.textfile": f"echo >>{FOLDER}/gpuprov.prom",
+}
+
+
+def test_faults_are_seen_by_both_witnesses_and_mended(driven: Driven) -> None:
+    for fault in FAULTS.values():
+        driven.node.run(fault)
+    now = {"profiling.counters_now"}
+    assert seen(driven) == ({*FAULTS, *now}, {*FAULTS, *now})
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    assert seen(driven) == (now, now)
+
+
+def test_changed_lock_changes_what_prometheus_is_told(driven: Driven) -> None:
+    driven.state({"persistence": True})
+    assert driven.drift("monitoring.") == {"monitoring.textfile"}
+    assert driven.apply("monitoring")[1] == ["Tell Prometheus what is expected of the node"]
+    assert driven.failed("monitoring.") == {}
+
+
+def test_what_is_not_asked_for_any_more_goes(driven: Driven) -> None:
+    driven.state({"profiling_counters": None, "monitoring": None}, profiling_tools=None, node_exporter=None)
+    assert driven.apply(*ROLES)[0].ok
+    assert (
+        driven.says(f"ls {FOLDER}/gpuprov.prom /etc/modprobe.d/gpuprov-profiling.conf").count("No such") == 2
+    )
+    assert driven.apply(*ROLES)[1] == []
