@@ -113,7 +113,7 @@ def test_a_stranger_gets_nowhere(hardened: Hardened, position: int) -> None:
         assert (tried.returncode == 0) == open_, (port, tried.stderr)
     ask = "ssh -v -o StrictHostKeyChecking=no -o BatchMode=yes -o PubkeyAuthentication=no"
     for account in (ADMIN, "root"):
-        refused = stranger.run(f"{ask} {account}@{node.address} true", check=False)
+        refused = stranger.run(f"{ask} {account}@{node.address} true; echo over")
         assert "Permission denied (publickey)" in refused.stderr, refused.stderr
 
 
