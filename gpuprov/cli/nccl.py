@@ -5,17 +5,24 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 
+from gpuprov.cli import options
 from gpuprov.cli.derive import derive
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.finding import Finding
+    from gpuprov.nccl.shells import Shell
     from gpuprov.nccl.verdict import Inter, Intra
+
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -58,7 +65,11 @@ command.add_command(derive)
 
 
 @command.command()
-@click.option("--local", is_flag=True, required=True, help="Run on this machine.")
+@click.argument("host", required=False)
+@click.option("--local", is_flag=True, help="Run on this machine.")
+@options.lock_option
+@options.identity_option
+@options.known_hosts_option
 @click.option("--gpus", type=click.IntRange(2), help="How many take part.  [default: all]")
 @click.option("--disable-p2p", is_flag=True, help="Without paths between GPUs: through host memory.")
 @click.option("--socket-only", is_flag=True, help="Over plain sockets.")
@@ -70,7 +81,11 @@ command.add_command(derive)
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def check(
+    host: str | None,
     local: bool,
+    lock_path: Path,
+    identity: str | None,
+    known_hosts: str | None,
     gpus: int | None,
     disable_p2p: bool,
     socket_only: bool,
@@ -80,20 +95,30 @@ def check(
     timeout_s: float,
     output: str,
 ) -> int:
-    """Measure an all-reduce between the GPUs of this machine against what its links can do.
+    """Measure an all-reduce between the GPUs of HOST (a node of the lock, or [USER@]HOST[:PORT]), or of this
+    machine, against what its links can do.
 
-    Nothing is set on the machine: variants differ by the environment of the processes started here.
+    Nothing is set on the machine: variants differ by the environment of the processes started there.
     """
-    from gpuprov.nccl.check import SCHEMA, VARIANTS, look, run, tool
+    from gpuprov.nccl.check import SCHEMA, VARIANTS, Machine, Outcome, Variant, look, run, tool
+    from gpuprov.nccl.shells import Local
 
     if sum((disable_p2p, socket_only, compare)) > 1:
         raise InvalidInput("more than one of --disable-p2p, --socket-only, --compare", do="give one of them")
-    machine = look(gpus)
-    name, line = tool(machine.gpus, python)
-    one = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
-    outcomes = [
-        run(machine, variant, name, line, timeout_s) for variant in VARIANTS if compare or variant == one
-    ]
+    if local == (host is not None):
+        raise InvalidInput("check what?", do="name one host, or give --local")
+    one: Variant = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
+    wanted = [variant for variant in VARIANTS if compare or variant == one]
+
+    def measure(shell: Shell) -> tuple[Machine, list[Outcome]]:
+        machine = look(gpus, shell)
+        name, line = tool(machine.gpus, python, shell)
+        return machine, [run(machine, each, name, line, timeout_s, shell) for each in wanted]
+
+    if host is None:
+        machine, outcomes = measure(Local())
+    else:
+        machine, outcomes = _on(host, lock_path, identity, known_hosts, timeout_s, measure)
     runs = [outcome.as_dict(machine.gpus, parameters) for outcome in outcomes]
     if output == "json":
         click.echo(json.dumps({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs}, indent=2))
@@ -101,6 +126,35 @@ def check(
         _print_runs(machine.gpus, runs)
     failed = any(finding.level == "bad" for outcome in outcomes for finding in outcome.verdict)
     return Exit.FAILED if failed else Exit.OK
+
+
+def _on(
+    host: str,
+    lock_path: Path,
+    identity: str | None,
+    known_hosts: str | None,
+    timeout_s: float,
+    measure: Callable[[Shell], T],
+) -> T:
+    """Do it on a host over one connection; whatever was placed there is removed."""
+    from gpuprov.lock import read_lock
+    from gpuprov.nccl.shells import Remote
+    from gpuprov.transport import Limits, Session, fan_out, targets
+
+    named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
+    target = named[0] if named else options.target(host, identity, known_hosts)
+
+    def visit(session: Session) -> T:
+        shell = Remote(session, host)
+        try:
+            return measure(shell)
+        finally:
+            shell.clear()
+
+    [(_, answer)] = fan_out([target], visit, limits=Limits(command_s=timeout_s + 30))
+    if isinstance(answer, GpuprovError):
+        raise answer
+    return answer
 
 
 def _open(name: str, files: ExitStack) -> TextIO:

@@ -1,4 +1,4 @@
-"""Runs a small all-reduce over the GPUs of this machine and holds it against what its links can do.
+"""Runs a small all-reduce over the GPUs of a machine and holds it against what its links can do.
 
 Nothing is set on the machine: the variants differ by the environment of the processes started here alone.
 """
@@ -6,11 +6,6 @@ Nothing is set on the machine: the variants differ by the environment of the pro
 from __future__ import annotations
 
 import io
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +16,7 @@ from gpuprov.finding import Finding
 from gpuprov.nccl.bandwidth import gradient_seconds
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
 from gpuprov.nccl.log import NcclLog, read_log
+from gpuprov.nccl.shells import NOT_FOUND, Local, Shell
 from gpuprov.nccl.verdict import Expectation, judge
 
 SCHEMA = "gpuprov.nccl_check/1"
@@ -102,73 +98,87 @@ def estimate(parameters: float, peak: float, gpus: int) -> dict[str, float]:
     }
 
 
-def look(gpus: int | None = None) -> Machine:
-    """This machine, by its driver; `gpus` limits how many take part.
+LOCAL = Local()
+
+
+def look(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
+    """A machine, by its driver; `gpus` limits how many take part.
 
     Raises:
         NodeFailed: there is no driver that answers, or fewer than two GPUs.
         InvalidInput: more GPUs are asked for than there are.
     """
-    found = sum(line.startswith("GPU ") for line in _smi("-L").splitlines())
+    found = sum(line.startswith("GPU ") for line in _smi(shell, "-L").splitlines())
     if gpus is not None and gpus > found:
         raise InvalidInput(f"{gpus} GPUs asked for, {found} found", do="give --gpus as many or fewer")
     taking_part = gpus or found
     if taking_part < 2:
-        raise NodeFailed(f"{taking_part} GPU on this machine", expected="two or more to reduce between")
+        raise NodeFailed(f"{taking_part} GPU on {shell.where}", expected="two or more to reduce between")
     query = ("--query-gpu=pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader")
-    return Machine(taking_part, nvlink_limit(_smi("nvlink", "-s")), pcie_limit(_smi(*query)))
+    nvlink = nvlink_limit(_smi(shell, "nvlink", "-s"))
+    return Machine(taking_part, nvlink, pcie_limit(_smi(shell, *query)))
 
 
-def _smi(*arguments: str) -> str:
+def _smi(shell: Shell, *arguments: str) -> str:
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False
-        )
-    except FileNotFoundError:
-        raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
-    except subprocess.TimeoutExpired:
+        text, code = shell.run(["nvidia-smi", *arguments], {}, _SMI_TIMEOUT_S)
+    except TimeoutError:
         asked = " ".join(arguments)
         raise NodeFailed(
             f"`nvidia-smi {asked}` did not answer in {_SMI_TIMEOUT_S} s",
             do="look for a fallen GPU in `dmesg`",
         ) from None
-    return done.stdout
+    if code == NOT_FOUND:
+        raise NodeFailed(f"nvidia-smi: not found on {shell.where}", do="install the driver first")
+    return text
 
 
-def tool(gpus: int, python: str | None = None) -> tuple[str, list[str]]:
-    """The name and command line of what can run an all-reduce here: nccl-tests, or a Python with PyTorch.
+def tool(gpus: int, python: str | None = None, shell: Shell = LOCAL) -> tuple[str, list[str]]:
+    """The name and command line of what can run an all-reduce there: nccl-tests, or a Python with PyTorch.
 
     Raises:
         NodeFailed: neither is there.
     """
-    tests = shutil.which("all_reduce_perf")
+    tests = shell.find("all_reduce_perf")
     if tests and python is None:
         return "nccl-tests", [tests, "-b", "1M", "-e", "1G", "-f", "4", "-g", str(gpus)]
-    for interpreter in [python] if python else [sys.executable, "python3"]:
-        if _has_torch(interpreter):
-            driver = Path(__file__).with_name("allreduce.py")
-            return "PyTorch", [interpreter, str(driver), str(gpus)]
+    for interpreter in [python] if python else shell.pythons:
+        if _has_torch(interpreter, shell):
+            driver = shell.place(Path(__file__).with_name("allreduce.py"))
+            return "PyTorch", [interpreter, driver, str(gpus)]
     raise NodeFailed(
-        "neither `all_reduce_perf` nor a Python with PyTorch is on this machine",
+        f"neither `all_reduce_perf` nor a Python with PyTorch is on {shell.where}",
         do="put nccl-tests on the PATH, or name an interpreter with --python",
     )
 
 
-def _has_torch(python: str) -> bool:
+def _has_torch(python: str, shell: Shell) -> bool:
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
-        return subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
-    except OSError:
+        return shell.run([python, "-c", probe], {}, _SMI_TIMEOUT_S)[1] == 0
+    except (OSError, TimeoutError):
         return False
 
 
-def run(machine: Machine, variant: Variant, name: str, command: Sequence[str], timeout_s: float) -> Outcome:
+def run(
+    machine: Machine,
+    variant: Variant,
+    name: str,
+    command: Sequence[str],
+    timeout_s: float,
+    shell: Shell = LOCAL,
+) -> Outcome:
     """Run one variant and judge it.
 
     Raises:
         NodeFailed: it did not end in time, or ended with an error that NCCL does not explain.
     """
-    text, code = _output(command, {**os.environ, **_ALWAYS, **_ENVIRONMENT[variant]}, timeout_s)
+    try:
+        text, code = shell.run(command, {**_ALWAYS, **_ENVIRONMENT[variant]}, timeout_s)
+    except TimeoutError:
+        raise NodeFailed(
+            f"the all-reduce did not end in {timeout_s:g} s", do="look for a hung GPU, or raise --timeout"
+        ) from None
     log = read_log([io.StringIO(text)])
     if code and not log.complaints.errors:
         tail = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
@@ -177,31 +187,6 @@ def run(machine: Machine, variant: Variant, name: str, command: Sequence[str], t
     expected = Expectation("nvlink" if machine.nvlink else None) if variant == "default" else Expectation()
     verdict = [*_wanted(judge(log, expected), variant), *_speed(log, limit)]
     return Outcome(variant, name, log, limit, tuple(verdict))
-
-
-def _output(command: Sequence[str], environment: dict[str, str], timeout_s: float) -> tuple[str, int]:
-    """All a command writes, and its exit code; at the end of the time it and its children are killed."""
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        text, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise NodeFailed(
-            f"the all-reduce did not end in {timeout_s:g} s", do="look for a hung GPU, or raise --timeout"
-        ) from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return text, process.returncode
 
 
 def _wanted(findings: list[Finding], variant: Variant) -> list[Finding]:

@@ -1,0 +1,134 @@
+"""Where an all-reduce is run: on this machine, or on a node over SSH."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gpuprov.errors import NodeFailed
+from gpuprov.topology.live import Session
+
+NOT_FOUND = 127
+TIMED_OUT = 124  # timeout(1)
+
+
+class Shell(Protocol):
+    """A place where programs run."""
+
+    where: str
+    pythons: Sequence[str]
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
+    ) -> tuple[str, int]:
+        """All that a command writes, and its exit code; 127 where there is no such program.
+
+        Raises:
+            TimeoutError: it did not end in time; it and its children are killed.
+        """
+        ...
+
+    def find(self, program: str) -> str | None:
+        """Where a program is, if it is there."""
+        ...
+
+    def place(self, script: Path) -> str:
+        """The path of a script of ours as that machine sees it."""
+        ...
+
+
+class Local:
+    """This machine."""
+
+    where = "this machine"
+    pythons: Sequence[str] = (sys.executable, "python3")
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
+    ) -> tuple[str, int]:
+        """See `Shell`."""
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return f"{command[0]}: not found", NOT_FOUND
+        try:
+            text, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        return text, process.returncode
+
+    def find(self, program: str) -> str | None:
+        """See `Shell`."""
+        return shutil.which(program)
+
+    def place(self, script: Path) -> str:
+        """See `Shell`."""
+        return str(script)
+
+
+class Remote:
+    """A node; what is placed there is gone after `clear`.
+
+    Args:
+        session: an open way to it, whose own limit of time is beyond that of any command here.
+    """
+
+    pythons: Sequence[str] = ("python3",)
+
+    def __init__(self, session: Session, where: str) -> None:
+        self._session, self.where = session, where
+        self._folder: str | None = None
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
+    ) -> tuple[str, int]:
+        """See `Shell`; the node itself ends what lasts too long."""
+        stated = [f"{name}={value}" for name, value in environment.items()]
+        line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
+        answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
+        text, _, code = answer.stdout.decode(errors="replace").rpartition("gpuprov-exit ")
+        if not code.strip().isdigit():
+            raise NodeFailed(f"no whole answer of `{command[0]}` from {self.where}")
+        if int(code) in (TIMED_OUT, 128 + signal.SIGKILL):
+            raise TimeoutError
+        return text.removesuffix("\n"), int(code)
+
+    def find(self, program: str) -> str | None:
+        """See `Shell`."""
+        return self._said(f"command -v {shlex.quote(program)}") or None
+
+    def place(self, script: Path) -> str:
+        """See `Shell`."""
+        if self._folder is None:
+            self._folder = self._said("mktemp -d /tmp/gpuprov-XXXXXXXX")
+        place = f"{self._folder}/{script.name}"
+        self._session.run(f"cat >{shlex.quote(place)}", script.read_bytes())
+        return place
+
+    def clear(self) -> None:
+        """Remove what was placed."""
+        if self._folder:
+            self._session.run(f"rm -r {shlex.quote(self._folder)}")
+
+    def _said(self, line: str) -> str:
+        return self._session.run(line).stdout.decode(errors="replace").strip()

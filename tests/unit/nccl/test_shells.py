@@ -1,0 +1,80 @@
+"""An all-reduce at the other end of a session: the same commands, nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import NodeFailed
+from gpuprov.nccl.check import look, run, tool
+from gpuprov.nccl.shells import Remote
+
+from .test_check import ALL_REDUCE_PERF, NVIDIA_SMI, program
+
+
+@dataclass
+class Shelled:
+    """A session whose node is a shell here, with programs of its own."""
+
+    path: str
+
+    def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["/bin/sh", "-c", command], input=stdin, capture_output=True, env={"PATH": self.path}, check=False
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Remote:
+    program(tmp_path, "nvidia-smi", NVIDIA_SMI)
+    return Remote(Shelled(f"{tmp_path}:/usr/bin:/bin"), "gpu01")
+
+
+def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:
+    program(tmp_path, "all_reduce_perf", ALL_REDUCE_PERF)
+    machine = look(shell=node)
+    name, command = tool(machine.gpus, shell=node)
+    outcome = run(machine, "default", name, command, 30, node)
+    assert (machine.gpus, name) == (4, "nccl-tests")
+    assert outcome.limit is not None
+    assert outcome.limit.path.startswith("NVLink")
+    assert outcome.log.results.peak
+    socket = run(machine, "socket", name, command, 30, node)
+    assert socket.log.transports["intra"] != outcome.log.transports["intra"]
+
+
+def test_what_is_placed_is_removed(node: Remote, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print(1)\n")
+    place = Path(node.place(script))
+    assert place.read_text() == "print(1)\n"
+    node.clear()
+    assert not place.parent.exists()
+
+
+def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NodeFailed, match="nvidia-smi: not found on gpu01"):
+        look(shell=Remote(Shelled("/usr/bin:/bin"), "gpu01"))
+
+
+def test_what_hangs_is_ended_there(node: Remote) -> None:
+    machine = look(shell=node)
+    with pytest.raises(NodeFailed, match="did not end in 1 s"):
+        run(machine, "default", "stub", ["sleep", "20"], 1, node)
+
+
+def test_a_failure_keeps_its_code_and_last_words(node: Remote) -> None:
+    assert node.run(["sh", "-c", "echo no CUDA; exit 3"], {}, 5) == ("no CUDA\n", 3)
+    assert node.run(["sh", "-c", "printf half"], {"A": "b c"}, 5) == ("half", 0)
+
+
+def test_an_answer_cut_off_is_no_answer() -> None:
+    class Broken:
+        def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+            return subprocess.CompletedProcess([], 0, b"half", b"")
+
+    with pytest.raises(NodeFailed, match="no whole answer"):
+        Remote(Broken(), "gpu01").run(["true"], {}, 5)
