@@ -6,6 +6,7 @@ and DKMS are real. Tests build on each other: one node goes from fresh to provis
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from gpuprov.lock import Lock, LockedGroup
 from gpuprov.locking import build_lock
 from gpuprov.playbook import NodeOutcome, Options, run_playbook
 from gpuprov.survey import survey
+from gpuprov.verify import run as verify
 
 UBUNTU = """\
 PRETTY_NAME="Ubuntu 24.04.3 LTS"
@@ -43,6 +45,15 @@ STACK = {
     "nccl": "auto",
 }
 INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
+BREAK = """
+set -e
+update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126
+update-alternatives --set cuda /usr/local/cuda-12.6
+systemctl disable --now --quiet nvidia-fabricmanager
+rm /etc/profile.d/gpuprov-cuda.sh /etc/apt/sources.list.d/gpuprov.sources
+dpkg --remove --force-all libcudnn9-headers-cuda-12
+mv /usr/lib/x86_64-linux-gnu/libnccl.so.2.* /root/
+"""
 FILES = "find /etc /usr/local /usr/src -type f | sort | xargs md5sum | grep -v ld.so.cache"
 SNAPSHOT = f"{INSTALLED}; apt-mark showhold; {FILES}"
 
@@ -57,6 +68,7 @@ class Driven:
     ssh: dict[str, Any]
     mirror: nvidia.Mirror
     server: MirrorServer
+    settings: dict[str, Any] = field(default_factory=dict)
     runs: int = 0
     lock: Lock = field(init=False)
 
@@ -71,7 +83,7 @@ class Driven:
                     "os": self.system,
                     "hosts": {self.node.name: self.node.address},
                     "stack": {**STACK, **stack},
-                    "settings": {"kernel": self.node.kernel},
+                    "settings": {"kernel": self.node.kernel, **self.settings},
                 }
             },
             "repositories": {
@@ -80,7 +92,7 @@ class Driven:
             },
         }
         (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
-        self.lock = build_lock(self.folder / "fleet.yml")
+        self.lock = build_lock(self.folder / "fleet.yml", previous=getattr(self, "lock", None))
         return self.group
 
     @property
@@ -107,6 +119,13 @@ class Driven:
     def says(self, command: str) -> str:
         done = self.node.run(command, check=False)
         return (done.stdout + done.stderr).strip()
+
+    def failed(self) -> set[str]:
+        """Checks of these roles that fail under verify's own eyes."""
+        [seen] = verify(self.lock, [self.node.name]).nodes
+        assert seen.checks, seen.message
+        areas = ("repositories.", "fabric_manager.", "cuda.", "cudnn.", "nccl.", "pins.", "driver.packages")
+        return {check.check for check in seen.failed_checks if check.check.startswith(areas)}
 
     @property
     def installed(self) -> dict[str, str]:
@@ -161,3 +180,105 @@ def test_a_second_run_changes_nothing(driven: Driven) -> None:
     outcome, changed = driven.apply()
     assert outcome.ok, outcome.failed
     assert changed == []
+
+
+def test_after_a_reboot_the_fabric_is_joined_and_both_witnesses_are_content(driven: Driven) -> None:
+    driven.node.reboot()
+    [node] = survey(driven.lock, [driven.node.name])
+    assert [(each.check, each.actual) for each in node.drift] == []
+    assert driven.failed() == set()
+
+
+def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Driven) -> None:
+    driven.node.run(BREAK)
+    seen = {
+        "repositories.sources",
+        "fabric_manager.unit",
+        "fabric_manager.fabric",
+        "cuda.default",
+        "cuda.environment",
+        "cudnn.packages",
+        "pins.hold",
+    }
+    assert set(driven.drift()) == seen
+    assert driven.failed() >= seen | {"cudnn.header", "nccl.library"}
+    driven.node.run("mv /root/libnccl.so.2.* /usr/lib/x86_64-linux-gnu/")
+    outcome, _ = driven.apply()
+    assert outcome.ok, outcome.failed
+    assert driven.drift() == {}
+    assert driven.failed() == set()
+
+
+def test_a_full_upgrade_moves_nothing_of_the_closure(driven: Driven) -> None:
+    before = driven.installed
+    driven.node.run("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get -yq full-upgrade")
+    held = {name for _, component in driven.group.components.each() for name in component.closure}
+    assert {name: driven.installed[name] for name in held} == {name: before[name] for name in held}
+
+
+@pytest.mark.parametrize(
+    ("mood", "says"),
+    [("gone", "does not have what the lock names"), ("broken", "half synced|does not answer as it should")],
+)
+def test_a_bad_day_of_the_mirror_leaves_the_node_as_it_was(driven: Driven, mood: str, says: str) -> None:
+    driven.state(driver="580.95.05")
+    before = driven.installed
+    driven.server.mood = mood
+    try:
+        outcome, _ = driven.apply("nvidia_driver")
+    finally:
+        driven.server.mood = "well"
+    [failed] = outcome.failed
+    assert re.search(f"^NVIDIA driver 580.95.05 could not be installed: .*({says})", failed["msg"])
+    assert driven.installed == before
+    assert driven.says("dpkg --audit") == ""
+
+
+@pytest.mark.parametrize(("driver", "gone"), [("580.95.05", "570"), ("570.195.03", "580")])
+def test_a_changed_lock_switches_branches_in_one_transaction(driven: Driven, driver: str, gone: str) -> None:
+    driven.state(driver=driver)
+    transactions = driven.says("grep -c ^Start-Date /var/log/apt/history.log")
+    outcome, _ = driven.apply("repositories", "nvidia_driver", "fabric_manager", "package_pins")
+    assert outcome.ok, outcome.failed
+    assert int(driven.says("grep -c ^Start-Date /var/log/apt/history.log")) == int(transactions) + 1
+    assert driven.drift() == {}
+    versions = {name: full for name, full in driven.installed.items() if full.startswith(gone)}
+    assert versions == {}
+    assert "nvidia-fabricmanager" in " ".join(driven.installed)
+    assert driven.says("dkms status").startswith(f"nvidia/{driver}, ")
+
+
+def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Driven) -> None:
+    driven.settings = {"nccl": {"NCCL_SOCKET_IFNAME": "eth0"}}
+    driven.state(cuda="12.6")
+    outcome, _ = driven.apply("cuda_toolkit", "nccl", "package_pins")
+    assert outcome.ok, outcome.failed
+    assert "cuda-toolkit-12-8" not in driven.installed
+    assert driven.says("readlink -f /usr/local/cuda") == "/usr/local/cuda-12.6"
+    assert "NCCL_SOCKET_IFNAME=eth0" in driven.says("cat /etc/nccl.conf")
+    assert driven.drift() == {}
+
+
+def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: Driven) -> None:
+    place = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
+    url = driven.group.repositories["nvidia"].url
+    driven.node.run(f"echo 'deb [signed-by=/usr/share/keyrings/other.gpg] {url} /' >{place}")
+    outcome, changed = driven.apply("repositories")
+    assert outcome.ok, outcome.failed
+    assert changed == ["Set files aside that name the same repositories"]
+    assert driven.says(f"ls {place}*") == f"{place}.disabled"
+    assert driven.says("apt-get indextargets >/dev/null") == ""
+
+
+def test_a_rotated_key_is_told_and_a_new_lock_mends_it(driven: Driven) -> None:
+    driven.settings = {}
+    before = driven.installed
+    nvidia.build(driven.mirror.root, load(), ["ubuntu24.04"])
+    outcome, _ = driven.apply("nccl", nccl_packages={"libnccl2": "another"})
+    [failed] = outcome.failed
+    assert "the signature of the package repository does not hold" in failed["msg"]
+    assert driven.installed == before
+    driven.state(cuda="12.6", nccl="2.29")
+    outcome, _ = driven.apply("repositories", "nccl", "package_pins")
+    assert outcome.ok, outcome.failed
+    assert driven.drift() == {}
