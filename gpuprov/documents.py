@@ -36,15 +36,19 @@ class Marked:
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
+        self.lines: dict[Path_, int] = {}
         try:
             node = _compose(text)
+            self.data = self._plain(node, ()) if node is not None else None
+        except RecursionError:
+            raise InvalidInput(f"{name}: nested deeper than any document of ours is") from None
+        except ValueError as error:  # a number of thousands of digits, a date that is none
+            raise InvalidInput(f"{name}: not a value: {error}") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark else ""
             problem = getattr(error, "problem", None) or str(error)
             raise InvalidInput(f"{name}{line}: not YAML: {problem}") from None
-        self.lines: dict[Path_, int] = {}
-        self.data = self._plain(node, ()) if node is not None else None
 
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)

@@ -50,30 +50,27 @@ def run(
         NodeFailed: no answer in `seconds`, or more than `limit` bytes of it.
         Unreachable: ssh did not get in; says what it said.
     """
-    process = subprocess.Popen(
-        [*argv, command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
     said: list[bytes] = []
-    threads = [
-        threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True),
-        threading.Thread(target=lambda: said.append(_upto(process.stderr, 65536)), daemon=True),
-    ]
     begun = time.monotonic()
-    timer = threading.Timer(seconds, process.kill)
-    timer.start()
-    for thread in threads:
-        thread.start()
-    try:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*argv, command], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        timer = threading.Timer(seconds, process.kill)
+        threads = [
+            timer,
+            threading.Thread(target=_feed, args=(process.stdin, stdin)),
+            threading.Thread(target=lambda: said.append(_upto(process.stderr, 65536))),
+        ]
+        for thread in threads:
+            thread.start()
         answer = _upto(process.stdout, limit + 1)
         if len(answer) > limit:
-            raise NodeFailed(f"answered more than {limit >> 20} MB")
+            process.kill()
         code = process.wait()
-    finally:
         timer.cancel()
-        process.kill()
-        process.wait()
         for thread in threads:
             thread.join()
+    if len(answer) > limit:
+        raise NodeFailed(f"answered more than {limit >> 20} MB")
     if time.monotonic() - begun >= seconds:
         raise NodeFailed(f"no answer within {seconds:g} s of running a command")
     if code == SSH_FAILED:

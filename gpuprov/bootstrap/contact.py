@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,21 +98,23 @@ def reach(name: str, address: str, fleet: Connection, login: Login) -> Contact:
     )
     target = Target(name, config["hostname"][0], connection)
     identities = [Path(path).expanduser() for path in config.get("identityfile", [])]
-    transport = paramiko.Transport(_socket(target))
-    transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
+    transport: paramiko.Transport | None = None
     try:
+        transport = paramiko.Transport(_socket(target))
+        transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
         transport.start_client(timeout=LIMITS.connect_s)
     except (SSHException, OSError, EOFError) as error:
-        transport.close()
+        if transport:
+            transport.close()
         raise Unreachable(f"no SSH on {target.address} port {connection.port}: {reason(error)}") from None
     return Contact(target, transport, identities)
 
 
-def _socket(target: Target) -> paramiko.Channel | tuple[str, int]:
+def _socket(target: Target) -> paramiko.Channel | socket.socket:
     """Straight to the node, or through the jump host, whose own key has to be known."""
     spec = target.connection
     if spec.jump is None:
-        return (target.address, spec.port)
+        return socket.create_connection((target.address, spec.port), timeout=LIMITS.connect_s)
     user, _, rest = spec.jump.rpartition("@")
     host, _, port = rest.partition(":")
     at = Connection(

@@ -11,6 +11,7 @@ import click
 from gpuprov import __version__
 from gpuprov.cli.verbs import VERBS, overview
 from gpuprov.errors import Exit, GpuprovError
+from gpuprov.report.printable import printable
 
 
 class VerbGroup(click.Group):
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> int:
         click.echo("gpuprov: interrupted", err=True)
         return Exit.INTERRUPTED
     except GpuprovError as error:
-        click.echo(f"gpuprov: {error}", err=True)
+        click.echo(f"gpuprov: {printable(str(error))}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprov.errors import InvalidInput
+from gpuprov.report.printable import printable
 
 if TYPE_CHECKING:
     from gpuprov.lock import Lock
@@ -206,4 +207,4 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def note(text: str = "") -> None:
     """A line for a person, on stderr."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuprov.drift import NodeDrift
 from gpuprov.errors import Exit, worst
 from gpuprov.report.documents import now
+from gpuprov.report.printable import printable
 
 if TYPE_CHECKING:
     from gpuprov.converge import Convergence
@@ -27,7 +28,8 @@ def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[
     yield f"changed={outcome.changed if outcome else 0}"
     if outcome and not outcome.ok:
         failure = outcome.failed[0] if outcome.failed else {"task": "unreachable", "msg": outcome.unreachable}
-        yield f"FAILED  {failure.get('role') or ''}: {failure.get('msg')}".replace("  : ", "  ")
+        said = f"FAILED  {failure.get('role') or ''}: {failure.get('msg')}"
+        yield printable(said).replace("  : ", "  ")
         return
     if name in result.rebooted:
         yield "rebooted"

@@ -9,6 +9,7 @@ from typing import Any
 from gpuprov.drift import Difference, NodeDrift
 from gpuprov.history.changes import Change
 from gpuprov.plan import NodePlan
+from gpuprov.report.printable import on_one_line
 
 MOST_ITEMS = 3
 
@@ -27,10 +28,10 @@ def value(thing: Any) -> str:
     if isinstance(thing, bool):
         return "on" if thing else "off"
     if isinstance(thing, dict):
-        return _few([f"{name} {value(each)}" for name, each in thing.items()])
+        return _few([f"{on_one_line(str(name))} {value(each)}" for name, each in thing.items()])
     if isinstance(thing, list):
         return _few([value(each) for each in thing]) if thing else "none"
-    return str(thing)
+    return on_one_line(str(thing))
 
 
 def _few(items: list[str]) -> str:
@@ -51,7 +52,7 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
         if node.status == "in_sync":
             in_sync.append(node.name)
         elif node.reason is not None:
-            others[f"{node.status}: {node.reason}"].append(node.name)
+            others[f"{node.status}: {on_one_line(node.reason)}"].append(node.name)
         for each in node.drift:
             others[difference(each)].append(node.name)
     if in_sync:

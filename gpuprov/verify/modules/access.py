@@ -64,7 +64,9 @@ class Firewall(Observed):
     @cached_property
     def at_boot(self) -> str:
         """systemd's word on whether the rules come back after a reboot."""
-        return str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
+        return (
+            str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
+        )
 
     def _block(self, kind: str, name: str) -> str:
         found = re.search(rf"^\t{kind} {re.escape(name)} \{{\n(.*?)^\t\}}", self._text, re.M | re.S)
