@@ -17,7 +17,7 @@ from gpuprov.locking import build_lock
 from gpuprov.playbook import NodeOutcome, Options, run_playbook
 from tests.lab.compiler import ERROR, play_compiler
 
-ROLES = ["preflight", "nvidia_driver", "gpu_settings", "package_pins"]
+ROLES = ["preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins"]
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
 # What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
 SNAPSHOT = """\
@@ -90,12 +90,13 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> N
     before = fixture.says(SNAPSHOT)
     outcome, changed = fixture.apply(check=True)
     assert outcome.ok, outcome.failed
-    assert "Say what would be installed, as --check cannot try" in changed
+    assert "Say what would be installed and removed, as --check cannot try" in changed
     assert "Say which clocks" in changed
     assert fixture.says(SNAPSHOT) == before
 
 
 def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: Fixture) -> None:
+    assert fixture.apply("repositories")[0].ok
     before = fixture.says(SNAPSHOT)
     fixture.node.run("touch /root/broken-compiler")
     outcome, _ = fixture.apply()
