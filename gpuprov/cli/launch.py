@@ -99,7 +99,8 @@ def _job(
     chosen = _devices(devices)
     named = _stated_hosts(hosts, gpus_per_node, chosen) if hosts else _locked_hosts(lock_path, limit, chosen)
     affinity = _affinity(topology, chosen, named) if topology else ()
-    return Job(tuple(named), program, _variables(env), chosen, affinity, port)
+    told = {} if hosts else _locked_environment(lock_path, named)
+    return Job(tuple(named), program, {**told, **_variables(env)}, chosen, affinity, port)
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
@@ -130,6 +131,15 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
     if without or not found:
         raise InvalidInput(f"no GPUs on {fold(without) or 'any node'}", do="choose others with --limit")
     return found
+
+
+def _locked_environment(lock_path: Path, hosts: list[Host]) -> dict[str, str]:
+    """NCCL's variables as far as all nodes have the same: containers do not see /etc/nccl.conf, nor Gloo."""
+    from gpuprov.lock import read_lock
+
+    groups = read_lock(lock_path).hosts()
+    first, *others = [groups[host.name].setting("nccl") or {} for host in hosts]
+    return {name: str(value) for name, value in first.items() if all(o.get(name) == value for o in others)}
 
 
 def _devices(stated: str | None) -> tuple[int, ...] | None:

@@ -10,9 +10,35 @@ from gpuprov.lock import Lock
 from gpuprov.profile import Profile
 
 SHAPES: dict[str, type[Strict]] = {"profile": Profile, "fleet": Fleet, "lock": Lock}
+TEXT = {"type": "string"}
+HOSTS = {
+    "description": "gpu[01-08], a list of such, or a mapping of name to address",
+    "anyOf": [
+        TEXT,
+        {"type": "array", "items": TEXT},
+        {"type": "object", "additionalProperties": TEXT},
+    ],
+}
 
 
 def json_schema(what: str) -> dict[str, Any]:
     """The schema (draft 2020-12) of `profile`, `fleet` or `lock`."""
     schema = SHAPES[what].model_json_schema(by_alias=True, mode="validation")
+    if what != "lock":
+        _allow_short_forms(schema["$defs"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _allow_short_forms(records: dict[str, Any]) -> None:
+    """What people may write shorter than the record that it becomes."""
+    for name in ("Group", "FurtherGroup"):
+        if name in records:
+            records[name]["properties"]["hosts"] = HOSTS
+    if "Mirror" in records:
+        whole = records["Mirror"]
+        records["Mirror"] = {"anyOf": [whole["properties"]["url"], whole]}
+    for stated in records["StackPolicy"]["properties"].values():
+        forms = stated.get("anyOf", [])
+        several = [form["items"] for form in forms if form.get("type") == "array"]
+        versions = any(form.get("type") == "string" and "enum" not in form for form in [*forms, *several])
+        stated["anyOf"] = [*forms, *several, *([{"type": "number"}] if versions else [])]

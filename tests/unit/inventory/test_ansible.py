@@ -20,6 +20,7 @@ from gpuprov.lock import write_lock
 from gpuprov.resources import share
 
 from .conftest import MakeLock
+from .test_profiles import NAMES
 
 FLEET = """\
 plugin: gpuprov
@@ -168,3 +169,18 @@ def test_what_further_groups_speak_of_must_be_there(
     (tmp_path / "fleet.yml").write_text(AWKWARD + also + "\n")
     assert run(["inventory", "list", "-F", str(tmp_path / "fleet.yml")]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: MakeLock) -> None:
+    rows = [
+        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04,"
+        f" arch: {'aarch64' if name.startswith('gb200') else 'x86_64'}, stack: {{repository: nvidia}}}}"
+        for number, name in enumerate(NAMES)
+    ]
+    write_lock(locked("groups:\n" + "\n".join(rows) + "\n"), tmp_path / "fleet.lock.yml")
+    out = generated(tmp_path)
+    listed = json.loads(ansible(tmp_path, "-i", "out", "--list"))
+    assert len(listed["_meta"]["hostvars"]) == 2 * len(NAMES)
+    assert all(own["nvidia_driver_packages"] for own in listed["_meta"]["hostvars"].values())
+    back = import_fleet([out], Said())
+    assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")

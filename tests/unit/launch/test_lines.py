@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpuprov.cli.launch import command
 from gpuprov.errors import InvalidInput
 from gpuprov.launch import Host, Job, affinity_of, docker, horovodrun, mpirun, torchrun
+from gpuprov.lock import Setting, read_lock, write_lock
 from gpuprov.topology import parse_topology
 
 ONE = (Host("gpu01", "gpu01", 8),)
@@ -183,3 +184,14 @@ def test_the_verb_refuses_a_topology_of_another_size(tmp_path: Path) -> None:
     (tmp_path / "topo").write_text(TOPOLOGY)
     with pytest.raises(InvalidInput, match="4 GPUs"):
         run("torchrun", "--hosts", "a", "--gpus-per-node", "8", "--topology", str(tmp_path / "topo"), "x.py")
+
+
+def test_the_verb_takes_nccls_variables_from_the_lock(tmp_path: Path) -> None:
+    lock = read_lock(Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml")
+    [(name, group)] = lock.groups.items()
+    nccl = Setting(value={"NCCL_IB_DISABLE": "1", "GLOO_SOCKET_IFNAME": "eth0"}, reason="", source="")
+    changed = group.model_copy(update={"settings": {**group.settings, "nccl": nccl}})
+    write_lock(lock.model_copy(update={"groups": {name: changed}}), tmp_path / "lock.yml")
+    lock_option = ("--lock", str(tmp_path / "lock.yml"))
+    [line] = run("torchrun", *lock_option, "-e", "NCCL_IB_DISABLE=0", "-o", "json", "x.py")["lines"]
+    assert line["line"].startswith("NCCL_IB_DISABLE=0 GLOO_SOCKET_IFNAME=eth0 torchrun")
