@@ -26,7 +26,7 @@ SETTINGS = {
     "compute_mode": "default",
     "ecc": True,
     "tuning": {
-        "limits": {"nofile": 1048576, "memlock": "unlimited"},
+        "limits": {"nofile": 16384, "memlock": 4194304},  # within what a lab node may have
         "environment": {"OMP_NUM_THREADS": 8},
     },
     "ssh": {},
