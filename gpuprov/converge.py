@@ -168,6 +168,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
         "gpuprov_roles": roles,
         "packages_allow_downgrade": consent.downgrade,
         "preflight_force": consent.force,
+        "docker_disturb": consent.force,
     }
 
 

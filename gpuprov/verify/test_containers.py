@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, FORERUNNERS
 from gpuprov.lock import LockedGroup
+from gpuprov.verify.modules.containers import CDI, HOOK, NOTHING
 from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
@@ -61,14 +62,19 @@ def test_running_daemon_has_the_configuration(host: Node, expected: dict[str, An
 
 @pytest.mark.check("docker.limits", JOURNAL)
 def test_container_gets_the_limits(host: Node, group: LockedGroup, expected: dict[str, Any]) -> None:
-    inside = host.containers.inside(gpus=group.components.container_toolkit is not None)
+    inside = host.containers.inside(HOOK if group.components.container_toolkit else NOTHING)
     seen = {"shm_size": inside.shm, "memlock": inside.memlock, "stack": inside.stack}
     assert {name: seen[name] for name in expected} == expected
 
 
 @pytest.mark.check("docker.gpus", "ls /dev/nvidia*", "nvidia-container-cli info", JOURNAL)
 def test_container_sees_every_gpu(host: Node, expected: int) -> None:
-    assert len(host.containers.inside(gpus=True).gpus) == expected
+    assert len(host.containers.inside(HOOK).gpus) == expected
+
+
+@pytest.mark.check("docker.cdi_gpus", "nvidia-ctk cdi list", "ls /dev/nvidia*", JOURNAL)
+def test_container_sees_every_gpu_by_the_device_interface(host: Node, expected: int) -> None:
+    assert len(host.containers.inside(CDI).gpus) == expected
 
 
 def _of(document: Any, wanted: Any) -> Any:

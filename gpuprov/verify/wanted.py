@@ -72,9 +72,9 @@ def containers(group: LockedGroup) -> list[Expectation]:
         Expectation("docker.limits", _stated(limits), "docker"),
     ]
     if toolkit is not None:
-        found.append(
-            Expectation("docker.gpus", group.hardware.gpu_count, "container_toolkit", needs_driver=True)
-        )
+        asked = ["docker.gpus"] + ["docker.cdi_gpus"] * bool(stated.get("cdi"))
+        count = group.hardware.gpu_count
+        found += [Expectation(check, count, "container_toolkit", needs_driver=True) for check in asked]
     return [each for each in found if each.expected]
 
 

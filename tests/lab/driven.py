@@ -89,17 +89,17 @@ class Driven:
         changed = [event["task"] for event in events if event.get("status") == "changed"]
         return outcomes[self.node.name], changed
 
-    def drift(self, area: str) -> set[str]:
-        """Checks of an area (`docker.`) that the probe finds to differ."""
+    def drift(self, *areas: str) -> set[str]:
+        """Checks of areas (`docker.`) that the probe finds to differ."""
         [found] = survey(self.lock, [self.node.name])
         assert isinstance(found, NodeDrift)
         assert found.reason is None, found.reason
-        return {each.check for each in found.drift if each.check.startswith(area)}
+        return {each.check for each in found.drift if each.check.startswith(areas)}
 
-    def failed(self, area: str) -> dict[str, Any]:
-        """Checks of an area that fail under verify's own eyes, with what was seen; one at least was run."""
+    def failed(self, *areas: str) -> dict[str, Any]:
+        """Checks of areas that fail under verify's own eyes, with what was seen; one at least was run."""
         [seen] = verify(self.lock, [self.node.name]).nodes
-        checks = {check.check: check for check in seen.checks if check.check.startswith(area)}
+        checks = {check.check: check for check in seen.checks if check.check.startswith(areas)}
         assert checks, seen.message
         return {name: check.actual for name, check in checks.items() if check.status == "failed"}
 

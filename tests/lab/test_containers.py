@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from driven import Driven, component, drive
@@ -18,6 +19,7 @@ from gpuprov.lab.variants import with_control_groups
 from gpuprov.lock import Component
 
 ROLES = ("container_toolkit", "docker")
+AREAS = ("container_toolkit.", "docker.")
 TOOLKIT = (
     "nvidia-container-toolkit",
     "nvidia-container-toolkit-base",
@@ -35,21 +37,26 @@ CONFIG = "/etc/docker/daemon.json"
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     folder = tmp_path_factory.mktemp("containers")
     mirror = build(folder / "mirror", load([]), [])
-    [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
-    shutil.copytree(mirror.root, node.root / "srv/mirror")
+    driven = node_with_mirror(module_lab, "debian12", mirror.root, folder)
+    driven.state({"containers": DEFAULTS}, **locked(driven, NEW))
+    return driven
+
+
+def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> Driven:
+    """A driven node that reads the toolkit's packages from a copy of the mirror."""
+    [node] = lab.up(1, os=system, gpu="a100x4", prepare=[with_control_groups])
+    shutil.copytree(mirror, node.root / "srv/mirror")
     line = (
         "deb [signed-by=/srv/mirror/keys/mirror.gpg] file:/srv/mirror/libnvidia-container/stable/deb/amd64 /"
     )
     node.run("cat >/etc/apt/sources.list.d/toolkit.list", input=line + "\n")
     drive(node)
     node.run("apt-get -q update")
-    driven = Driven(module_lab, node, folder)
-    driven.state({"containers": DEFAULTS}, **locked(driven, NEW))
-    return driven
+    return Driven(lab, node, folder)
 
 
-def locked(driven: Driven, toolkit: str) -> dict[str, Component]:
-    docker = driven.candidate("docker.io", "containerd", "runc")
+def locked(driven: Driven, toolkit: str, *more: str) -> dict[str, Component]:
+    docker = driven.candidate("docker.io", "containerd", "runc", *more)
     return {"docker": component(docker), "container_toolkit": component(dict.fromkeys(TOOLKIT, toolkit))}
 
 
@@ -74,8 +81,8 @@ def test_fresh_node_gets_docker_whose_containers_see_every_gpu(driven: Driven) -
         "crun": {"path": "/usr/bin/crun"},
         "nvidia": {"path": "nvidia-container-runtime"},
     }
-    assert driven.drift("docker.") | driven.drift("container_toolkit.") == set()
-    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+    assert driven.drift(*AREAS) == set()
+    assert driven.failed(*AREAS) == {}
     assert driven.says("docker images -q; docker ps -aq") == ""
 
 
@@ -91,13 +98,6 @@ def test_numbered_gpus_are_given_as_people_ask_for_them(driven: Driven) -> None:
     assert "unknown device" in driven.says("docker run --rm --gpus device=7 asked /bin/sh -c :")
 
 
-FAULTS = {
-    "docker.config": f"sed -i s/1g/64m/ {CONFIG}",
-    "docker.unit": "systemctl disable --now docker.socket docker.service",
-    "docker.packages": "dpkg --remove --force-depends runc",
-    "container_toolkit.packages": "dpkg --remove --force-depends nvidia-container-toolkit",
-    "container_toolkit.forerunners": "dpkg -i /root/nvidia-docker2.deb",
-}
 FORERUNNER = """\
 mkdir -p /root/old/DEBIAN; cd /root; cat >old/DEBIAN/control <<'END'; dpkg-deb --build old nvidia-docker2.deb
 Package: nvidia-docker2
@@ -109,15 +109,33 @@ END
 """
 
 
-@pytest.mark.parametrize("check", FAULTS)
-def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, check: str) -> None:
+# Each with the checks that have to see it: a daemon that cannot run fails whatever asks it.
+ASKING = {"docker.daemon", "docker.limits", "docker.gpus"}
+FAULTS = {
+    "on-disk": (
+        f"sed -i s/1g/64m/ {CONFIG}; dpkg --remove --force-depends nvidia-container-toolkit;"
+        " dpkg -i /root/nvidia-docker2.deb",
+        {"docker.config", "container_toolkit.packages", "container_toolkit.forerunners"},
+        {"docker.limits", "docker.gpus"},
+    ),
+    "not-running": (
+        "systemctl disable --now docker.socket docker.service; dpkg --remove --force-depends runc",
+        {"docker.unit", "docker.packages"},
+        ASKING,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, name: str) -> None:
+    fault, checks, also_failing = FAULTS[name]
     driven.node.run(FORERUNNER)
-    driven.node.run(FAULTS[check])
-    assert check in driven.drift("docker.") | driven.drift("container_toolkit.")
-    assert check in driven.failed("docker.") | driven.failed("container_toolkit.")
+    driven.node.run(fault)
+    assert driven.drift(*AREAS) == checks
+    assert set(driven.failed(*AREAS)) == checks | also_failing
     outcome, _ = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed
-    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+    assert driven.failed(*AREAS) == {}
     assert driven.apply(*ROLES)[1] == []
 
 
@@ -165,7 +183,7 @@ def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: Driven
     assert outcome.ok, outcome.failed
     assert "Install, replace and remove packages, in one transaction" in changed
     assert "Run the daemon, now and at every boot" in changed
-    assert driven.failed("docker.") | driven.failed("container_toolkit.") == {}
+    assert driven.failed(*AREAS) == {}
 
 
 def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven: Driven) -> None:
@@ -176,3 +194,23 @@ def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven:
         "runtimes": {**SITES_OWN["runtimes"], "nvidia": {"path": "nvidia-container-runtime"}},
     }
     assert driven.apply("docker")[1] == []
+
+
+def test_docker_of_debian_13_gives_gpus_by_the_device_interface_as_well(lab: Lab, tmp_path: Path) -> None:
+    mirror = build(tmp_path / "mirror", load([]), [])
+    driven = node_with_mirror(lab, "debian13", mirror.root, tmp_path)
+    driven.state({"containers": {"cdi": True}}, **locked(driven, "1.20.0-1", "docker-cli"))
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    assert driven.drift(*AREAS) == set()
+    assert driven.failed(*AREAS) == {}
+    assert driven.apply(*ROLES)[1] == []
+    driven.node.run("rm /run/cdi/nvidia.yaml; systemctl disable --now nvidia-cdi-refresh.path")
+    assert driven.drift(*AREAS) == {"container_toolkit.cdi"}
+    assert set(driven.failed(*AREAS)) == {"container_toolkit.cdi", "docker.cdi_gpus"}
+    assert driven.apply(*ROLES)[0].ok
+    assert driven.failed(*AREAS) == {}
+    driven.state({"containers": {"cdi": False}})
+    assert driven.apply(*ROLES)[0].ok
+    assert driven.failed(*AREAS) == {}
+    assert driven.says("ls /run/cdi/nvidia.yaml").endswith("No such file or directory")

@@ -76,11 +76,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("check", FAULTS)
-def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, check: str) -> None:
-    driven.node.run(FAULTS[check])
-    assert driven.drift("gpu.") == {check}
-    assert set(driven.failed("gpu.")) == {check}
+def test_faults_are_seen_by_both_witnesses_and_mended(driven: Driven) -> None:
+    for fault in FAULTS.values():
+        driven.node.run(fault)
+    assert driven.drift("gpu.") == set(FAULTS)
+    assert set(driven.failed("gpu.")) == set(FAULTS)
     outcome, changed = driven.apply(ROLE)
     assert outcome.ok, outcome.failed
     assert changed == [SET]

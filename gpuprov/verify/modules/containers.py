@@ -20,7 +20,8 @@ TRIAL = (
     f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
     "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
 )
-WITH_GPUS = "--gpus all"
+NOTHING, HOOK, CDI = "", "--gpus all", "--device nvidia.com/gpu=all"
+"""What a container asks for: nothing, GPUs by the toolkit's hook, GPUs by the Container Device Interface."""
 
 
 class Inside(NamedTuple):
@@ -37,7 +38,7 @@ class Containers(Observed):
 
     >>> host.containers.info["CgroupDriver"]
     'systemd'
-    >>> host.containers.inside(gpus=True).gpus
+    >>> host.containers.inside(HOOK).gpus
     ['/dev/nvidia0', '/dev/nvidia1']
     """
 
@@ -60,13 +61,13 @@ class Containers(Observed):
         """
         return dict(json.loads(self.ask("docker info --format '{{json .}}'")))
 
-    def inside(self, *, gpus: bool) -> Inside:
-        """What a container sees that asks for nothing, or for all GPUs.
+    def inside(self, asks: str = NOTHING) -> Inside:
+        """What a container sees that asks for `NOTHING`, or for all GPUs by `HOOK` or `CDI`.
 
         Raises:
             NodeFailed: it does not start.
         """
-        return parse_inside(self.ask(TRIAL % (WITH_GPUS if gpus else "")))
+        return parse_inside(self.ask(TRIAL % asks))
 
     def __repr__(self) -> str:
         return "<containers>"

@@ -83,7 +83,7 @@ def test_the_lock_in_dockerds_own_words() -> None:
         "cdi": True,
     }
     assert found["docker.limits"].expected == {"shm_size": 2**30, "memlock": "unlimited", "stack": 2**26}
-    assert found["docker.gpus"].expected == 4
+    assert found["docker.gpus"].expected == found["docker.cdi_gpus"].expected == 4
     assert found["container_toolkit.cdi"].expected == "enabled"
 
 
