@@ -27,6 +27,7 @@ FILES = (
     "/etc/nccl.conf",
     "/etc/docker/daemon.json",
     "/var/lib/gpuprov/held",
+    "/var/lib/gpuprov/packages/*",
     "/var/lib/gpuprov/daemon.json",
 )
 """As the shell matches them."""
