@@ -100,11 +100,14 @@ class Components(Strict):
     profiling_tools: Component | None = None
     node_exporter: Component | None = None
 
+    absent: dict[str, str] = Field(default={})
+    """Components that shall not be there → expression for the names of their packages."""
+
     def each(self) -> Iterator[tuple[str, Component]]:
         """The components that are stated, by name."""
         for name in type(self).model_fields:
             component = getattr(self, name)
-            if component is not None:
+            if isinstance(component, Component):
                 yield name, component
 
     def with_driver(self) -> Iterator[tuple[str, Component]]:

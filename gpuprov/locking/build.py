@@ -14,7 +14,7 @@ from gpuprov.errors import Refused
 from gpuprov.fleet import Fleet, Group, read_fleet
 from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.locking.archives import Finder
-from gpuprov.locking.components import BY_REPOSITORY, Locker
+from gpuprov.locking.components import BY_REPOSITORY, Locker, family_pattern
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
@@ -105,7 +105,9 @@ class Builder:
             connection=self._fleet.ssh,
             hardware=hardware.model_copy(update={"nvswitch": switched}),
             reboot=self._fleet.reboot,
-            components=self._components(name, locker, answer, want, request),
+            components=self._components(name, locker, answer, want, request).model_copy(
+                update={"absent": self._absent(want, system)}
+            ),
             repositories=locker.repositories,
             settings=self._access(settings, system),
         )
@@ -141,6 +143,14 @@ class Builder:
         if "cuda" in found and "compat" in answer.packages:
             found["compat"] = locker.component("compat")
         return Components.model_validate(found)
+
+    def _absent(self, want: Wanted, system: System) -> dict[str, str]:
+        """What is stated to be absent, with the names that its packages have."""
+        return {
+            each: family_pattern(self._catalog.hold_patterns(each, system.manager))
+            for each in MOVABLE[1:]
+            if ABSENT in stated_texts(want.policy, each)
+        }
 
     def _further_toolkits(
         self, name: str, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]

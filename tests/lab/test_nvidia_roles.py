@@ -36,7 +36,16 @@ ID=ubuntu
 ID_LIKE=debian
 UBUNTU_CODENAME=noble
 """
-ROLES = ("repositories", "nvidia_driver", "fabric_manager", "cuda_toolkit", "cudnn", "nccl", "package_pins")
+ROLES = (
+    "preflight",
+    "repositories",
+    "nvidia_driver",
+    "fabric_manager",
+    "cuda_toolkit",
+    "cudnn",
+    "nccl",
+    "package_pins",
+)
 STACK = {
     "repository": "nvidia",
     "driver": "570.195.03",

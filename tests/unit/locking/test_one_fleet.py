@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from click.testing import CliRunner, Result
 from gpuprov.catalog import load
 from gpuprov.cli.lock import command
 from gpuprov.errors import Exit, InvalidInput, Refused
+from gpuprov.expectations import expectations
+from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lock import Lock, LockedGroup, read_lock, render_lock
 from gpuprov.locking import MOVABLE, build_lock
@@ -272,6 +275,42 @@ def test_module_that_is_compiled(lock: Lock) -> None:
     assert compiled["u22-h200"] == "nvidia-dkms-570-open"
     assert compiled["d12-a100"] == "nvidia-kernel-dkms"
     assert compiled["r8-a100"] == "kmod-nvidia-latest-dkms"
+
+
+def test_what_is_stated_to_be_absent_is_looked_for(lock: Lock) -> None:
+    group = lock.groups["r9-b200"]
+    names = ("cuda-toolkit-12-8", "cuda-drivers", "cuda-keyring", "libcublas-12-8", "nvidia-driver-cuda")
+    [absent] = [each for each in expectations(group) if each.check.endswith(".absent")]
+    assert (absent.check, absent.role, absent.expected) == ("cuda.absent", "cuda_toolkit", [])
+    assert [name for name in names if re.fullmatch(str(absent.subject), name)] == [names[0], names[3]]
+    [unwanted] = group_variables(group)["cuda_toolkit_unwanted"]
+    assert [name for name in names if re.match(unwanted, f"{name}=1")] == [names[0], names[3]]
+
+
+def test_what_is_held_is_every_closure_once(lock: Lock) -> None:
+    group = lock.groups["u22-h200"]
+    [held] = [each.expected for each in expectations(group) if each.check == "pins.hold"]
+    closures = [component.closure for _, component in group.components.each()]
+    assert held == sorted({name for closure in closures for name in closure})
+    assert len(held) == sum(map(len, closures)) == 29
+    assert group_variables(group)["package_pins_packages"].keys() == set(held)
+
+
+def test_the_driver_moves_with_its_companions_and_without_other_branches(lock: Lock) -> None:
+    variables = group_variables(lock.groups["u24-h200"])
+    assert {"nvidia-fabricmanager", "libnvidia-nscq"} < variables["nvidia_driver_packages"].keys()
+    unwanted = re.compile("|".join(variables["nvidia_driver_unwanted"]))
+    installed = {
+        "nvidia-open-570=570.195.03-0ubuntu1": True,
+        "nvidia-driver-pinning-570.195.03=570.195.03-0ubuntu1": True,
+        "libnvidia-nscq-570=1:570.195.03-1": True,
+        "nvidia-open=580.95.05-0ubuntu1": False,
+        "nvidia-settings=570.195.03-0ubuntu1": False,
+        "nvidia-container-toolkit=1.18.1-1": False,
+        "cuda-toolkit-12-8=12.8.2-1": False,
+        "nvlsm=2025.10.14-1": False,
+    }
+    assert {name: bool(unwanted.match(name)) for name in installed} == installed
 
 
 def test_toolkits_side_by_side(lock: Lock) -> None:
