@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gpuprov.errors import InvalidInput
 from gpuprov.profile import load_profile, shipped_profiles
 
 from .conftest import MakeLock
@@ -28,3 +31,27 @@ def test_a_shipped_profile_tells_what_it_is() -> None:
     assert len(NAMES) >= 24
     for name, profile in shipped_profiles():
         assert profile.description, name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "hardware:\n  gpu: {cuont: 8}\n",
+            "x.yml:2: unknown key 'cuont' in hardware.gpu; expected one of count",
+        ),
+        (
+            "hardware:\n  nics:\n    - {kind: wifi, speed_gbits: 1}\n",
+            "x.yml:3: hardware.nics.0.kind is \"wifi\"; expected 'ethernet', 'infiniband', 'roce', 'rdma' or 'efa'",
+        ),
+        (
+            "hardware:\n  memory_gib: lots\n",
+            'x.yml:2: hardware.memory_gib is "lots"; expected a valid integer',
+        ),
+    ],
+)
+def test_a_wrong_profile_is_told_by_line(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "x.yml").write_text(text)
+    with pytest.raises(InvalidInput) as raised:
+        load_profile("x", [tmp_path])
+    assert words in str(raised.value)
