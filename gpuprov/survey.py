@@ -17,7 +17,7 @@ from gpuprov.expectations import (
     PERSISTENCE_UNIT,
     expectations,
 )
-from gpuprov.expectations.observing import EXPORTER_UNIT, textfile_path
+from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT, textfile_path
 from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
@@ -39,6 +39,7 @@ def parameters(group: LockedGroup) -> Parameters:
         DOCKER_UNIT,
         FABRIC_UNIT,
         EXPORTER_UNIT,
+        DCGM_UNIT,
         FIREWALL_UNIT,
     )
     tuning = group.setting("tuning") or {}

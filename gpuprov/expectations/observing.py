@@ -11,6 +11,7 @@ from gpuprov.lock import LockedGroup
 
 TEXTFILE = "gpuprov.prom"
 EXPORTER_UNIT = "prometheus-node-exporter.service"
+DCGM_UNIT = "nvidia-dcgm.service"
 
 
 def profiling(group: LockedGroup) -> list[Expectation]:
@@ -26,17 +27,20 @@ def profiling(group: LockedGroup) -> list[Expectation]:
 
 
 def monitoring(group: LockedGroup, stated: Iterable[Expectation]) -> list[Expectation]:
-    """The exporter, and the file that says what else is expected of the node.
+    """The exporters, and the file that says what else is expected of the node.
 
     Args:
         stated: everything else that the lock says.
     """
     role = "monitoring"
-    exporter, path = group.components.node_exporter, textfile_path(group)
+    exporter, dcgm, path = group.components.node_exporter, group.components.dcgm, textfile_path(group)
     found = []
     if exporter is not None:
         found.append(Expectation("monitoring.packages", exporter.closure, role))
         found.append(Expectation("monitoring.exporter", "enabled", role))
+    if dcgm is not None:
+        found.append(Expectation("monitoring.dcgm_packages", dcgm.closure, role))
+        found.append(Expectation("monitoring.dcgm", "enabled", role))
     if path is not None:
         digest = hashlib.sha256(textfile(group, stated).encode()).hexdigest()
         found.append(Expectation("monitoring.textfile", digest, role, subject=path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations import Expectation
-from gpuprov.expectations.observing import EXPORTER_UNIT
+from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT
 from gpuprov.facts import Facts, Missing
 from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
@@ -36,6 +36,7 @@ def _counters_now(facts: Facts, expectation: Expectation) -> Any:
 
 
 @observes("monitoring.packages")
+@observes("monitoring.dcgm_packages")
 def _exporter_packages(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.packages.version(name) for name in expectation.expected}
 
@@ -43,6 +44,11 @@ def _exporter_packages(facts: Facts, expectation: Expectation) -> Any:
 @observes("monitoring.exporter")
 def _exporter(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, EXPORTER_UNIT)
+
+
+@observes("monitoring.dcgm")
+def _dcgm(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, DCGM_UNIT)
 
 
 @observes("monitoring.textfile")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.expectations.observing import EXPORTER_UNIT
+from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import unit_state
 
@@ -43,6 +43,16 @@ def test_exporter_is_the_locked_one(host: Node, expected: dict[str, str]) -> Non
 @pytest.mark.check("monitoring.exporter", f"journalctl -u {EXPORTER_UNIT} -n 10 --no-pager")
 def test_exporter_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
     assert unit_state(host, EXPORTER_UNIT) == expected
+
+
+@pytest.mark.check("monitoring.dcgm_packages")
+def test_dcgm_is_the_locked_one(host: Node, expected: dict[str, str]) -> None:
+    assert {name: host.apt.versions.get(name) for name in expected} == expected
+
+
+@pytest.mark.check("monitoring.dcgm", f"journalctl -u {DCGM_UNIT} -n 10 --no-pager", "dcgmi discovery -l")
+def test_dcgm_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    assert unit_state(host, DCGM_UNIT) == expected
 
 
 @pytest.mark.check("monitoring.textfile")

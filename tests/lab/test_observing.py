@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from driven import Driven, component, drive
 
+from gpuprov.catalog import load
 from gpuprov.lab import Lab
+from gpuprov.lab.mirror.nvidia import build
 
 ROLES = ("profiling_tools", "monitoring")
 FOLDER = "/var/lib/prometheus/node-exporter"
@@ -18,11 +22,17 @@ ASK = """python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     drive(node)
-    node.run("apt-get -q update")
-    driven = Driven(module_lab, node, tmp_path_factory.mktemp("observing"))
+    folder = tmp_path_factory.mktemp("observing")
+    mirror = build(folder / "mirror", load([]), ["debian12"])
+    shutil.copytree(mirror.root, node.root / "srv/mirror")
+    url = "file:/srv/mirror/compute/cuda/repos/debian12/x86_64"
+    line = f"deb [signed-by=/srv/mirror/keys/mirror.gpg] {url} /"
+    node.run("cat >/etc/apt/sources.list.d/cuda.list && apt-get -q update", input=line + "\n")
+    driven = Driven(module_lab, node, folder)
     driven.state(
         OBSERVED,
         profiling_tools=component(driven.candidate("sysstat", "atop")),
+        dcgm=component(driven.candidate("datacenter-gpu-manager-4-core", "datacenter-gpu-manager-4-cuda12")),
         node_exporter=component(driven.candidate("prometheus-node-exporter")),
     )
     return driven
@@ -61,6 +71,8 @@ FAULTS = {
     "profiling.packages": "dpkg --remove atop",
     "profiling.counters": "rm /etc/modprobe.d/gpuprov-profiling.conf",
     "monitoring.exporter": "systemctl disable --now prometheus-node-exporter",
+    "monitoring.dcgm": "systemctl disable --now nvidia-dcgm",
+    "monitoring.dcgm_packages": "dpkg --remove datacenter-gpu-manager-4-cuda12",
     "monitoring.textfile": f"echo >>{FOLDER}/gpuprov.prom",
 }
 
@@ -83,7 +95,9 @@ def test_changed_lock_changes_what_prometheus_is_told(driven: Driven) -> None:
 
 
 def test_what_is_not_asked_for_any_more_goes(driven: Driven) -> None:
-    driven.state({"profiling_counters": None, "monitoring": None}, profiling_tools=None, node_exporter=None)
+    driven.state(
+        {"profiling_counters": None, "monitoring": None}, profiling_tools=None, node_exporter=None, dcgm=None
+    )
     assert driven.apply(*ROLES)[0].ok
     assert (
         driven.says(f"ls {FOLDER}/gpuprov.prom /etc/modprobe.d/gpuprov-profiling.conf").count("No such") == 2

@@ -11,12 +11,14 @@ from gpuprov.lock import LockedGroup
 
 def observing(group: LockedGroup) -> dict[str, Any]:
     """Packages, counters, and the text that Prometheus is told."""
-    tools, exporter = group.components.profiling_tools, group.components.node_exporter
+    components = group.components
+    tools, exporter, dcgm = components.profiling_tools, components.node_exporter, components.dcgm
     path = textfile_path(group)
     return {
         "profiling_tools_packages": tools.closure if tools else {},
         "profiling_tools_counters": group.setting("profiling_counters"),
         "monitoring_packages": exporter.closure if exporter else {},
+        "monitoring_dcgm_packages": dcgm.closure if dcgm else {},
         "monitoring_textfile": path,
         "monitoring_text": textfile(group, everything_else(group)) if path else "",
     }

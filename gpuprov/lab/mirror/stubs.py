@@ -102,6 +102,18 @@ def _daemon(program: str, unit: str) -> Callable[[PackageSpec], PackageSpec]:
     return fill
 
 
+def _hostengine(spec: PackageSpec) -> PackageSpec:
+    """DCGM's daemon, which runs and measures nothing."""
+    unit = DAEMON.format(program="nv-hostengine -n").replace("Type=forking", "Type=simple")
+    return _with(
+        spec,
+        {
+            "usr/bin/nv-hostengine": "#!/bin/sh\nexec sleep infinity\n",
+            f"{UNITS}/nvidia-dcgm.service": unit,
+        },
+    )
+
+
 def _smi(spec: PackageSpec) -> PackageSpec:
     return _with(spec, {"usr/bin/nvidia-smi": PROGRAM})
 
@@ -137,6 +149,7 @@ CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
         "nvidia-persistenced", "nvidia-persistenced.service"
     ),
     r"nvidia-fabricmanager(-\d+)?": _daemon("nv-fabricmanager", "nvidia-fabricmanager.service"),
+    r"datacenter-gpu-manager-\d+-core": _hostengine,
     r"cuda-toolkit-\d+-\d+": _toolkit,
     r"libcudnn9-cuda-\d+": _library("libcudnn.so.9"),
     r"libcudnn9-headers-cuda-\d+": _cudnn_headers,
