@@ -21,6 +21,7 @@ FILES = (
     "/etc/security/limits.d/*gpuprov*",
     "/etc/profile.d/gpuprov*",
     "/etc/ld.so.conf.d/*gpuprov*",
+    "/etc/udev/rules.d/*gpuprov*",
     "/etc/systemd/system/gpuprov-*",
     "/etc/systemd/system/*.d/gpuprov.conf",
     "/usr/local/sbin/gpuprov-*",

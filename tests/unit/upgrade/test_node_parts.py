@@ -1,0 +1,98 @@
+"""What runs on a node, run here: the lease and its clock, managed files and their way back."""
+
+from __future__ import annotations
+
+import re
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from gpuprov.resources import share
+from gpuprov.upgrade.managed import EXCEPTED, FILES
+from gpuprov.upgrade.node import files, lease, packages
+from gpuprov.upgrade.remote import MODULES
+
+
+@pytest.fixture
+def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lease, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
+
+
+@pytest.mark.usefixtures("_own_lease")
+def test_a_lease_is_one_runs_until_it_is_given_back_or_over() -> None:
+    assert lease.take("one", "a@b", 60)["run"] == "one"
+    assert lease.take("two", "c@d", 60)["run"] == "one"
+    assert lease.take("one", "a@b", 60)["run"] == "one"
+    lease.release("two")
+    assert lease.take("two", "c@d", 60)["run"] == "one"
+    lease.release("one")
+    assert lease.take("two", "c@d", 0.01)["run"] == "two"
+    time.sleep(0.02)
+    assert lease.take("one", "a@b", 60)["run"] == "one"
+
+
+@pytest.mark.usefixtures("_own_lease")
+def test_a_lease_from_before_the_clock_was_set_back_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    lease.take("one", "a@b", 60)
+    monkeypatch.setattr(lease.time, "time", lambda: now - 3600)
+    assert lease.current() is None
+
+
+@pytest.mark.usefixtures("_own_lease")
+def test_half_a_lease_is_none(tmp_path: Path) -> None:
+    (tmp_path / "lease.json").write_text('{"run": "one", "unt')
+    assert lease.current() is None
+
+
+def test_files_come_back_as_they_were(tmp_path: Path) -> None:
+    changed, gone, link = tmp_path / "a.conf", tmp_path / "deep" / "b.conf", tmp_path / "c.conf"
+    gone.parent.mkdir()
+    changed.write_bytes(b"old\x00")
+    changed.chmod(0o640)
+    gone.write_text("gone")
+    link.symlink_to("a.conf")
+    patterns = [f"{tmp_path}/*.conf", f"{tmp_path}/deep/*.conf"]
+    before = files.files(patterns, "~$")
+    changed.write_text("new")
+    gone.unlink()
+    gone.parent.rmdir()
+    link.unlink()
+    (tmp_path / "added.conf").write_text("new")
+    (tmp_path / "backup.conf~").write_text("ansible's")
+    assert len(files.put_back(before, patterns, "~$")) == 4
+    assert files.files(patterns, "~$") == before
+    assert (changed.read_bytes(), oct(changed.stat().st_mode)[-3:]) == (b"old\x00", "640")
+    assert (tmp_path / "backup.conf~").exists()
+    assert files.put_back(before, patterns, "~$") == []
+
+
+def test_files_of_packages_are_named_as_apt_names_them() -> None:
+    assert packages.file_name("libcuda1:amd64", "1:535.1-2", "amd64") == "libcuda1_1%3a535.1-2_amd64.deb"
+
+
+# What roles write that is no state of an upgrade: runtime files, and what their own ways back take care of.
+ELSEWHERE = r"^/(etc/ssh|etc/gpuprov/firewall|run|var/run|usr/lib)/?|\{\{|/textfile$|^/etc/environment$"
+
+
+def test_every_file_of_a_role_is_in_the_last_good_set() -> None:
+    written = re.compile(r"(?m)^ +dest: +(/\S+)")
+    for tasks in sorted(share("roles").glob("*/tasks/*.yml")):
+        for path in written.findall(tasks.read_text()):
+            known = any(fnmatch(path, pattern) for pattern in FILES)
+            assert known or re.search(f"{ELSEWHERE}|{EXCEPTED}", path), f"{tasks}: {path}"
+
+
+def test_what_travels_is_all_that_it_imports() -> None:
+    """A module that is missing there is missed only on a node."""
+    for name in MODULES:
+        source = Path(__import__(name, fromlist=["x"]).__file__ or "").read_text()
+        wanted = re.findall(r"(?m)^from (gpuprov\.\S+) import (.+)$", source)
+        for module, names in wanted:
+            whole = (
+                {module} if module in MODULES else {f"{module}.{each.strip()}" for each in names.split(",")}
+            )
+            assert whole <= set(MODULES[: MODULES.index(name)]), f"{name} imports {whole}"

@@ -1,0 +1,173 @@
+"""Windows, ready hooks against recorded tools, and what a schedule's text says to those who read it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gpuprov.errors import InvalidInput
+from gpuprov.rollout import DAYS, Hook, Window
+from gpuprov.upgrade import schedule
+from gpuprov.upgrade.hooks import command
+from gpuprov.upgrade.ready import READY
+from gpuprov.upgrade.window import is_open
+
+SATURDAY = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("window", "moment", "opened"),
+    [
+        (Window(start="22:00", end="04:00", days=["sat"]), SATURDAY, True),
+        (Window(start="22:00", end="04:00", days=["sat"]), SATURDAY + timedelta(hours=4), True),
+        (Window(start="22:00", end="04:00", days=["sat"]), SATURDAY + timedelta(hours=5), False),
+        (Window(start="22:00", end="04:00", days=["sun"]), SATURDAY, False),
+        (Window(start="22:00", end="04:00", days=["sun"]), SATURDAY + timedelta(hours=3), False),
+        (Window(start="01:00", end="02:00", zone="Europe/Berlin"), SATURDAY + timedelta(hours=1), True),
+        (None, SATURDAY, True),
+    ],
+)
+def test_windows(window: Window | None, moment: datetime, opened: bool) -> None:
+    assert is_open(window, moment) is opened
+
+
+@given(st.integers(0, 1439), st.integers(0, 1439), st.integers(0, 7 * 1440 - 1))
+def test_a_window_is_open_as_long_as_it_says(start: int, end: int, at: int) -> None:
+    window = Window(start=f"{start // 60:02}:{start % 60:02}", end=f"{end // 60:02}:{end % 60:02}")
+    since = (at - start) % 1440
+    assert is_open(window, datetime(2026, 1, 26, tzinfo=UTC) + timedelta(minutes=at)) is (
+        since < (end - start) % 1440
+    )
+
+
+def test_a_window_has_times_and_a_zone() -> None:
+    for wrong in ({"start": "25:00", "end": "1:00"}, {"start": "01:00", "end": "02:00", "zone": "Mars"}):
+        with pytest.raises(ValidationError):
+            Window(**wrong)
+
+
+def test_an_unknown_hook_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidInput, match="'slurmm'; expected one of slurm, kubernetes"):
+        command(Hook(use="slurmm"), "drain")
+    with pytest.raises(InvalidInput, match="expected one of lvm"):
+        command(Hook(use="slurm"), "snapshot")
+    assert command(Hook.model_validate("true"), "drain") == ("true", "controller")
+
+
+# What the tools answer: name → a script that plays it. Each call is written down in $CALLS.
+TOOLS = {
+    "squeue": "[ -e $CALLS.asked ] || { touch $CALLS.asked; echo '  7 gpu job user R 1:00 1 gpu01'; }",
+    "sleep": ":",
+    "findmnt": "echo /dev/vg0/root",
+    "lvs": 'case "$*" in *vg_name*) echo "  vg0";; *) [ -e $CALLS.made ];; esac',
+    "lvcreate": "touch $CALLS.made",
+    "zfs": "case $1 in list) [ -e $CALLS.made ];; *) touch $CALLS.made;; esac",
+    "aws": "case $2 in describe-snapshots) [ ! -e $CALLS.made ] || echo snap-1;; "
+    "describe-instances) echo i-0abc;; create-snapshots) touch $CALLS.made;; esac",
+    "gcloud": "case $3 in describe) [ -e $CALLS.made ];; *) touch $CALLS.made;; esac",
+    "az": 'case "$1 $2" in "vm list") printf "rg1\\t/disks/os1\\n";; '
+    '"snapshot show") [ -e $CALLS.made ];; *) touch $CALLS.made;; esac',
+    "scontrol": ":",
+    "btrfs": ":",
+    "kubectl": ":",
+}
+SAYS = {
+    ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=run1",
+    ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
+    ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
+    ("kubernetes", "resume"): "kubectl uncordon gpu01",
+    ("lvm", "snapshot"): "lvcreate --snapshot --name gpuprov-run1 --extents 20%ORIGIN /dev/vg0/root",
+    ("btrfs", "snapshot"): "btrfs subvolume snapshot -r / /.gpuprov-run1",
+    ("zfs", "snapshot"): "zfs snapshot /dev/vg0/root@gpuprov-run1",
+    ("aws", "snapshot"): "aws ec2 create-snapshots --instance-specification InstanceId=i-0abc",
+    ("gcloud", "snapshot"): "gcloud compute snapshots create gpuprov-run1-gpu01 --source-disk gpu01",
+    ("azure", "snapshot"): (
+        "az snapshot create --resource-group rg1 --name gpuprov-run1-gpu01 --source /disks/os1"
+    ),
+}
+
+
+def call(folder: Path, text: str) -> tuple[int, list[str]]:
+    """Run a hook where only the played tools are found; its exit code, and what the tools were told."""
+    tools = folder / "bin"
+    if not tools.exists():
+        tools.mkdir()
+        for name, body in TOOLS.items():
+            (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>$CALLS\n{body}\n')
+            (tools / name).chmod(0o755)
+        for real in ("sh", "grep", "touch"):
+            (tools / real).symlink_to(shutil.which(real) or "")
+    calls = folder / "calls"
+    calls.unlink(missing_ok=True)
+    environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
+    environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1"}
+    done = subprocess.run(["/bin/sh", "-c", text], env=environment, capture_output=True, check=False)
+    return done.returncode, calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize(("name", "moment"), SAYS)
+def test_a_ready_hook_tells_its_tool_once(tmp_path: Path, name: str, moment: str) -> None:
+    code, calls = call(tmp_path, READY[name].commands[moment])
+    assert code == 0, calls
+    assert any(line.startswith(SAYS[name, moment]) for line in calls), calls
+    if moment == "snapshot" and name != "btrfs":  # that one looks for its snapshot in / itself
+        code, calls = call(tmp_path, READY[name].commands[moment])
+        assert code == 0
+        assert not any(line.startswith(SAYS[name, moment]) for line in calls), "a second snapshot"
+
+
+def test_slurm_waits_for_running_jobs(tmp_path: Path) -> None:
+    _, calls = call(tmp_path, READY["slurm"].commands["drain"])
+    assert [line.split()[0] for line in calls] == ["scontrol", "squeue", "sleep", "squeue"]
+
+
+def test_every_ready_command_is_tried_here() -> None:
+    tried = {(name, moment) for name, ready in READY.items() for moment in ready.commands}
+    assert tried == set(SAYS)
+
+
+FLEET = Path("/srv/fleet")
+
+
+def test_the_timer_is_what_systemd_reads(tmp_path: Path) -> None:
+    window = Window(days=["sat", "sun"], start="22:00", end="04:00", zone="Europe/Berlin")
+    job = schedule.upgrade(FLEET, FLEET / "next.lock.yml", window, notify="mail -s 'gpuprov 50%' ops")
+    texts = schedule.files(replace(job, folder=tmp_path), "systemd", "/usr/bin/true")
+    assert "OnCalendar=Sat,Sun *-*-* 22:00:00 Europe/Berlin" in texts["gpuprov-upgrade.timer"]
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    paths = [str(tmp_path / name) for name in texts]
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", *paths], capture_output=True, text=True, check=False
+    )
+    assert str(tmp_path) not in checked.stderr.replace("Unit file", ""), checked.stderr
+
+
+def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(tmp_path: Path) -> None:
+    program = tmp_path / "gpuprov"
+    program.write_text("#!/bin/sh\necho 'node1 100% gone'; exit 3\n")
+    program.chmod(0o755)
+    job = schedule.drift(tmp_path, notify=f"sh -c 'cat; echo code $GPUPROV_EXIT' >{tmp_path}/told")
+    [text] = schedule.files(job, "ci", str(program)).values()
+    [step] = [each["run"] for each in yaml.safe_load(text)["jobs"]["drift"]["steps"] if "run" in each]
+    assert subprocess.run(["/bin/sh", "-c", step], check=False).returncode == 3
+    assert (tmp_path / "told").read_text() == "node1 100% gone\ncode 3\n"
+
+
+def test_cron_and_ci() -> None:
+    [cron] = schedule.files(schedule.drift(FLEET, None), "cron", "/usr/bin/gpuprov").values()
+    assert cron == "CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && /usr/bin/gpuprov drift -o json\n"
+    window = Window(days=list(DAYS[:2]), start="22:05", end="04:00", zone="Europe/Berlin")
+    with pytest.raises(InvalidInput, match="CI knows no other"):
+        schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "ci", "gpuprov")
+    with pytest.raises(InvalidInput, match="no window"):
+        schedule.upgrade(FLEET, FLEET, None, None)
