@@ -24,7 +24,7 @@ import yaml
 
 from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, Node, engine
-from gpuprov.lab.host import execute
+from gpuprov.lab.host import execute, locked
 from gpuprov.lab.variants import with_admin
 
 ADMIN = "ops"
@@ -44,10 +44,10 @@ class Trial:
     controller: subprocess.Popen[str] | None = None
     broken_at: float = 0.0
 
-    def console(self, command: str) -> None:
-        """Run a command on the node by other ways than SSH."""
+    def console(self, command: str) -> str:
+        """Output of a command on the node, run by other ways than SSH."""
         pid = next(pid for pid in engine.processes(self.node.machine) if _first(pid))
-        execute(["nsenter", f"--target={pid}", "--all", "/bin/sh", "-c", command])
+        return execute(["nsenter", f"--target={pid}", "--all", "/bin/sh", "-c", command])
 
     def await_armed(self) -> None:
         """Until the switch is armed and nothing has changed yet."""
@@ -63,10 +63,7 @@ class Trial:
 
     def _denies(self) -> bool:
         time.sleep(0.1)
-        try:
-            return "gpuprov" in self._in_network("nft list tables")
-        except GpuprovError:  # nft does not bear every moment of a change
-            return False
+        return "inet gpuprov\n" in self.console("nft list tables")
 
     def cut_network(self, seconds: float) -> None:
         """Pull the node's cable for some time."""
@@ -156,13 +153,15 @@ def rebooted(trial: Trial) -> None:
 def small_disk(trial: Trial) -> None:
     """Put the node on a file system of 300 MB."""
     node = trial.node
-    node.stop()
-    engine.unmount_below(node.root)
-    execute(["sh", "-c", f"cp -a {node.folder} {trial.folder}/kept"])
-    execute(["mount", "-t", "tmpfs", "-o", "size=300m", "gpuprov-lockout", node.folder])
-    execute(["sh", "-c", f"cp -a {trial.folder}/kept/. {node.folder}/"])
-    node.mount()
-    node.start()
+    with locked(node.lab_folder / "lock"):  # a node without its root would be taken for a broken one
+        node.stop()
+        engine.unmount_below(node.root)
+        execute(["rm", "-rf", node.upper / "var/cache/apt/archives"])
+        execute(["cp", "-a", node.folder, trial.folder / "kept"])
+        execute(["mount", "-t", "tmpfs", "-o", "size=300m", "gpuprov-lockout", node.folder])
+        execute(["cp", "-a", f"{trial.folder}/kept/.", node.folder])
+        node.mount()
+        node.start()
 
 
 KEYS = f"/home/{ADMIN}/.ssh/authorized_keys"
@@ -300,9 +299,9 @@ def _try(lab: Lab, images: dict[str, str], number: int, way: Way, folder: Path, 
     own = folder / node.name
     own.mkdir()
     trial = Trial(node, own, guard)
-    if way.before:
-        way.before(trial)
     try:
+        if way.before:
+            way.before(trial)
         outcome = _lose(lab, trial, way, system)
     except GpuprovError as error:
         outcome = Outcome(way, system, f"not tried: {error}", 0.0, recovered=False, told="")
