@@ -101,6 +101,12 @@ def test_parameter_that_the_kernel_does_not_have_is_refused(driven: Driven) -> N
     assert changed == []
 
 
+def test_limit_that_would_shut_everybody_out_is_refused(driven: Driven) -> None:
+    outcome, changed = driven.apply(ROLE, system_tuning_limits={"nofile": 2_000_000_000, "stack": 8388608})
+    assert "lets not even root have the limits asked for nofile" in outcome.failed[0]["msg"]
+    assert changed == []
+
+
 def test_nothing_in_the_lock_leaves_nothing_on_the_node(driven: Driven) -> None:
     driven.state({"tuning": {}})
     assert driven.apply(ROLE)[0].ok

@@ -1,15 +1,20 @@
 """What the role system_tuning reads of a node: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: {"sysctl": [name…], "unwanted": [variable…]}.
+Standard library only; runs on the node from stdin. Argument: {"sysctl": [name…], "unwanted": [variable…],
+"limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}}.
 
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
-     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}]}
+     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"]}
+
+`refused` are limits that not even root may set here: with one of them in its file, PAM would let nobody in.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 import sys
 from pathlib import Path
 
@@ -43,6 +48,19 @@ def settings_of(path: str, names: list[str]) -> list[dict]:
     return [{"path": path, "name": name} for name in names if re.search(pattern % re.escape(name), text)]
 
 
+def settable(name: str, value: int | str) -> bool:
+    """Whether the kernel lets root have a limit: tried in a child, which ends with it."""
+    number = resource.RLIM_INFINITY if value == "unlimited" else int(value)
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (number, number))
+        except (OSError, ValueError):
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     paths = [*LOGIN_FILES, *(path for pattern in LOGIN_PATTERNS for path in matching(pattern))]
@@ -50,6 +68,7 @@ def main() -> None:
         "sysctl": {name: sysctl(name) for name in asked["sysctl"]},
         "hugepages": chosen(HUGEPAGES.read_text()) if HUGEPAGES.exists() else None,
         "governors": sorted({Path(path).read_text().strip() for path in matching(GOVERNORS)}),
+        "refused": [name for name, value in asked["limits"].items() if not settable(name, value)],
         "unwanted": [
             row for path in paths if Path(path).is_file() for row in settings_of(path, asked["unwanted"])
         ],

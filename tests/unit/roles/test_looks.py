@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import resource
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ def script(role: str) -> ModuleType:
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
 docker, repositories, storage = script("docker"), script("repositories"), script("storage")
+tuning = script("system_tuning")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
@@ -340,3 +342,11 @@ def test_only_an_empty_device_or_our_own_is_not_objected_to(
     monkeypatch.setattr(storage, "users", lambda _: used)
     monkeypatch.setattr(storage, "empty", lambda _: True)
     assert storage.objection("D", {"filesystem": "ext4"}) == told
+
+
+def test_limit_that_the_kernel_refuses_is_found_by_trying() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = int(Path("/proc/sys/fs/nr_open").read_text())
+    assert tuning.settable("nofile", 1024)
+    assert not tuning.settable("nofile", most + 1)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
