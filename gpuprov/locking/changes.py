@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.lock import Lock
+from gpuprov.repository.signature import fingerprints
+
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
@@ -34,6 +37,9 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _word(value: Any) -> str:
-    return (
-        "nothing" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    )
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    text = str(value)
+    return f"key {', '.join(fingerprints(text.encode()))}" if text.startswith(KEY) else text

@@ -17,8 +17,9 @@ from gpuprov.errors import Exit, InvalidInput, Refused
 from gpuprov.expectations import expectations
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lock import Lock, LockedGroup, read_lock, render_lock
-from gpuprov.locking import MOVABLE, build_lock
+from gpuprov.locking import MOVABLE, build_lock, changes
 
 SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9", "rhel10"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
@@ -331,6 +332,16 @@ def test_repositories_carry_the_key_that_was_checked(lock: Lock, mirror: nvidia.
     body = "".join(mirror.key.read_text().partition("\n\n")[2].split("=")[0].split())
     for repository in (*debian.values(), *rhel.values()):
         assert body in "".join(str(repository.signed_by).split())
+
+
+def test_a_rotated_key_is_a_change_that_a_person_can_read(lock: Lock) -> None:
+    with signing_key() as fresh:
+        group = lock.groups["d13-a100"]
+        other = group.repositories["nvidia"].model_copy(update={"signed_by": fresh.public.decode()})
+        changed = group.model_copy(update={"repositories": {**group.repositories, "nvidia": other}})
+        [line] = changes(lock, lock.model_copy(update={"groups": {**lock.groups, "d13-a100": changed}}))
+        assert line.endswith(f" → key {fresh.fingerprint}")
+        assert line.startswith("d13-a100.repositories.nvidia.signed_by  key ")
 
 
 def test_a_mirror_with_another_key_than_nvidias_is_refused(one_group: Write, mirror: nvidia.Mirror) -> None:
