@@ -73,6 +73,7 @@ def go(trip: Trip, lock_path: Path, output: str) -> Exit:
         engine = Engine(trip, journal)
         outcome = engine.go()
     _adopt(trip, outcome, lock_path)
+    _record(trip, outcome, lock_path)
     if output == "json":
         options.print_json(outcome_document(trip.id, outcome))
     else:
@@ -80,6 +81,20 @@ def go(trip: Trip, lock_path: Path, output: str) -> Exit:
             click.echo(line)
     options.note(f"everything that was done is in {trip.run}")
     return outcome.exit_code
+
+
+def _record(trip: Trip, outcome: Outcome, lock_path: Path) -> None:
+    """Keep the run in the history: a node that came where it was to go was verified there."""
+    from gpuprov.cli.reports import keep
+    from gpuprov.drift import NodeDrift
+    from gpuprov.history.record import of_nodes
+
+    nodes = [
+        NodeDrift(name, "error" if reason else "in_sync", reason=reason)
+        for name in outcome.ends
+        for reason in [outcome.reasons.get(name)]
+    ]
+    keep(of_nodes(trip.id, trip.id.split("-")[2], trip.new, lock_path, nodes))
 
 
 def _adopt(trip: Trip, outcome: Outcome, lock_path: Path) -> None:

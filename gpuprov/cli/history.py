@@ -18,20 +18,44 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="RUN", help="what changed since that run")
 @click.option("--to", "until", metavar="RUN", default="latest", show_default=True, help="up to that run")
 @click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="so many runs")
+@click.option("--run", "told", metavar="RUN", help="what an upgrade or a rollback did, step by step")
 @options.output_option
-def command(node: str | None, since: str | None, until: str, last: int, output: str) -> Exit:
+def command(
+    node: str | None, since: str | None, until: str, last: int, told: str | None, output: str
+) -> Exit:
     """List the runs of drift, apply and verify, newest first; or tell the story of one NODE.
 
     RUN is an id of the list, the last letters of one, or `latest`.
     """
     from gpuprov.history import History
 
+    if told:
+        return _journal(told, output)
     if node and since:
         raise InvalidInput(f"both {node} and --since {since}", do="give one of them")
     with History() as history:
         if since:
             return _changes(history, since, until, output)
         return _story(history, node, last, output) if node else _runs(history, last, output)
+
+
+def _journal(name: str, output: str) -> Exit:
+    from dataclasses import asdict
+
+    from gpuprov.upgrade.engine import header
+    from gpuprov.upgrade.journal import read
+    from gpuprov.upgrade.start import find_run
+    from gpuprov.upgrade.words import story_lines
+
+    run = find_run(name, "upgrade", "rollback")
+    entries = read(run)
+    if output == "json":
+        entries_told = [asdict(entry) for entry in entries]
+        options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": entries_told})
+        return Exit.OK
+    for line in story_lines(header(entries), entries):
+        click.echo(line)
+    return Exit.OK
 
 
 def _runs(history: History, last: int, output: str) -> Exit:

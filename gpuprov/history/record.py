@@ -93,6 +93,11 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
     return Run(name, "apply", now(), str(path.absolute()), _groups(lock, kept), kept)
 
 
+def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
+    """A run that judged nodes in its own way, such as an upgrade."""
+    return Run(name, verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
+
+
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
     """The run of a verification, in drift's words: what failed differs."""
     from gpuprov.verify.wanted import wanted

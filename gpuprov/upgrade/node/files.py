@@ -74,6 +74,8 @@ def switch_back(wanted: "Units") -> "list[str]":
     now = units(sorted(wanted))
     changed = [name for name in sorted(wanted) if wanted[name] in SWITCHED and now[name] != wanted[name]]
     for name in changed:
+        if now[name].startswith("masked"):
+            run_anyway("systemctl", "unmask", name, seconds=60)
         code, _, err = run_anyway("systemctl", SWITCHED[wanted[name]], name, seconds=60)
         if code != 0:
             raise Failed(f"systemctl {SWITCHED[wanted[name]]} {name}: {err.strip()[-200:]}")

@@ -1,0 +1,123 @@
+"""An upgrade and its way back on real nodes: Debian's 535.309.01 to 535.261.03, canary first.
+
+The tests build on each other: the fleet goes to the other lock and back, and every failure leaves it whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuprov.lab import Lab
+from tests.lab.upgradable import NEWER, OLDER, Fleet, provisioned
+
+
+@pytest.fixture(scope="module")
+def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    image = f"upgrade-{os.getpid()}"
+    try:
+        yield provisioned(module_lab, tmp_path_factory.mktemp("fleet"), 2, image)
+    finally:
+        module_lab.down()
+        module_lab.drop(image)
+
+
+def test_the_plan_shows_the_gate_and_changes_nothing(fleet: Fleet) -> None:
+    done = fleet.gpuprov("upgrade", "--to", fleet.lock(OLDER), "--plan", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert [batch["nodes"] for batch in plan["batches"]] == [["node1"], ["node2"]]
+    assert plan["nodes"][0]["moves"]["libcuda1"]["to"].startswith(OLDER)
+    assert set(fleet.loaded().values()) == {NEWER}
+
+
+SHUT = {
+    "drift: pins.hold": ("apt-mark unhold libcuda1", "apt-mark hold libcuda1"),
+    "idle: the GPUs are in use by sleep": (
+        "systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia0'",
+        "systemctl stop job",
+    ),
+    "lease: run other of x@y is at work": (
+        "mkdir -p /var/lib/gpuprov && "
+        'echo "{\\"run\\":\\"other\\",\\"holder\\":\\"x@y\\",\\"seconds\\":600,'
+        '\\"until\\":$(($(date +%s)+500))}" >/var/lib/gpuprov/lease.json',
+        "rm /var/lib/gpuprov/lease.json",
+    ),
+    "room: /boot has": ("mount -t tmpfs -o size=1m none /boot", "umount /boot"),
+}
+
+
+def test_a_shut_gate_says_why_and_moves_nothing(fleet: Fleet) -> None:
+    for seed, _ in SHUT.values():
+        fleet.nodes[1].run(seed)
+    done = fleet.upgrade(OLDER)
+    for _, mend in SHUT.values():
+        fleet.nodes[1].run(mend)
+    assert done.returncode == 5
+    for said in SHUT:
+        assert f"shut  node2 {said}" in done.stderr
+    assert set(fleet.loaded().values()) == {NEWER}
+
+
+def test_a_mirror_that_is_gone_moves_nothing(fleet: Fleet) -> None:
+    fleet.nodes[0].run("echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99gone")
+    done = fleet.upgrade(OLDER)
+    fleet.nodes[0].run("rm /etc/apt/apt.conf.d/99gone; apt-get -q update")
+    assert done.returncode == 5, done.stderr
+    assert "node1: apt-get: " in done.stderr
+    assert fleet.wrong() == {}
+
+
+def test_a_canary_that_does_not_build_goes_back_and_stops_the_run(fleet: Fleet) -> None:
+    fleet.nodes[0].run(f"mv /root/stub-{OLDER}.ko /root/away")
+    done = fleet.upgrade(OLDER)
+    fleet.nodes[0].run(f"mv /root/away /root/stub-{OLDER}.ko")
+    assert done.returncode == 1, done.stderr
+    assert fleet.ends(done) == {"node1": "old", "node2": "old"}
+    assert "canary is bad: node1 failed" in json.loads(done.stdout)["stopped"]
+    assert fleet.wrong() == {}
+
+
+def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) -> None:
+    trace = fleet.folder / "trace"
+    hooks = {"drain": f'echo "out $GPUPROV_NODE" >>{trace}', "resume": f'echo "in $GPUPROV_NODE" >>{trace}'}
+    process = fleet.start("upgrade", "--to", fleet.lock(OLDER, hooks=hooks), "--yes", "-o", "json")
+    while not trace.exists():
+        time.sleep(0.1)
+    time.sleep(10)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    second = fleet.upgrade(OLDER)
+    assert second.returncode == 5
+    assert "is at work on this node" in second.stderr
+    done = fleet.gpuprov("upgrade", "--resume", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert fleet.ends(done) == {"node1": "new", "node2": "new"}
+    assert trace.read_text().split("\n")[:-1] == ["out node1", "in node1", "out node2", "in node2"]
+    assert set(fleet.loaded().values()) == {OLDER}
+    assert fleet.wrong() == {}
+
+
+def test_the_story_is_told(fleet: Fleet) -> None:
+    told = fleet.gpuprov("history", "--run", "latest")
+    assert told.returncode == 0, told.stderr
+    assert "apply begun node1" in told.stdout
+    assert told.stdout.count("resume done") == 2
+
+
+def test_a_rollback_needs_no_mirror(fleet: Fleet) -> None:
+    for node in fleet.nodes:
+        node.run("echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99gone")
+        node.run("rm -rf /var/cache/apt/archives/*.deb")
+    done = fleet.gpuprov("rollback", "--yes", "-o", "json")
+    for node in fleet.nodes:
+        node.run("rm /etc/apt/apt.conf.d/99gone")
+    assert done.returncode == 0, done.stderr
+    assert fleet.ends(done) == {"node1": "old", "node2": "old"}
+    assert set(fleet.loaded().values()) == {NEWER}
+    assert fleet.wrong() == {}
