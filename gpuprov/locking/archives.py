@@ -89,21 +89,21 @@ class Finder:
             )
         manager: Literal["apt", "rpm"] = "apt" if system.manager == "apt" else "rpm"
         if repository == "container-toolkit":
-            return container_toolkit(url, arch, manager, self._key(repository))
-        spec = nvidia(url, system.folder, arch, manager, self._key(repository))
-        return spec if spec.keyring else replace(spec, keyring=self._published_key(spec.url, system))
+            spec = container_toolkit(url, arch, manager, self._key(repository))
+            beside, key_file = url.rstrip("/").rpartition("/")[0], "gpgkey"
+        else:
+            spec = nvidia(url, system.folder, arch, manager, self._key(repository))
+            beside, key_file = spec.url, system.key_file or ""
+        return spec if spec.keyring else replace(spec, keyring=self._published_key(beside, key_file, system))
 
-    def _published_key(self, url: str, system: System) -> bytes:
-        """NVIDIA's key from beside its repository, if it is the one that the catalog knows for the system."""
-        if system.key_file is None:
+    def _published_key(self, url: str, key_file: str, system: System) -> bytes:
+        """NVIDIA's key from beside its repository, if it is the one that the catalog knows."""
+        keys = self._catalog.facts["systems"]["signing_keys"]
+        known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
+        if known is None:
             raise InvalidInput(f"the catalog knows no key of NVIDIA's for {system.title}")
-        known = next(
-            key
-            for key in self._catalog.facts["systems"]["signing_keys"]
-            if key["id"] == system.key_file.removesuffix(".pub")
-        )
         return published_key(
-            f"{url.rstrip('/')}/{system.key_file}",
+            f"{url.rstrip('/')}/{key_file}",
             fingerprint=known.get("fingerprint"),
             sha256=known.get("key_sha256_without_version_line"),
         )

@@ -344,12 +344,21 @@ def test_a_rotated_key_is_a_change_that_a_person_can_read(lock: Lock) -> None:
         assert line.startswith("d13-a100.repositories.nvidia.signed_by  key ")
 
 
-def test_a_mirror_with_another_key_than_nvidias_is_refused(one_group: Write, mirror: nvidia.Mirror) -> None:
-    fleet = one_group(driver=580)
+@pytest.mark.parametrize(
+    ("repository", "fingerprint"),
+    [
+        ("nvidia", "EB693B3035CD5710E231E123A4B469963BF863CC"),
+        ("container-toolkit", "C95B321B61E88C1809C4F759DDCAE044F796ECB0"),
+    ],
+)
+def test_a_mirror_with_another_key_than_nvidias_is_refused(
+    one_group: Write, repository: str, fingerprint: str
+) -> None:
+    fleet = one_group(driver=580, container_toolkit="auto")
     said = yaml.safe_load(fleet.read_text())
-    del said["repositories"]["nvidia"]["key"]
+    del said["repositories"][repository]["key"]
     fleet.write_text(yaml.safe_dump(said))
-    with pytest.raises(Refused, match="EB693B3035CD5710E231E123A4B469963BF863CC"):
+    with pytest.raises(Refused, match=fingerprint):
         build_lock(fleet)
 
 
