@@ -26,7 +26,7 @@ TOOLKIT = (
     "libnvidia-container-tools",
     "libnvidia-container1",
 )
-NEW, OLD = "1.19.0-1", "1.18.2-1"
+NEW, OLD = "1.19.0-1", "1.18.1-1"
 # This machine may forbid root to raise hard limits, so nodes take a smaller one in place of "unlimited".
 DEFAULTS = {"shm_size": "1g", "memlock": 4194304, "stack": 67108864, "cgroup_driver": "cgroupfs"}
 SITES_OWN = {"log-driver": "local", "runtimes": {"crun": {"path": "/usr/bin/crun"}}, "exec-opts": ["a=b"]}
