@@ -324,8 +324,8 @@ def _unreachable(node: Target, error: Exception) -> Unreachable:
             do=f"add it to {node.connection.known_hosts or KNOWN_HOSTS} once you have compared it",
         )
     return Unreachable(
-        f"no SSH on {node.address} port {node.connection.port}: {reason(error)}",
-        do="is it up, and is this its address?",
+        f"no SSH on port {node.connection.port}: {reason(error)}",
+        do="is it up, and is its address right?",
     )
 
 

@@ -33,8 +33,7 @@ def _docker_packages(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("docker.unit")
 def _unit(facts: Facts, expectation: Expectation) -> Any:
-    state, unit = enabled(facts, DOCKER_UNIT), facts.units.get(DOCKER_UNIT)
-    return f"enabled, but {unit.active_state}" if state == "enabled" and unit and not unit.active else state
+    return enabled(facts, DOCKER_UNIT)
 
 
 @observes("docker.config")

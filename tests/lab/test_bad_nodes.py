@@ -50,10 +50,10 @@ TROUBLE = {
     "impostor": "true",
 }
 SAID = {
-    "refusing": ("unreachable", "no SSH on {address} port 22: connection refused; is it up"),
-    "silent": ("unreachable", "no SSH on {address} port 22: something listens there and says nothing"),
+    "refusing": ("unreachable", "no SSH on port 22: connection refused; is it up"),
+    "silent": ("unreachable", "no SSH on port 22: something listens there and says nothing"),
     "impostor": ("unreachable", "the host key of {address} has changed; make sure"),
-    "absent": ("unreachable", f"no SSH on {NOWHERE} port 22: "),
+    "absent": ("unreachable", "no SSH on port 22: "),
     "leaving": ("error", "no answer from the probe"),
     "hanging": ("error", "no answer within 60 s"),
     "half": ("error", "the answer broke off after "),

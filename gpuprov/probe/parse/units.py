@@ -33,6 +33,11 @@ class Unit:
         return self.active_state in ("active", "reloading")
 
     @property
+    def starting(self) -> bool:
+        """On its way up for the first time; one that systemd starts again after a failure is not."""
+        return self.active_state == "activating" and self.sub_state != "auto-restart"
+
+    @property
     def enabled(self) -> bool:
         """Starts at boot by itself; a static unit is started by another."""
         return self.file_state in ("enabled", "enabled-runtime", "alias", "linked")
