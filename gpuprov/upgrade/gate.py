@@ -76,7 +76,7 @@ def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> 
     found = {}
     nodes = targets(trip.old, names)
     for target, answer in fan_out(nodes, visit, forks=trip.options.forks, limits=LIMITS):
-        found[target.name] = _judged(trip, target.name, answer, accepted)
+        found[target.name] = judged(trip, target.name, answer, accepted)
     return [found[name] for name in names]
 
 
@@ -91,7 +91,8 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
     return program(MODULES, asked, password=password)
 
 
-def _judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collection[str]) -> NodeGate:
+def judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collection[str]) -> NodeGate:
+    """One node's gate from what it answered."""
     if not isinstance(answer, Facts):
         return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
     if not answer.is_root:

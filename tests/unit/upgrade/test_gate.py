@@ -1,0 +1,172 @@
+"""The gate judged on a recorded node of which one thing at a time is otherwise."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.errors import Refused, Unreachable
+from gpuprov.facts import Facts
+from gpuprov.lock import Lock, LockedGroup, read_lock
+from gpuprov.playbook import Options
+from gpuprov.rollout import Hook, Hooks, Rollout
+from gpuprov.upgrade import fetching, gate, start
+from gpuprov.upgrade.trip import Trip
+
+RECORDED = Path(__file__).parents[2] / "recorded/verify"
+OLDER = "535.261.03-1"
+
+
+def older(lock: Lock, **changes: Any) -> Lock:
+    """The same lock with an older driver."""
+    [(name, group)] = lock.groups.items()
+    closure = dict.fromkeys(group.components.driver.closure, OLDER)
+    driver = group.components.driver.model_copy(update={"closure": closure, "version": "535.261.03"})
+    components = group.components.model_copy(update={"driver": driver})
+    moved = group.model_copy(update={"components": components, **changes})
+    return lock.model_copy(update={"groups": {name: moved}})
+
+
+@pytest.fixture
+def trip() -> Trip:
+    old = read_lock(RECORDED / "debian12-a100x4.lock.yml")
+    run = Path("runs/this")
+    return Trip(run, run, old, older(old), Options(), lambda event: None, lambda line: None)
+
+
+@pytest.fixture
+def answer(trip: Trip) -> dict[str, Any]:
+    """A node in order, on which both versions are to be had."""
+    recorded: dict[str, Any] = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    answer = copy.deepcopy(recorded)
+    [group] = trip.old.groups.values()
+    both = [
+        [name, each] for name, version in group.components.driver.closure.items() for each in (version, OLDER)
+    ]
+    told = {"offered": both, "kept": [], "lease": None, "architecture": "amd64"}
+    answer["collectors"]["gate"] = told
+    answer["collectors"]["state"] = {
+        "reboot_required": False,
+        "reboot_packages": [],
+        "secure_boot": None,
+        "cloud_init": "",
+        "foreign_drivers": [],
+        "free_mib": {"/": 90000, "/boot": 900},
+        "device_nodes": [],
+        "package_manager_busy": None,
+    }
+    answer["collectors"]["gpu_use"] = {"processes": {"7": "nvidia-persiste"}, "containers": []}
+    return answer
+
+
+def shut(trip: Trip, answer: dict[str, Any], *accepted: str) -> dict[str, list[str]]:
+    """Rule → what the gate has against the node."""
+    [name] = trip.old.hosts()
+    facts = Facts.from_answer(answer)
+    found: dict[str, list[str]] = {}
+    for finding in gate.judged(trip, name, facts, accepted).shut:
+        found.setdefault(finding.rule, []).append(finding.text)
+    return found
+
+
+def test_an_open_gate_says_what_moves(trip: Trip, answer: dict[str, Any]) -> None:
+    assert shut(trip, answer) == {}
+    [name] = trip.old.hosts()
+    moves = gate.judged(trip, name, Facts.from_answer(answer), []).moves
+    assert moves["libcuda1"][1] == OLDER
+
+
+def faults() -> list[tuple[str, str, Any]]:
+    return [
+        ("packages", "no repository of the node has", lambda c: c["gate"].update(offered=[])),
+        ("way-back", "no way back", lambda c: c["gate"].update(offered=[])),
+        ("packages", "apt-get (7) holds", lambda c: c["state"].update(package_manager_busy="apt-get (7)")),
+        ("room", "/boot has 3 MB free", lambda c: c["state"]["free_mib"].update({"/boot": 3})),
+        ("idle", "python (8)", lambda c: c["gpu_use"]["processes"].update({"8": "python"})),
+        ("idle", "container train", lambda c: c["gpu_use"].update(containers=["train"])),
+        ("lease", "run other of a@b", lambda c: c["gate"].update(lease={"run": "other", "holder": "a@b"})),
+        ("facts", "state: no answer in 5 s", lambda c: c.update(state={"error": "no answer in 5 s"})),
+    ]
+
+
+@pytest.mark.parametrize(("rule", "text", "fault"), faults())
+def test_what_shuts_the_gate(trip: Trip, answer: dict[str, Any], rule: str, text: str, fault: Any) -> None:
+    fault(answer["collectors"])
+    assert text in " ".join(shut(trip, answer)[rule])
+
+
+def test_drift_shuts_the_gate_unless_it_is_accepted(trip: Trip, answer: dict[str, Any]) -> None:
+    packages = answer["collectors"]["packages"]
+    packages["text"] = packages["text"].replace("hold ok installed", "install ok installed")
+    assert list(shut(trip, answer)) == ["drift"]
+    assert shut(trip, answer, "pins.hold") == {}
+
+
+def test_a_lease_of_this_run_is_no_other_s(trip: Trip, answer: dict[str, Any]) -> None:
+    answer["collectors"]["gate"]["lease"] = {"run": "this", "holder": "a@b"}
+    assert shut(trip, answer) == {}
+
+
+def test_gpus_in_use_are_left_to_the_drain_hook(trip: Trip, answer: dict[str, Any]) -> None:
+    answer["collectors"]["gpu_use"]["processes"]["8"] = "python"
+    rollout = Rollout(hooks=Hooks(drain=Hook(run="true")))
+    lock = trip.new.model_copy(update={"rollout": rollout})
+    drained = Trip(trip.run, trip.run, trip.old, lock, trip.options, trip.listen, trip.narrate)
+    assert shut(drained, answer) == {}
+
+
+def test_a_package_on_the_node_needs_no_repository(trip: Trip, answer: dict[str, Any]) -> None:
+    [group] = trip.old.groups.values()
+    versions = {*group.components.driver.closure.items()} | {
+        (name, OLDER) for name in group.components.driver.closure
+    }
+    told = answer["collectors"]["gate"]
+    told["offered"] = []
+    told["kept"] = [f"{name}_{version.replace(':', '%3a')}_amd64.deb" for name, version in versions]
+    assert shut(trip, answer) == {}
+
+
+def test_a_node_out_of_reach(trip: Trip) -> None:
+    [name] = trip.old.hosts()
+    [finding] = gate.judged(trip, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut
+    assert (finding.rule, finding.text) == ("reach", "no SSH on 10.1.2.3 port 22")
+
+
+def test_what_no_upgrade_can_do_is_refused_before_nodes_are_asked(trip: Trip) -> None:
+    [name] = trip.old.hosts()
+
+    def refused(lock: Lock) -> str:
+        other = Trip(trip.run, trip.run, trip.old, lock, trip.options, trip.listen, trip.narrate)
+        with pytest.raises(Refused) as caught:
+            start.check(other, [name])
+        return str(caught.value)
+
+    assert "would go from debian12 x86_64 to debian13" in refused(older(trip.old, os="debian13"))
+    assert f"the new lock has no {name}" in refused(older(trip.old, hosts={"other": "10.0.0.1"}))
+
+
+def test_repositories_that_are_new_are_told_to_apt(trip: Trip) -> None:
+    [old] = trip.old.groups.values()
+    repository = next(iter(old.repositories.values())).model_copy(
+        update={
+            "url": "https://mirror.example/cuda",
+            "suites": [],
+            "signed_by": "-----BEGIN\n\nabc\n-----END\n",
+        }
+    )
+    new: LockedGroup = old.model_copy(update={"repositories": {**old.repositories, "nvidia": repository}})
+    assert fetching.sources(old, new).splitlines() == [
+        "Types: deb",
+        "URIs: https://mirror.example/cuda",
+        "Suites: /",
+        "Signed-By:",
+        " -----BEGIN",
+        " .",
+        " abc",
+        " -----END",
+    ]
+    assert fetching.sources(new, new) == ""
