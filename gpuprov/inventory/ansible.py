@@ -1,8 +1,9 @@
 """A fleet as an Ansible inventory: its groups, groups by what the hosts are, and the lock's variables.
 
-Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. What the
-fleet states of a group stands in its variable `gpuprov_group`, and what it states of all in `gpuprov_fleet`
-of the group `all`: nothing is lost on the way to Ansible, and `gpuprov inventory import` finds it again.
+Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. Variables keep
+what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_name` a name that
+Ansible would not take; in the group `all`, `gpuprov_fleet` what the fleet states of all, `gpuprov_kinds` which
+groups were added. So nothing is lost, and `gpuprov inventory import` finds it again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gpuprov.inventory.variables import group_variables
 from gpuprov.inventory.variables.connection import connection
 from gpuprov.lock import Lock
 
-GROUP_VARIABLE, FLEET_VARIABLE = "gpuprov_group", "gpuprov_fleet"
+GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE = "gpuprov_group", "gpuprov_fleet", "gpuprov_name"
+KINDS_VARIABLE = "gpuprov_kinds"
 RESERVED = {"all", "ungrouped"}
 Variables = dict[str, Any]
 
@@ -57,7 +59,8 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
     """
     names = _names(fleet)
     everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
-    of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars")}
+    kinds = dict(_kinds(fleet, models, names))
+    of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars"), KINDS_VARIABLE: list(kinds)}
     groups = {"all": AnsibleGroup(vars=of_all | everywhere)}
     for name, group in fleet.groups.items():
         own = {GROUP_VARIABLE: {"name": name, **_stated(group, "hosts", "vars")}}
@@ -68,9 +71,9 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
         if name == "all":
             continue
         children = tuple(names[child] for child in further.children)
-        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, further.vars)
-    for name, members in _kinds(fleet, models, names):
-        groups[name] = AnsibleGroup(children=tuple(members))
+        called = {NAME_VARIABLE: name} if names[name] != name else {}
+        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, called | further.vars)
+    groups |= {name: AnsibleGroup(children=tuple(members)) for name, members in kinds.items()}
     return AnsibleInventory(groups, _host_vars(fleet))
 
 

@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import Fleet
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
+    KINDS_VARIABLE,
+    NAME_VARIABLE,
     AnsibleGroup,
     AnsibleInventory,
-    inventory_of,
 )
 from gpuprov.inventory.imports.machine import Said, fold_hosts
-from gpuprov.inventory.models import gpu_models
 from gpuprov.resources import share
 
 TIMEOUT_S = 300
+OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE}
 WAY_IN = {"ansible_user": "user", "ansible_port": "port", "ansible_ssh_private_key_file": "identity_file"}
 CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
-KINDS = ("profile_", "gpu_", "arch_", "os_", "site_")
 
 
 def read_inventory(path: Path) -> AnsibleInventory:
@@ -71,7 +70,7 @@ def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()
     """
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
-    shown = {name: _vars(inventory, name).get(GROUP_VARIABLE, {}).get("name", name) for name in owners}
+    shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
     lifted = {} if ours else _way_in(inventory)
     host_vars = {host: dict(own) for host, own in inventory.host_vars.items()}
     groups: dict[str, Any] = {}
@@ -89,11 +88,17 @@ def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()
     fleet |= {key: value for key, value in (("also", also), ("host_vars", kept)) if value}
     if lifted:
         fleet["ssh"] = {WAY_IN[key]: value for key, value in lifted.items()}
-    return _without_computed(fleet) if ours else fleet
+    return fleet
 
 
 def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
     return inventory.groups.get(name, AnsibleGroup()).vars
+
+
+def _shown(inventory: AnsibleInventory, name: str) -> str:
+    """What the fleet calls a group."""
+    stated = _vars(inventory, name)
+    return str(stated.get(GROUP_VARIABLE, {}).get("name") or stated.get(NAME_VARIABLE) or name)
 
 
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
@@ -152,7 +157,7 @@ def _own(stated: Mapping[str, Any], lifted: Mapping[str, Any], *, ours: bool = F
     return {
         key: value
         for key, value in stated.items()
-        if key not in (GROUP_VARIABLE, FLEET_VARIABLE)
+        if key not in OURS
         and key not in lifted
         and not (ours and (key in CONNECTION or key.startswith(roles)))
     }
@@ -166,35 +171,14 @@ def _further(
 ) -> dict[str, Any]:
     """Groups that own no host, with everything that they say."""
     found = {}
+    computed = _vars(inventory, "all").get(KINDS_VARIABLE, ())
     for name, group in inventory.groups.items():
-        if name in owners or name == "ungrouped":
+        if name in owners or name in computed or name == "ungrouped":
             continue
         own = _own(group.vars, lifted)
         children = [] if name == "all" else [shown.get(child, child) for child in group.children]
         hosts = fold_hosts({host: host for host in group.hosts}) if group.hosts else ""
         stated = {"hosts": hosts, "children": children, "vars": own}
         if any(stated.values()):
-            found[name] = {key: value for key, value in stated.items() if value}
+            found[shown[name]] = {key: value for key, value in stated.items() if value}
     return found
-
-
-def _without_computed(fleet: dict[str, Any]) -> dict[str, Any]:
-    """Without the groups by profile, GPU and so on, where they are what they would be computed to be."""
-    candidates = {name: group for name, group in fleet.get("also", {}).items() if name.startswith(KINDS)}
-    rest = {name: group for name, group in fleet.get("also", {}).items() if name not in candidates}
-    fleet = {**fleet, "also": rest}
-    shape = Fleet.model_validate(fleet)
-    computed = inventory_of(shape, gpu_models(shape, Path()))
-    by_shown = {
-        name: group.vars[GROUP_VARIABLE]["name"]
-        for name, group in computed.groups.items()
-        if GROUP_VARIABLE in group.vars
-    }
-    for name, group in candidates.items():
-        known = computed.groups.get(name)
-        members = {by_shown.get(child, child) for child in known.children} if known else set()
-        if group.keys() != {"children"} or set(group["children"]) != members:
-            rest[name] = group
-    if not rest:
-        del fleet["also"]
-    return fleet

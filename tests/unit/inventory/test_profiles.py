@@ -36,22 +36,16 @@ def test_a_shipped_profile_tells_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("gpu: {cuont: 8}", "x.yml:2: unknown key 'cuont' in hardware.gpu; expected one of count"),
         (
-            "hardware:\n  gpu: {cuont: 8}\n",
-            "x.yml:2: unknown key 'cuont' in hardware.gpu; expected one of count",
+            "nics: [{kind: wifi, speed_gbits: 1}]",
+            "x.yml:2: hardware.nics.0.kind is \"wifi\"; expected 'ethernet'",
         ),
-        (
-            "hardware:\n  nics:\n    - {kind: wifi, speed_gbits: 1}\n",
-            "x.yml:3: hardware.nics.0.kind is \"wifi\"; expected 'ethernet', 'infiniband', 'roce', 'rdma' or 'efa'",
-        ),
-        (
-            "hardware:\n  memory_gib: lots\n",
-            'x.yml:2: hardware.memory_gib is "lots"; expected a valid integer',
-        ),
+        ("memory_gib: lots", 'x.yml:2: hardware.memory_gib is "lots"; expected a valid integer'),
     ],
 )
 def test_a_wrong_profile_is_told_by_line(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "x.yml").write_text(text)
+    (tmp_path / "x.yml").write_text(f"hardware:\n  {text}\n")
     with pytest.raises(InvalidInput) as raised:
         load_profile("x", [tmp_path])
     assert words in str(raised.value)
