@@ -1,0 +1,201 @@
+"""The engine over a world on paper: whatever fails and whenever it dies, no node is left between."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuprov.errors import Exit, Refused
+from gpuprov.lock import read_lock
+from gpuprov.playbook import Options
+from gpuprov.rollout import Rollout, Window
+from gpuprov.upgrade import engine, start
+from gpuprov.upgrade.batches import Batch
+from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.trip import Trip
+
+RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
+BATCHES = (Batch("canary", ("n1",), 0), Batch("batch 1", ("n2", "n3"), 0), Batch("batch 2", ("n4",), 0))
+
+
+class Killed(BaseException):
+    """The controller is no more."""
+
+
+@dataclass
+class World:
+    """Nodes on paper. A step that is cut off leaves its node half changed.
+
+    Attributes:
+        fails: (step, node) that go wrong.
+        deaths: ticks at which the controller dies; every step has three.
+        out: nodes that are drained; `most` is the most there were at once.
+    """
+
+    fails: set[tuple[str, str]] = field(default_factory=set)
+    deaths: set[int] = field(default_factory=set)
+    version: dict[str, str] = field(default_factory=lambda: dict.fromkeys(("n1", "n2", "n3", "n4"), "old"))
+    recorded: dict[str, str] = field(default_factory=dict)
+    out: set[str] = field(default_factory=set)
+    most: int = 0
+    ticks: int = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+        if self.ticks in self.deaths:
+            raise Killed
+
+    def step(self, name: str) -> Any:
+        def take(trip: Trip, nodes: list[str], folder: Path) -> dict[str, str]:
+            failed = {}
+            for node in nodes:
+                self.tick()
+                if (name, node) in self.fails:
+                    failed[node] = "broken"
+                    if name == "apply":
+                        self.version[node] = "half"
+                    continue
+                self.change(name, node)
+            self.tick()
+            return failed
+
+        return take
+
+    def change(self, name: str, node: str) -> None:
+        match name:
+            case "record":
+                self.recorded.setdefault(node, self.version[node])
+            case "drain":
+                self.out.add(node)
+                self.most = max(self.most, len(self.out))
+            case "apply":
+                self.version[node] = "half"
+                self.tick()
+                self.version[node] = "new"
+            case "verify":
+                assert self.version[node] == "new"
+            case "restore":
+                self.version[node] = "half"
+                self.tick()
+                self.version[node] = self.recorded[node]
+            case "confirm":
+                assert self.version[node] == "old"
+            case "resume":
+                self.out.discard(node)
+
+
+class PaperLeases:
+    def __init__(self, trip: Trip, nodes: list[str]) -> None:
+        pass
+
+    def take(self) -> None:
+        pass
+
+    renew = release = take
+
+
+@pytest.fixture(autouse=True)
+def _paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.leases, "Leases", PaperLeases)
+    monkeypatch.setattr(engine, "fetch", lambda trip, nodes: None)
+
+
+def run(
+    world: World, folder: Path, rollout: Rollout | None = None, course: Any = "forward"
+) -> engine.Outcome:
+    """Start, and resume as often as the controller dies."""
+    lock = read_lock(RECORDED).model_copy(update={"rollout": rollout})
+    trip = Trip(folder, folder, lock, lock, Options(), lambda event: None, lambda line: None)
+    hold = bool(rollout and rollout.on_failure == "hold")
+    path = folder / "journal.jsonl"
+    with Journal(path) as journal:
+        engine.Header(course, hold, BATCHES, folder.name, "a@b").write(journal)
+    steps = {name: world.step(name) for name in engine.steps.BY_NAME}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.steps, "BY_NAME", steps)
+        while True:
+            with Journal(path) as journal:
+                try:
+                    return engine.Engine(trip, journal).go()
+                except Killed:
+                    continue
+
+
+forward = st.sampled_from(["record", "snapshot", "drain", "apply", "reboot", "verify", "resume"])
+failing = st.sets(st.tuples(forward, st.sampled_from(["n1", "n2", "n3", "n4"])), max_size=3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(failing, st.sets(st.integers(1, 90), max_size=6))
+def test_no_node_is_left_between(fails: set[tuple[str, str]], deaths: set[int]) -> None:
+    world = World(fails, deaths)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run(world, Path(folder))
+    assert set(world.version.values()) <= {"old", "new"}
+    assert outcome.ends == world.version
+    assert world.most <= 2, "more nodes out than a batch has"
+    assert set(outcome.reasons) == {node for _, node in fails if node in outcome.reasons}
+    assert (outcome.exit_code == Exit.OK) == (set(world.version.values()) == {"new"} and not outcome.reasons)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.integers(1, 60), max_size=6))
+def test_a_rollback_that_is_killed_ends_on_the_old_set(deaths: set[int]) -> None:
+    world = World(deaths=deaths)
+    world.recorded = dict.fromkeys(world.version, "old")
+    world.version = dict.fromkeys(world.version, "new")
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run(world, Path(folder), course="back")
+    assert set(world.version.values()) == set(outcome.ends.values()) == {"old"}
+
+
+def test_the_first_bad_batch_stops_everything(tmp_path: Path) -> None:
+    world = World({("verify", "n2")})
+    outcome = run(world, tmp_path)
+    assert outcome.ends == {"n1": "new", "n2": "old", "n3": "new", "n4": "old"}
+    assert outcome.stopped == "batch 1 is bad: n2 failed, 0 may"
+    assert outcome.reasons == {"n2": "verify: broken"}
+    assert world.out == set()
+
+
+def test_a_held_node_stays_drained(tmp_path: Path) -> None:
+    world = World({("verify", "n1")})
+    outcome = run(world, tmp_path, Rollout(on_failure="hold"))
+    assert (outcome.ends["n1"], world.version["n1"], world.out) == ("held", "new", {"n1"})
+
+
+def test_a_way_back_that_fails_needs_a_hand(tmp_path: Path) -> None:
+    outcome = run(World({("apply", "n1"), ("restore", "n1")}), tmp_path)
+    assert outcome.ends["n1"] == "stuck"
+    assert outcome.exit_code == Exit.FAILED
+
+
+def test_no_batch_begins_outside_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone: Any = None) -> datetime:
+            return datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+    monkeypatch.setattr(engine, "datetime", Clock)
+    with pytest.raises(Refused, match="the window has closed before canary"):
+        run(World(), tmp_path, Rollout(window=Window(start="22:00", end="04:00")))
+
+
+def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(trip: Trip, nodes: list[str]) -> None:
+        raise Refused("n1: apt-get: 404")
+
+    monkeypatch.setattr(engine, "fetch", fetch)
+    world = World()
+    with pytest.raises(Refused, match="404"):
+        run(world, tmp_path)
+    assert world.ticks == 0
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        assert start.ended(journal.entries)
