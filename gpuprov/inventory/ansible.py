@@ -1,9 +1,9 @@
 """A fleet as an Ansible inventory: its groups, groups by what the hosts are, and the lock's variables.
 
-Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. Variables keep
-what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_name` a name that
-Ansible would not take; in the group `all`, `gpuprov_fleet` what the fleet states of all, `gpuprov_kinds` which
-groups were added. So nothing is lost, and `gpuprov inventory import` finds it again.
+Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. Variables
+keep what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_name` a name
+that Ansible would not take; in the group `all`, `gpuprov_fleet` what the fleet states of all, `gpuprov_kinds`
+which groups were added. So nothing is lost, and `gpuprov inventory import` finds it again.
 """
 
 from __future__ import annotations
