@@ -28,7 +28,7 @@ class Consent:
     reboot: bool = False
     downgrade: bool = False
     force: bool = False
-    guard_s: int = 120
+    guard_s: int = 180
     """Seconds until a node takes back a change of SSH or firewall that no new login has proved."""
 
 

@@ -31,7 +31,7 @@ PAUSES_S = (0.0, 1.0, 3.0)
 class Guard:
     """How nodes are guarded: seconds until they restore, sudo's password if it asks for one."""
 
-    seconds: int = 120
+    seconds: int = 180
     password: str | None = None
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--guard",
     "guard_s",
     type=click.IntRange(20, 3600),
-    default=120,
+    default=180,
     show_default=True,
     help="seconds until a node takes back a change of SSH or firewall that no new login has proved",
 )

@@ -132,7 +132,8 @@ arm() {
 
 disarm() {
     if [ "$(cat $home/armed 2>/dev/null)" != "$1" ] || ! mv $home/armed $home/disarmed 2>/dev/null; then
-        echo "not armed: $(cat $home/undone 2>/dev/null || echo 'somebody else disarmed it')" >&2
+        if exists $home/restoring; then why="the time is over, and the old state is coming back"; fi
+        echo "not armed: ${why:-$(cat $home/undone 2>/dev/null || echo 'disarmed already')}" >&2
         exit 3
     fi
     remove_units
