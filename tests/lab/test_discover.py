@@ -35,7 +35,8 @@ FAULTS = {
 def nodes(module_lab: Lab) -> dict[str, str]:
     """Name → address of the twelve."""
     for machine, (_, count) in KINDS.items():
-        module_lab.up(gpu=machine, names=[f"{machine}-{number}" for number in range(1, count + 1)])
+        for number in range(1, count + 1):  # one by one: a busy machine boots twelve at once too slowly
+            module_lab.up(gpu=machine, names=[f"{machine}-{number}"])
     for name, (machine, step, _, _) in FAULTS.items():
         module_lab.up(gpu=machine, names=[name], prepare=[step])
     return {node.name: node.address for node in module_lab.nodes()}
