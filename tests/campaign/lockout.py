@@ -23,8 +23,9 @@ from typing import Any, TextIO
 import yaml
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab import Lab, Node, engine
+from gpuprov.lab import Lab, Node, engine, lab_names, saved_images
 from gpuprov.lab.host import execute, locked
+from gpuprov.lab.images import drop_image
 from gpuprov.lab.variants import with_admin
 
 ADMIN = "ops"
@@ -266,6 +267,7 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
     parser.add_argument("--at-once", type=int, default=3, help="nodes at a time")
     wanted = parser.parse_args()
+    _remove_leftovers()
     ways = [way for way in WAYS if not wanted.names or any(name in way.name for name in wanted.names)]
     begun = time.monotonic()
     with Lab(f"lockout-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
@@ -283,6 +285,18 @@ def main() -> int:
                 lab.drop(image)
     _say(outcomes, time.monotonic() - begun, wanted.guard, verbose=wanted.verbose)
     return 0 if all(outcome.recovered for outcome in outcomes) else 1
+
+
+def _remove_leftovers() -> None:
+    """Nodes and images of campaigns that were killed: their names tell the process that owned them."""
+
+    def orphaned(name: str) -> bool:
+        return name.startswith("lockout-") and not Path("/proc", name.rpartition("-")[2]).exists()
+
+    for name in filter(orphaned, lab_names()):
+        Lab(name).down()
+    for name in filter(orphaned, saved_images()):
+        drop_image(name)
 
 
 def _image(lab: Lab, system: str) -> str:
