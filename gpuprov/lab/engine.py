@@ -18,6 +18,8 @@ from gpuprov.lab.host import MACHINE_LOCK, execute, locked, remove_tree
 
 # Where systemd-nspawn keeps a folder and a lock for each system it runs.
 NSPAWN = Path("/run/systemd/nspawn")
+# A systemd takes half a dozen inotify instances; the kernel's own limit for root is spent by twenty nodes.
+INSTANCES, INSTANCES_AT_LEAST = Path("/proc/sys/fs/inotify/max_user_instances"), 4096
 # systemd-nspawn exits with 133 when the system inside asks for a reboot (its manual page, "Exit status").
 SUPERVISOR = """\
 for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
@@ -78,6 +80,8 @@ def start(command: Sequence[str], machine: str, console: Path) -> None:
     """Start a node's supervisor, detached from us; its console goes to the file `console`."""
     with locked(MACHINE_LOCK):
         groups = _make_groups(machine)
+        if int(INSTANCES.read_text()) < INSTANCES_AT_LEAST:  # stays so: an upper bound costs nothing
+            INSTANCES.write_text(str(INSTANCES_AT_LEAST))
     with console.open("ab") as output:
         subprocess.run(
             ["setsid", "--fork", "sh", "-c", SUPERVISOR, f"gpuprov-lab-{machine}", *command],
