@@ -124,7 +124,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     if options.verbosity > 1:
         command.append("-" + "v" * (options.verbosity - 1))
     if options.become_password is not None:
-        command += ["--become-password-file", "/dev/stdin"]
+        command += ["--become-password-file", "-"]
     return [*command, str(share("playbooks") / f"{playbook}.yml")]
 
 
