@@ -7,6 +7,7 @@ and DKMS are real. Tests build on each other: one node goes from fresh to provis
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +60,8 @@ set -e
 update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126
 update-alternatives --set cuda /usr/local/cuda-12.6
 systemctl disable --now --quiet nvidia-fabricmanager
+apt-get --yes --quiet --allow-change-held-packages remove libcudnn9-headers-cuda-12
 rm /etc/profile.d/gpuprov-cuda.sh /etc/apt/sources.list.d/gpuprov.sources
-dpkg --remove --force-all libcudnn9-headers-cuda-12
 mv /usr/lib/x86_64-linux-gnu/libnccl.so.2.* /root/
 """
 FILES = "find /etc /usr/local /usr/src -type f | sort | xargs md5sum | grep -v ld.so.cache"
@@ -255,6 +256,21 @@ def test_a_changed_lock_switches_branches_in_one_transaction(driven: Driven, dri
     assert versions == {}
     assert "nvidia-fabricmanager" in " ".join(driven.installed)
     assert driven.says("dkms status").startswith(f"nvidia/{driver}, ")
+
+
+KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 ' unpack '; pkill -9 -x apt-get; pkill -9 -x dpkg"
+
+
+def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Driven) -> None:
+    driven.state(driver="580.95.05")
+    driven.node.run(f"systemd-run --quiet --unit=killer sh -c {shlex.quote(KILL)}")
+    outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver")
+    assert [each["role"] for each in outcome.failed] == ["nvidia_driver"]
+    outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver", "package_pins")
+    assert outcome.ok, outcome.failed
+    assert driven.says("dpkg --audit") == ""
+    assert [name for name, full in driven.installed.items() if full.startswith("570.")] == []
+    assert driven.drift() == {}
 
 
 def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Driven) -> None:
