@@ -103,10 +103,12 @@ def _cpuinfo(nodes: dict[str, str], threads: int) -> str:
     counts = [sum(_length(part) for part in cpus.split(",")) for cpus in nodes.values()]
     blocks: list[str] = []
     for socket, count in enumerate(counts):
-        for _ in range(count):
+        cores = count // threads
+        for number in range(count):
             blocks.append(
                 f"processor\t: {len(blocks)}\nvendor_id\t: GenuineIntel\nmodel name\t: Simulated Processor\n"
-                f"physical id\t: {socket}\nsiblings\t: {count}\ncpu cores\t: {count // threads}\n"
+                f"physical id\t: {socket}\nsiblings\t: {count}\ncore id\t\t: {number % cores}\n"
+                f"cpu cores\t: {cores}\napicid\t\t: {len(blocks)}\n"
                 "flags\t\t: fpu sse2 lm constant_tsc rep_good nopl\n"
             )
     return "\n".join(blocks)
