@@ -25,7 +25,12 @@ def _count(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.visible")
 def _visible(facts: Facts, expectation: Expectation) -> Any:
-    return len(_gpus(facts))
+    """How many the driver has, if they are those of the bus."""
+    seen = {gpu.pci_address for gpu in _gpus(facts)}
+    strays = sorted(map(str, seen ^ {device.address for device in facts.pci_gpus}))
+    if strays and len(seen) == expectation.expected:
+        return f"{len(seen)}, but driver and bus disagree on {', '.join(strays)}"
+    return len(seen)
 
 
 @observes("gpu.persistence_unit")

@@ -108,10 +108,10 @@ MUTATIONS = (
     ),
     _mutation("library and module disagree", "", "gpuprov-sim fault mismatch", silences=True),
     _mutation("nvidia-smi never answers", "", "gpuprov-sim fault hang", silences=True),
-    _mutation("a GPU off the bus", "gpu.visible", "gpuprov-sim fault gpu-lost 1"),
+    _mutation("a GPU off the bus", "gpu.visible", "gpuprov-sim fault gpu-lost 1", silences=True),
     _mutation(
         "a GPU taken out",
-        "gpu.count",
+        "gpu.count gpu.visible",
         OTHER_PCI.format("rm -r $(grep -lx 0x20b2 /run/pci/*/device | head -1 | xargs dirname)"),
         undo=OWN_PCI,
     ),

@@ -72,3 +72,12 @@ def test_failed_beats_unreachable_beats_drift() -> None:
     assert exit_code([fine, drifted]) == Exit.DRIFT
     assert exit_code([fine, drifted, lost]) == Exit.UNREACHABLE
     assert exit_code([fine, drifted, lost, broken]) == Exit.FAILED
+
+
+def test_a_gpu_that_the_driver_has_and_the_bus_has_not_is_seen(
+    answer: dict[str, Any], group: LockedGroup
+) -> None:
+    answer["collectors"]["pci"] = [row for row in answer["collectors"]["pci"] if row[0] != "0000:47:00.0"]
+    different = found(answer, group)
+    assert different["gpu.count"].actual == 3
+    assert different["gpu.visible"].actual == "4, but driver and bus disagree on 0000:47:00.0"
