@@ -59,6 +59,8 @@ def command(
     lock, NODES as [USER@]HOST[:PORT].
     """
     look = partial(_look_around, chosen, identity, known_hosts) if uniform else partial(_look, chosen, local)
+    if baseline and watch:
+        raise InvalidInput("--watch says what changes anyway", do="leave out --baseline")
     if local and uniform:
         raise InvalidInput("one machine has no majority", do="leave out --local or --against-majority")
     if watch is not None:

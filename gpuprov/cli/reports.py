@@ -74,5 +74,5 @@ def keep(run: Run) -> None:
     try:
         with History() as history:
             history.record(run)
-    except (OSError, sqlite3.Error, GpuprovError) as error:
+    except (sqlite3.Error, GpuprovError) as error:
         options.note(f"this run is not in the history: {error}")

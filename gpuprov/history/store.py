@@ -47,13 +47,19 @@ class History(AbstractContextManager["History"]):
         path: the file; `history.sqlite` under the state folder if not given.
 
     Raises:
-        InvalidInput: the file is not a history, or a newer gpuprov wrote it.
+        InvalidInput: the file cannot be made, is not a history, or a newer gpuprov wrote it.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or state_dir() / "history.sqlite"
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path.touch(mode=0o600)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.touch(mode=0o600)
+        except OSError as error:
+            raise InvalidInput(
+                f"no history can be kept in {self.path.parent}: {error.strerror}",
+                do="set XDG_STATE_HOME to a folder that can be written",
+            ) from None
         self._database = sqlite3.connect(self.path, timeout=30)
         try:
             self._prepare()

@@ -147,4 +147,5 @@ def test_what_is_found_is_told_when_it_cannot_be_recorded(
     assert run(["drift"]) == Exit.DRIFT
     told = capsys.readouterr()
     assert "gpu[1-3] system.os" in told.out
-    assert told.err.startswith("this run is not in the history: ")
+    assert told.err.startswith("this run is not in the history: no history can be kept in ")
+    assert run(["history"]) == Exit.USAGE
