@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprov.cli.options import note, output_option, print_json
+from gpuprov.cli.options import note, output_option, print_json, print_table
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -153,10 +153,7 @@ def _show(labs: dict[str, list[Node]], output: str) -> None:
         print_json({"schema": SCHEMA, "nodes": [_facts(lab, node) for lab in labs for node in labs[lab]]})
         return
     rows = [list(map(str, _facts(lab, node).values()))[:-1] for lab in labs for node in labs[lab]]
-    table = [["LAB", "NODE", "ADDRESS", "OS", "GPU", "KERNEL", "STATE"], *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    print_table([["LAB", "NODE", "ADDRESS", "OS", "GPU", "KERNEL", "STATE"], *rows])
 
 
 def _facts(lab: str, node: Node) -> dict[str, Any]:
