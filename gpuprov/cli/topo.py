@@ -152,10 +152,7 @@ def _write_picture(path: Path, topology: Topology, title: str) -> None:
 
 def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
     names = [*topology.gpus, *(nic.name for nic in topology.nics)]
-    rows = [["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    options.print_table([["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)])
     for nic in topology.nics:
         if nic.device != nic.name:
             click.echo(f"{nic.name}: {nic.device}")
