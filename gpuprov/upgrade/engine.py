@@ -128,7 +128,7 @@ class Engine:
         self.trip.narrate(f"fetching packages on {fold(self.header.nodes)}")
         self.journal.write(FETCH, "begun")
         try:
-            fetch(self.trip, self.header.nodes)
+            fetch(self.trip, self.header.nodes, self.header.batches[0].nodes)
         except Refused as refused:
             self.leases.release()
             self.journal.write(FETCH, "failed", data=str(refused))

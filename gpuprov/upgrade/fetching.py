@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.lock import LockedGroup, Repository
@@ -16,8 +16,8 @@ def closure(group: LockedGroup) -> dict[str, str]:
     return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
 
 
-def fetch(trip: Trip, names: Iterable[str]) -> None:
-    """Fetch on all nodes at once; apt checks every sum.
+def fetch(trip: Trip, names: Iterable[str], canaries: Collection[str]) -> None:
+    """Fetch on all nodes at once; apt checks every sum. Canaries try to build the module, too.
 
     Raises:
         Refused: a node cannot have something, or apt would remove what no lock names. Nothing has moved.
@@ -25,7 +25,8 @@ def fetch(trip: Trip, names: Iterable[str]) -> None:
     arguments = {}
     for name in names:
         old, new = trip.groups[name]
-        arguments[name] = [trip.id, closure(new), sources(old, new) or None]
+        kernels = [new.setting("kernel") or "running"] if name in canaries else []
+        arguments[name] = [trip.id, closure(new), sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
     for name, answer in act(trip.old, "fetch", arguments, trip.options, seconds=PACKAGES_S).items():
         if reason := _against(answer, closure(trip.groups[name][0])):

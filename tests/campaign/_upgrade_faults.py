@@ -154,8 +154,8 @@ FAULTS = [
     ),
     Fault(
         "gpus-in-use",
-        "systemd-run --quiet --unit=job sh -c 'exec sleep 900 </dev/nvidia0'",
-        "systemctl stop job",
+        ": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 900 </dev/nvidia9'",
+        "systemctl stop job; rm /dev/nvidia9",
         exits=5,
     ),
     Fault("disk-full", "mount -t tmpfs -o size=1m none /boot", "umount /boot", exits=5),
@@ -176,7 +176,14 @@ FAULTS = [
     ),
     Fault("mirror-gone-at-apply", mend=ALIVE, rules=hook("drain", DEAD, **ON_NODE), exits=1, stands=WHOLE),
     Fault(
-        "build-fails",
+        "build-fails-on-the-canary",
+        "mv /root/stub-VERSION.ko /root/away.ko",
+        "mv /root/away.ko /root/stub-VERSION.ko",
+        exits=5,
+        rules={"canary": ["node[2-99]"]},
+    ),
+    Fault(
+        "build-fails-after-the-canary",
         "mv /root/stub-VERSION.ko /root/away.ko",
         "mv /root/away.ko /root/stub-VERSION.ko",
         stands=WHOLE,

@@ -39,8 +39,8 @@ def test_the_plan_shows_the_gate_and_changes_nothing(fleet: Fleet) -> None:
 SHUT = {
     "drift: pins.hold": ("apt-mark unhold libcuda1", "apt-mark hold libcuda1"),
     "idle: the GPUs are in use by sleep": (
-        "systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia0'",
-        "systemctl stop job",
+        ": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'",
+        "systemctl stop job; rm /dev/nvidia9",
     ),
     "lease: run other of x@y is at work": (
         "mkdir -p /var/lib/gpuprov && "
@@ -73,13 +73,24 @@ def test_a_mirror_that_is_gone_moves_nothing(fleet: Fleet) -> None:
     assert fleet.wrong() == {}
 
 
-def test_a_canary_that_does_not_build_goes_back_and_stops_the_run(fleet: Fleet) -> None:
+def test_a_module_that_does_not_build_on_the_canary_moves_nothing(fleet: Fleet) -> None:
     fleet.nodes[0].run(f"mv /root/stub-{OLDER}.ko /root/away")
     done = fleet.upgrade(OLDER)
-    fleet.nodes[0].run(f"mv /root/away /root/stub-{OLDER}.ko")
+    assert done.returncode == 5, done.stderr
+    assert f"node1: nvidia-current {OLDER} does not build for kernel" in done.stderr
+    assert set(fleet.loaded().values()) == {NEWER}
+
+
+def test_a_canary_that_fails_goes_back_and_stops_the_run(fleet: Fleet) -> None:
+    """What does not build on the first node is not tried as a canary on the second."""
+    done = fleet.upgrade(OLDER, canary=["node2"], serial=[1])
     assert done.returncode == 1, done.stderr
-    assert fleet.ends(done) == {"node1": "old", "node2": "old"}
-    assert "canary is bad: node1 failed" in json.loads(done.stdout)["stopped"]
+    assert fleet.ends(done) == {"node1": "old", "node2": "new"}
+    assert "batch 1 is bad: node1 failed" in json.loads(done.stdout)["stopped"]
+    assert fleet.loaded() == {"node1": NEWER, "node2": OLDER}
+    fleet.nodes[0].run(f"mv /root/away /root/stub-{OLDER}.ko")
+    back = fleet.gpuprov("rollback", "node2", "--yes", "-o", "json")
+    assert fleet.ends(back) == {"node2": "old"}
     assert fleet.wrong() == {}
 
 

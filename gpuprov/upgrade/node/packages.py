@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 
-from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
+from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, read_or_none, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,12 +57,15 @@ def apt(*words: str) -> str:
     return out
 
 
-def fetch(run_id: str, wanted: "dict[str, str]", sources: "str | None") -> "dict[str, Any]":
+def fetch(
+    run_id: str, wanted: "dict[str, str]", sources: "str | None", kernels: "list[str]"
+) -> "dict[str, Any]":
     """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
 
     Args:
         wanted: package → exact version.
         sources: repositories that the node does not know yet, as apt writes them.
+        kernels: those to try the new module's build for; `running` is the running one.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -74,12 +77,40 @@ def fetch(run_id: str, wanted: "dict[str, str]", sources: "str | None") -> "dict
         changes = _simulated(targets)
         kept = keep({name: change[0] for name, change in changes.items() if change[0]})
         apt("install", "--download-only", *targets)
+        moving = [name for name, change in changes.items() if change[1]]
+        _build_ahead({name: wanted[name] for name in moving if name.endswith("-dkms")}, kernels)
     finally:
         if sources:
             os.unlink(EXTRA_SOURCES)
     write(os.path.join(HOME, run_id + ".kept.json"), kept)
     removed = sorted(name for name, (_, now) in changes.items() if now is None)
     return {"moves": len(changes), "kept": len(kept), "removed": removed}
+
+
+def _build_ahead(packages: "dict[str, str]", kernels: "list[str]") -> None:
+    """Try what DKMS will have to do, in folders that go away again: what does not build is known before."""
+    for name, version in packages.items():
+        file = file_name(name, version, run("dpkg", "--print-architecture").strip())
+        paths = [os.path.join(ARCHIVES, each) for each in (file, file_name(name, version, "all"))]
+        path = next(each for each in paths if os.path.isfile(each))
+        with tempfile.TemporaryDirectory(dir=HOME) as folder:
+            run("dpkg-deb", "--extract", path, folder, seconds=120)
+            for source in names_in(os.path.join(folder, "usr/src")):
+                for kernel in kernels:
+                    _build(folder, source, os.uname().release if kernel == "running" else kernel)
+
+
+def _build(folder: str, source: str, kernel: str) -> None:
+    module, _, version = source.rpartition("-")
+    trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
+    os.makedirs(trees[-1], exist_ok=True)
+    words = ("-m", module, "-v", version, "-k", kernel, *trees)
+    code, out, err = run_anyway("nice", "dkms", "build", *words, seconds=APT_S)
+    if code != 0:
+        log = read_or_none(os.path.join(trees[-1], module, version, "build/make.log")) or err or out
+        lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]
+        said = (lines or log.strip().splitlines() or ["no word"])[0].strip()[:300]
+        raise Failed(f"{module} {version} does not build for kernel {kernel}: {said}")
 
 
 def _simulated(targets: "list[str]") -> "dict[str, tuple[str | None, str | None]]":

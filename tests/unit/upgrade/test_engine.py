@@ -104,7 +104,7 @@ class PaperLeases:
 @pytest.fixture(autouse=True)
 def _paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.leases, "Leases", PaperLeases)
-    monkeypatch.setattr(engine, "fetch", lambda trip, nodes: None)
+    monkeypatch.setattr(engine, "fetch", lambda trip, nodes, canaries: None)
 
 
 def run(
@@ -189,7 +189,7 @@ def test_no_batch_begins_outside_the_window(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(trip: Trip, nodes: list[str]) -> None:
+    def fetch(trip: Trip, nodes: list[str], canaries: list[str]) -> None:
         raise Refused("n1: apt-get: 404")
 
     monkeypatch.setattr(engine, "fetch", fetch)
