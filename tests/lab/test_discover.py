@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.catalog import load
 from gpuprov.fleet import read_fleet
 from gpuprov.lab import Lab
+from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.simulator.server import with_memory, with_port_speed, without_gpu
 
 # machine → (its profile, healthy nodes)
@@ -80,11 +82,10 @@ def test_the_fleet_holds_every_host(discovered: Path, nodes: dict[str, str]) -> 
 
 
 def test_drift_and_verify_name_the_faults_as_well(discovered: Path, nodes: dict[str, str]) -> None:
-    fleet = (discovered / "fleet.yml").read_text()
-    distribution = fleet.replace(
-        "    os: debian12\n", "    os: debian12\n    stack: {repository: distribution}\n"
-    )
-    (discovered / "fleet.yml").write_text(distribution)
+    mirror = nvidia.build(discovered / "mirror", load(), ["debian12"])
+    place = f"repositories: {{nvidia: {{url: '{mirror.cuda()}', key: {mirror.key}}}}}\n"
+    with (discovered / "fleet.yml").open("a") as fleet:
+        fleet.write(place)
     locked = gpuprov(discovered, "lock")
     assert locked.returncode == 0, locked.stderr
     hardware = {"gpu.count", "gpu.model", "gpu.nvswitches"}
