@@ -85,12 +85,12 @@ def test_a_canary_that_fails_goes_back_and_stops_the_run(fleet: Fleet) -> None:
     """What does not build on the first node is not tried as a canary on the second."""
     done = fleet.upgrade(OLDER, canary=["node2"], serial=[1])
     assert done.returncode == 1, done.stderr
-    assert fleet.ends(done) == {"node1": "old", "node2": "new"}
+    assert fleet.ends(done) == {"node1": "old", "node2": "new"}, done.stdout + done.stderr
     assert "batch 1 is bad: node1 failed" in json.loads(done.stdout)["stopped"]
     assert fleet.loaded() == {"node1": NEWER, "node2": OLDER}
     fleet.nodes[0].run(f"mv /root/away /root/stub-{OLDER}.ko")
     back = fleet.gpuprov("rollback", "node2", "--yes", "-o", "json")
-    assert fleet.ends(back) == {"node2": "old"}
+    assert fleet.ends(back) == {"node2": "old"}, back.stdout + back.stderr
     assert fleet.wrong() == {}
 
 
@@ -108,7 +108,7 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
     assert "is at work on this node" in second.stderr
     done = fleet.gpuprov("upgrade", "--resume", "-o", "json")
     assert done.returncode == 0, done.stderr
-    assert fleet.ends(done) == {"node1": "new", "node2": "new"}
+    assert fleet.ends(done) == {"node1": "new", "node2": "new"}, done.stdout + done.stderr
     assert trace.read_text().split("\n")[:-1] == ["out node1", "in node1", "out node2", "in node2"]
     assert set(fleet.loaded().values()) == {OLDER}
     assert fleet.wrong() == {}
@@ -129,6 +129,6 @@ def test_a_rollback_needs_no_mirror(fleet: Fleet) -> None:
     for node in fleet.nodes:
         node.run("rm /etc/apt/apt.conf.d/99gone")
     assert done.returncode == 0, done.stderr
-    assert fleet.ends(done) == {"node1": "old", "node2": "old"}
+    assert fleet.ends(done) == {"node1": "old", "node2": "old"}, done.stdout + done.stderr
     assert set(fleet.loaded().values()) == {NEWER}
     assert fleet.wrong() == {}
