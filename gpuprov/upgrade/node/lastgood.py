@@ -106,23 +106,34 @@ def _differing(before: "dict[str, Any]", after: "dict[str, Any]") -> "set[str]":
 def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     """One transaction: what was replaced returns, what came goes; then holds as they were."""
     now, before = installed(), known["packages"]
-    back = [name for name in sorted(names) if name in before and now.get(name) != before[name]]
-    broken = set(run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines())
-    half = [name for name in sorted(names) if name in before and name + " installed" not in broken]
-    back = sorted(set(back) | set(half))
-    gone = [name for name in sorted(names) if name not in before and name in now]
+    half = set(now) - _whole()
+    back = sorted(
+        name for name in before if name in half or (name in names and now.get(name) != before[name])
+    )
+    gone = sorted(names & set(now) - set(before))
     sums = _sums()
     targets = [_kept_file(file_name(name, *before[name]), sums) for name in back]
     if targets or gone:
         apt("install", *targets, *(name + "-" for name in gone))
-    held = set(run("apt-mark", "showhold").split())
-    for verb, wanted in (
-        ("hold", set(known["holds"]) - held),
-        ("unhold", (held - set(known["holds"])) & names),
-    ):
-        if wanted:
-            run("apt-mark", verb, *sorted(wanted), seconds=60)
+    _hold(set(known["holds"]), {name.split(":")[0] for name in names})
     return back + gone
+
+
+def _whole() -> "set[str]":
+    """Packages that are installed and not half so."""
+    rows = run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines()
+    return {row.split()[0] for row in rows if row.endswith(" installed")}
+
+
+def _hold(wanted: "set[str]", ours: "set[str]") -> None:
+    """Holds as they were; of packages that nobody here moved they are left alone."""
+    held = set(run("apt-mark", "showhold").split())
+    for verb, names in (
+        ("hold", wanted - held),
+        ("unhold", {name for name in held - wanted if name in ours}),
+    ):
+        if names:
+            run("apt-mark", verb, *sorted(names), seconds=60)
 
 
 def _kept_file(file: str, sums: "dict[str, str]") -> str:
