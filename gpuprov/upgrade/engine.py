@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
@@ -150,8 +152,8 @@ class Engine:
         self.leases.renew()
         self.trip.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
-        folder = self.trip.run / f"{len(self.journal.entries):04}-{step}"
-        folder.mkdir()
+        # A folder of its own each time: events of a step that was cut off are not this one's.
+        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.trip.run))
         begun = time.monotonic()
         try:
             failed = steps.BY_NAME[step](self.trip, nodes, folder)

@@ -188,6 +188,20 @@ def test_no_batch_begins_outside_the_window(tmp_path: Path, monkeypatch: pytest.
         run(World(), tmp_path, Rollout(window=Window(start="22:00", end="04:00")))
 
 
+def test_a_step_whose_announcement_was_lost_is_taken_again(tmp_path: Path) -> None:
+    world = World(deaths={5})
+    original = engine.Journal.__init__
+
+    def cut(journal: Journal, path: Path) -> None:
+        if world.ticks and path.exists():
+            path.write_bytes(path.read_bytes()[:-30])
+        original(journal, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.Journal, "__init__", cut)
+        assert set(run(world, tmp_path).ends.values()) == {"new"}
+
+
 def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(trip: Trip, nodes: list[str], canaries: list[str]) -> None:
         raise Refused("n1: apt-get: 404")
