@@ -22,8 +22,9 @@ def many_addresses(node: Node) -> Iterator[None]:
     execute(["ip", "route", "replace", str(RANGE), "via", node.address])
     node.run(
         "printf 'MaxStartups 4000\\nMaxSessions 4000\\n' >/etc/ssh/sshd_config.d/bench.conf;"
-        " systemctl reload ssh"
+        " systemctl restart ssh"
     )
+    node.await_ssh()
     try:
         yield
     finally:
