@@ -24,7 +24,7 @@ def fabric(group: LockedGroup) -> list[Expectation]:
     role = "fabric_manager"
     return [
         *stated,
-        Expectation("fabric_manager.unit", "enabled", role),
+        Expectation("fabric_manager.unit", "enabled", role, subject=group.components.fabricmanager.version),
         Expectation("fabric_manager.fabric", "Completed", role, needs_driver=True),
     ]
 

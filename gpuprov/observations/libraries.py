@@ -41,7 +41,9 @@ def _absent(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("fabric_manager.unit")
 def _fabric_unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, FABRIC_UNIT)
+    """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""
+    state, loaded = enabled(facts, FABRIC_UNIT), facts.loaded_driver
+    return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]
 
 
 @observes("fabric_manager.fabric")

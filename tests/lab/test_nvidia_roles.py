@@ -60,7 +60,7 @@ set -e
 update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126
 update-alternatives --set cuda /usr/local/cuda-12.6
 systemctl disable --now --quiet nvidia-fabricmanager
-apt-get --yes --quiet --allow-change-held-packages remove libcudnn9-headers-cuda-12
+apt-get --yes --quiet --allow-change-held-packages remove libcudnn9-headers-cuda-12 libcudnn9-dev-cuda-12
 rm /etc/profile.d/gpuprov-cuda.sh /etc/apt/sources.list.d/gpuprov.sources
 mv /usr/lib/x86_64-linux-gnu/libnccl.so.2.* /root/
 """
@@ -238,6 +238,7 @@ def test_a_bad_day_of_the_mirror_leaves_the_node_as_it_was(driven: Driven, mood:
         outcome, _ = driven.apply("nvidia_driver")
     finally:
         driven.server.mood = "well"
+    assert outcome.unreachable is None
     [failed] = outcome.failed
     assert re.search(f"^NVIDIA driver 580.95.05 could not be installed: .*({says})", failed["msg"])
     assert driven.installed == before
