@@ -177,9 +177,9 @@ def test_docker_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> 
 def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: Driven) -> None:
     driven.state(**locked(driven, OLD))
     assert driven.drift("container_toolkit.") == {"container_toolkit.packages"}
-    outcome, _ = driven.apply(*ROLES, packages_allow_downgrade=False)
+    outcome, _ = driven.apply(*ROLES)
     assert "would downgrade packages" in outcome.failed[0]["msg"]
-    outcome, changed = driven.apply(*ROLES)
+    outcome, changed = driven.apply(*ROLES, packages_allow_downgrade=True)
     assert outcome.ok, outcome.failed
     assert "Install, replace and remove packages, in one transaction" in changed
     assert "Run the daemon, now and at every boot" in changed
