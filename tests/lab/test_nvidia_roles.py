@@ -260,7 +260,7 @@ def test_a_changed_lock_switches_branches_in_one_transaction(driven: Driven, dri
     assert driven.says("dkms status").startswith(f"nvidia/{driver}, ")
 
 
-KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 ' unpack '; pkill -9 -x apt-get; pkill -9 -x dpkg"
+KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 half-installed; pkill -9 -x apt-get; pkill -9 -x dpkg"
 
 
 def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Driven) -> None:
