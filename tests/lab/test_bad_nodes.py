@@ -18,7 +18,7 @@ from gpuprov.lock import Lock, read_lock, write_lock
 from gpuprov.survey import LIMITS, gather
 
 RECORDED_LOCK = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
-NOWHERE = "198.18.255.254"
+NOWHERE = "100::1"  # RFC 6666: nobody ever answers there
 SMI_S = 29.0
 """What the probe gives nvidia-smi."""
 
