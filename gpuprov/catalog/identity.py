@@ -22,7 +22,7 @@ _PCI = re.compile(
     r"|0x(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
 )
 _NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpu|generation|edition)\b")
-_COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*]\s+?(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
+_COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*](?:\s+|(?=[a-z]))(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
 
 
 def counted(name: str) -> tuple[int | None, str]:

@@ -79,7 +79,13 @@ def test_unknown_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("8x NVIDIA H200", (8, "NVIDIA H200")), ("4 X L4", (4, "L4")), ("L40S", (None, "L40S"))],
+    [
+        ("8x NVIDIA H200", (8, "NVIDIA H200")),
+        ("4 X L4", (4, "L4")),
+        ("8xH200", (8, "H200")),
+        ("0x2335", (None, "0x2335")),
+        ("L40S", (None, "L40S")),
+    ],
 )
 def test_counts(text: str, expected: tuple[int | None, str]) -> None:
     assert counted(text) == expected
