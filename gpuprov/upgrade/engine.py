@@ -94,7 +94,7 @@ class Engine:
 
         Raises:
             Refused: another run holds a node, or what is needed cannot be fetched (nothing has moved); the
-                window closed (the run can be resumed).
+                window closed, or another run took a node over (the run can be resumed).
         """
         self.leases.take()
         self._fetch()
@@ -149,7 +149,7 @@ class Engine:
             self._take(step, [node for node, its in due.items() if its == step], batch)
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
-        self.leases.renew()
+        self.leases.hold(nodes)
         self.trip.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A folder of its own each time: events of a step that was cut off are not this one's.

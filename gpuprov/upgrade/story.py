@@ -66,7 +66,7 @@ class NodeStory:
     def route(self) -> tuple[str, ...]:
         """All steps that this node has to take, as far as is known now."""
         if self.course == "back":
-            return RETURN
+            return ("drain", "resume") if any(step == "drain" for step, _ in self.failed) else RETURN
         turned = next((step for step, _ in self.failed if step != "resume"), None)
         if turned is None:
             return FORWARD
@@ -79,7 +79,7 @@ class NodeStory:
     def next_step(self) -> str | None:
         """What is to be done now; None at the end of the story."""
         gone = {step for step, _ in self.failed}
-        if gone.intersection(BACK) or (self.course == "back" and gone):
+        if gone.intersection(BACK):
             return None
         return next((step for step in self.route if step not in self.done and step not in gone), None)
 
@@ -89,7 +89,9 @@ class NodeStory:
         if self.next_step is not None:
             return None
         gone = [step for step, _ in self.failed]
-        if not self.touched or (self.course == "back" and "restore" not in self.begun):
+        if self.course == "back" and "restore" not in self.begun:
+            return "new"
+        if not self.touched:
             return "old"
         if "confirm" in self.done:
             return "old"

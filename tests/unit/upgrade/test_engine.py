@@ -98,7 +98,10 @@ class PaperLeases:
     def take(self) -> None:
         pass
 
-    renew = release = take
+    def hold(self, nodes: list[str]) -> None:
+        pass
+
+    release = take
 
 
 @pytest.fixture(autouse=True)
