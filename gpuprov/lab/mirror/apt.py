@@ -39,11 +39,27 @@ def build_suite(
 ) -> None:
     """A suite below `dists/`, its packages below `pool/`, its index files by hash as well."""
     listings = {
-        f"{component}/binary-{architecture}/Packages": "\n".join(
-            _published(root, f"pool/{component}/", spec) for spec in specs
-        )
+        component: "\n".join(_published(root, f"pool/{component}/", spec) for spec in specs)
         for component, specs in components.items()
     }
+    publish_suite(root, suite, listings, architecture, key, about)
+
+
+def publish_suite(
+    root: Path,
+    suite: str,
+    components: Mapping[str, str],
+    architecture: str,
+    key: SigningKey | None,
+    about: Mapping[str, str] = {},
+) -> None:
+    """A suite below `dists/` of packages that are there already.
+
+    Args:
+        components: component → its Packages, whose `Filename`s are below `root`.
+        about: further fields of Release: Origin, Label, Valid-Until.
+    """
+    listings = {f"{name}/binary-{architecture}/Packages": text for name, text in components.items()}
     described = {
         "Suite": suite,
         "Components": " ".join(components),

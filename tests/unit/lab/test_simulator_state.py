@@ -59,6 +59,17 @@ def test_modprobe_loads_without_a_boot(bare: Bare) -> None:
     assert not (node.root / "dev/nvidia0").exists()
 
 
+def test_a_module_is_told_its_options_when_it_is_loaded(driven: Driven) -> None:
+    node = driven("t4x1")
+    parameters = node.root / "proc/driver/nvidia/params"
+    assert "RmProfilingAdminOnly: 1\n" in parameters.read_text()
+    options = node.root / "etc/modprobe.d/profiling.conf"
+    options.write_text("options nvidia-current NVreg_RestrictProfilingToAdminUsers=0\n")
+    assert "RmProfilingAdminOnly: 1\n" in parameters.read_text()
+    node.reboot()
+    assert "RmProfilingAdminOnly: 0\n" in parameters.read_text()
+
+
 def test_without_a_blacklist_nouveau_takes_the_gpus(driven: Driven) -> None:
     node = driven("h200x4")
     blacklist = node.root / "etc/modprobe.d/nouveau.conf"

@@ -8,7 +8,7 @@ from typing import Any
 
 from .files import Files
 from .machine import Machine
-from .modprobe import blacklisted, booted_kernel, listed_for_boot, module_field, module_file
+from .modprobe import blacklisted, booted_kernel, listed_for_boot, module_field, module_file, option
 from .publish import publish
 from .store import Store
 
@@ -37,7 +37,8 @@ class Kernel:
         self.durable = Store(files.durable_state)
 
     def modules(self) -> dict[str, dict[str, str]]:
-        """The loaded modules by name; NVIDIA's with `version` and `flavour` ("open" or "proprietary")."""
+        """The loaded modules by name; NVIDIA's with `version`, `flavour` ("open" or "proprietary") and what
+        modprobe.d said when they were loaded."""
         modules: dict[str, dict[str, str]] = self.state.read().get("modules", {})
         return modules
 
@@ -127,7 +128,13 @@ class Kernel:
             raise ModuleError(f"Module {name} not found in directory /lib/modules/{kernel}")
         terms = module_field(path, "license")
         flavour = "open" if "MIT" in terms or "GPL" in terms else "proprietary"
-        return {"version": module_field(path, "version"), "flavour": flavour}
+        called = path.name.split(".ko")[0]
+        counters = option(self.files, called, "NVreg_RestrictProfilingToAdminUsers")
+        return {
+            "version": module_field(path, "version"),
+            "flavour": flavour,
+            **({"admin_only": counters} if counters else {}),
+        }
 
     def _file_of(self, name: str, kernel: str) -> Path | None:
         """The module's own file; the smaller modules lie beside nvidia's, named after it."""

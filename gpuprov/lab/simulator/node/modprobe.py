@@ -36,6 +36,13 @@ def blacklisted(files: Files, module: str) -> bool:
     return any(" ".join(line.replace("-", "_").split()) in refusals for line in configuration(files))
 
 
+def option(files: Files, module: str, parameter: str) -> str | None:
+    """What a module's parameter is set to when it is loaded; None where nothing sets it."""
+    setting = re.compile(rf"options\s+{module}\s(?:.*\s)?{parameter}=(\S+)")
+    values = [match[1] for line in configuration(files) if (match := setting.match(line))]
+    return values[-1] if values else None
+
+
 def listed_for_boot(files: Files) -> list[str]:
     """Module names in modules-load.d(5)."""
     lines: list[str] = []

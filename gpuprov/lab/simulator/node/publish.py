@@ -23,7 +23,6 @@ _PARAMETERS = {
     "EnableMSI": "1",
     "EnableStreamMemOPs": "0",
     "NvLinkDisable": "0",
-    "RmProfilingAdminOnly": "1",
     "PreserveVideoMemoryAllocations": "0",
     "DynamicPowerManagement": "3",
     "RegistryDwords": '""',
@@ -76,7 +75,8 @@ def _publish_sys_modules(files: Files, modules: dict[str, dict[str, str]]) -> No
 
 def _publish_proc(files: Files, machine: Machine, nvidia: dict[str, str]) -> None:
     _write(files.proc_driver / "version", f"{version_line(nvidia)}\nGCC version:  gcc version 12.2.0 (GCC)")
-    _write(files.proc_driver / "params", "\n".join(f"{key}: {value}" for key, value in _PARAMETERS.items()))
+    parameters = _PARAMETERS | {"RmProfilingAdminOnly": nvidia.get("admin_only", "1")}
+    _write(files.proc_driver / "params", "\n".join(f"{key}: {value}" for key, value in parameters.items()))
     for gpu in machine.gpus:
         _write(files.proc_driver / "gpus" / gpu.address / "information", _information(machine, gpu, nvidia))
     for address in machine.switches:

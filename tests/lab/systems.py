@@ -1,0 +1,72 @@
+"""Lab nodes that say they are another system than they are: its name, and an archive of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from gpuprov.lab import Node
+from gpuprov.lab.mirror.apt import publish_suite
+from gpuprov.lab.mirror.deb import build_deb, control, deb_name, stanza
+from gpuprov.lab.mirror.key import SigningKey
+from gpuprov.lab.mirror.specs import PackageSpec
+
+CODENAMES = {"ubuntu22.04": "jammy", "ubuntu24.04": "noble"}
+COMPONENTS = ("main", "restricted", "universe", "multiverse")
+BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter")
+"""What the roles take from a distribution's archive."""
+STUB = PackageSpec("linux-tools-generic", "6.8.0-90.91", "amd64")
+"""Of Ubuntu's perf, which Debian calls otherwise."""
+
+OS_RELEASE = """\
+PRETTY_NAME="Ubuntu {version} LTS"
+NAME="Ubuntu"
+VERSION_ID="{version}"
+VERSION="{version} LTS"
+VERSION_CODENAME={codename}
+ID=ubuntu
+ID_LIKE=debian
+UBUNTU_CODENAME={codename}
+"""
+
+
+def os_release(system: str) -> str:
+    """The os-release of `ubuntu22.04` or `ubuntu24.04`."""
+    return OS_RELEASE.format(version=system.removeprefix("ubuntu"), codename=CODENAMES[system])
+
+
+def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
+    """An archive in Ubuntu's layout whose packages are the real ones of a Debian node's archive.
+
+    Args:
+        root: its folder, which gets `dists` and `pool`.
+        node: fetches them by its own apt.
+        key: signs.
+    """
+    pool = root / "pool"
+    pool.mkdir(parents=True)
+    names = " ".join(BORROWED)
+    node.run(f"mkdir -p /srv/pool && cd /srv/pool && apt-get -q update && apt-get -q download {names}")
+    for package in (node.root / "srv/pool").iterdir():
+        subprocess.run(["cp", package, pool], check=True)
+    listing = node.run(f"apt-cache show --no-all-versions {names}").stdout
+    listing = re.sub(r"(?m)^Filename: .*/", "Filename: pool/", listing)
+    missing = [name for name in re.findall(r"(?m)^Filename: (.*)$", listing) if not (root / name).exists()]
+    assert missing == [], missing
+    (pool / deb_name(STUB)).write_bytes(build_deb(STUB))
+    listing += stanza({**control(STUB), **_fetched(root, STUB)})
+    for codename in CODENAMES.values():
+        about = {"Origin": "Ubuntu", "Label": "Ubuntu", "Codename": codename}
+        for suite in (codename, f"{codename}-updates", f"{codename}-security"):
+            empty = dict.fromkeys(COMPONENTS, "")
+            texts = {**empty, "universe": listing} if suite == codename else empty
+            publish_suite(root, suite, texts, "amd64", key, about)
+
+
+def _fetched(root: Path, spec: PackageSpec) -> dict[str, str]:
+    from hashlib import sha256
+
+    name = f"pool/{deb_name(spec)}"
+    content = (root / name).read_bytes()
+    return {"Filename": name, "Size": str(len(content)), "SHA256": sha256(content).hexdigest()}
