@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from gpuprov.lock import LockedGroup
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.report.words import difference
+from gpuprov.report.words import difference, fold
 from gpuprov.resources import share
 from gpuprov.survey import LIMITS, parameters
 from gpuprov.transport import Session, fan_out, targets
@@ -32,6 +33,7 @@ MODULES = (
     "gpuprov.upgrade.node.gate",
     PROBE[-1],
 )
+AGAIN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class NodeGate:
 def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> list[NodeGate]:
     """Ask every node, and judge it; in the order of `names`.
 
+    One that has just booted is asked again until its units have run, or its time to settle is over.
+
     Args:
         accepted: checks of drift that somebody accepts.
     """
@@ -73,11 +77,29 @@ def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> 
         old, new = trip.groups[session.target.name]
         return ask(session, payloads[id(old), id(new)])
 
-    found = {}
-    nodes = targets(trip.old, names)
-    for target, answer in fan_out(nodes, visit, forks=trip.options.forks, limits=LIMITS):
-        found[target.name] = judged(trip, target.name, answer, accepted)
+    found: dict[str, NodeGate] = {}
+    asked, deadline, told = list(names), time.monotonic() + trip.rollout.settle_s, False
+    while asked:
+        waking: list[str] = []
+        for target, answer in fan_out(
+            targets(trip.old, asked), visit, forks=trip.options.forks, limits=LIMITS
+        ):
+            found[target.name] = judged(trip, target.name, answer, accepted)
+            if _wakes(answer, found[target.name], trip.rollout.settle_s):
+                waking.append(target.name)
+        asked = waking if time.monotonic() < deadline else []
+        if asked and not told:
+            trip.narrate(f"waiting for {fold(asked)} to settle after booting")
+        told = True
+        time.sleep(AGAIN_S if asked else 0)
     return [found[name] for name in names]
+
+
+def _wakes(answer: Facts | GpuprovError, gate: NodeGate, settle_s: float) -> bool:
+    """Whether what speaks against a node may be that its units have not run yet."""
+    if not isinstance(answer, Facts) or not any(finding.rule == "drift" for finding in gate.shut):
+        return False
+    return float(answer.raw("gate")["awake_s"]) < settle_s
 
 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:

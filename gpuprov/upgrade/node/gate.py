@@ -2,7 +2,7 @@
 
 import os
 
-from gpuprov.probe.node.base import collector, find_program, names_in, run
+from gpuprov.probe.node.base import collector, find_program, names_in, read, run
 from gpuprov.upgrade.node import lease, packages
 
 TYPE_CHECKING = False
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @collector(seconds=30)
 def gate(parameters: "Values") -> "Any":
-    """`offered`: rows of name, version; `kept`: package files on the node; `lease`: who holds the node."""
+    """`offered`: rows of name, version; `kept`: package files on the node; `lease`: who holds the node.
+
+    `awake_s`: how long its init has been at work, in seconds.
+    """
     names = parameters["gate_packages"]
     offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""
     rows = {tuple(part.strip() for part in line.split("|")[:2]) for line in offered.splitlines()}
@@ -23,7 +26,14 @@ def gate(parameters: "Values") -> "Any":
         "offered": sorted(rows),
         "kept": sorted(name for name in kept if name.endswith(".deb")),
         "lease": lease.current(),
+        "awake_s": _awake_s(),
         "architecture": run("dpkg", "--print-architecture").strip()
         if find_program("dpkg")
         else os.uname().machine,
     }
+
+
+def _awake_s() -> float:
+    """Time since the boot of a machine, or of a container on one: proc(5), field 22 of stat."""
+    begun = int(read("/proc/1/stat").rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return float(read("/proc/uptime").split()[0]) - begun

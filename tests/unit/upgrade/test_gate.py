@@ -47,7 +47,7 @@ def answer(trip: Trip) -> dict[str, Any]:
     both = [
         [name, each] for name, version in group.components.driver.closure.items() for each in (version, OLDER)
     ]
-    told = {"offered": both, "kept": [], "lease": None, "architecture": "amd64"}
+    told = {"offered": both, "kept": [], "lease": None, "architecture": "amd64", "awake_s": 9000.0}
     answer["collectors"]["gate"] = told
     answer["collectors"]["state"] = {
         "reboot_required": False,
@@ -104,6 +104,23 @@ def test_drift_shuts_the_gate_unless_it_is_accepted(trip: Trip, answer: dict[str
     packages["text"] = packages["text"].replace("hold ok installed", "install ok installed")
     assert list(shut(trip, answer)) == ["drift"]
     assert shut(trip, answer, "pins.hold") == {}
+
+
+@pytest.mark.parametrize(("awake_s", "asked"), [(3.0, 2), (9000.0, 1)])
+def test_a_node_that_has_just_booted_may_settle(
+    trip: Trip, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, awake_s: float, asked: int
+) -> None:
+    settled = copy.deepcopy(answer)
+    packages = answer["collectors"]["packages"]
+    packages["text"] = packages["text"].replace("hold ok installed", "install ok installed")
+    answer["collectors"]["gate"]["awake_s"] = awake_s
+    answers = [Facts.from_answer(answer), Facts.from_answer(settled)]
+    told = iter(answers)
+    monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(told))])
+    monkeypatch.setattr(gate, "AGAIN_S", 0.0)
+    [seen] = gate.look(trip, list(trip.old.hosts()))
+    assert len(answers) - len(list(told)) == asked
+    assert bool(seen.shut) == (asked == 1)
 
 
 def test_a_lease_of_this_run_is_no_other_s(trip: Trip, answer: dict[str, Any]) -> None:
