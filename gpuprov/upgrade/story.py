@@ -7,7 +7,7 @@ step looks at the node first and does only what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -119,3 +119,16 @@ def stories(
         if entry.node in found and entry.step in STEPS:
             found[entry.node] = found[entry.node].after(entry)
     return found
+
+
+def out_of_service(entries: Iterable[Entry]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Moment → the nodes that are out of service from then on: drained, and not put back yet."""
+    out: frozenset[str] = frozenset()
+    for entry in entries:
+        before = out
+        if entry.node and (entry.step, entry.event) == ("drain", "begun"):
+            out |= {entry.node}
+        if entry.node and (entry.step, entry.event) == ("resume", "done"):
+            out -= {entry.node}
+        if out != before:
+            yield entry.at, out

@@ -11,7 +11,7 @@ from gpuprov.report.words import fold
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.engine import Header, Outcome
 from gpuprov.upgrade.gate import NodeGate
-from gpuprov.upgrade.story import Entry
+from gpuprov.upgrade.story import Entry, out_of_service
 
 MARK = {"bad": "shut", "warn": "note", "ok": "open"}
 STANDS = {
@@ -94,3 +94,5 @@ def story_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
             nodes.append(entry.node)
     for (at, step, event, said), names in alike.items():
         yield f"{at}  {step} {event}{f' {fold(names)}' if names else ''}{said}"
+    most = max((len(out) for _, out in out_of_service(entries)), default=0)
+    yield f"at most {most} of {len(about.nodes)} nodes out of service at a time"

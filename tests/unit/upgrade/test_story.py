@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.upgrade.journal import Journal, parse, read
-from gpuprov.upgrade.story import FORWARD, Entry, NodeStory, stories
+from gpuprov.upgrade.story import FORWARD, Entry, NodeStory, out_of_service, stories
 
 NODE = "n1"
 
@@ -105,6 +105,24 @@ def test_the_way_back_alone() -> None:
 def test_a_way_back_that_could_not_begin_leaves_the_node_serving_on_the_new_set() -> None:
     story, taken = drive(NodeStory("back"), {"drain"}, [])
     assert (taken, story.end) == (["drain", "resume"], "new")
+
+
+def test_who_is_out_of_service_when() -> None:
+    told = [
+        ("drain", "begun", "n1"),
+        ("drain", "begun", "n2"),
+        ("drain", "begun", "n1"),
+        ("apply", "begun", "n1"),
+        ("resume", "begun", "n2"),
+        ("resume", "done", "n2"),
+        ("resume", "failed", "n1"),
+    ]
+    entries = [Entry(number, str(number), *each) for number, each in enumerate(told, 1)]  # type: ignore[arg-type]
+    assert [(at, sorted(out)) for at, out in out_of_service(entries)] == [
+        ("1", ["n1"]),
+        ("2", ["n1", "n2"]),
+        ("6", ["n1"]),
+    ]
 
 
 def test_half_a_line_at_the_end_is_no_entry(tmp_path: Path) -> None:
