@@ -1,20 +1,33 @@
-"""What goes wrong in an upgrade, how it is put in and taken out, and where it may leave the fleet."""
+"""What goes wrong in an upgrade, how it is put in and taken out, what is said, and where the fleet may stand.
+
+The last node is the one at fault. OLD and NEW in a command are the versions it has and is to get.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from subprocess import CompletedProcess
 from typing import Any
 
-from gpuprov.lab import Node
-from tests.lab.upgradable import Fleet
+from tests.campaign import _upgrade_ways as ways
+from tests.campaign._upgrade_site import Site
 
+SETTLE_S = 8
 WHOLE = frozenset({"old", "new"})
-OLD = frozenset({"old"})
-Seen = tuple[int, dict[str, str], str]
+OLD, NEW = frozenset({"old"}), frozenset({"new"})
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How an upgrade ended: exit code, node → where it stands, what the screen said, in brief and in full."""
+
+    code: int
+    ends: dict[str, str]
+    said: str
+    screen: str
 
 
 @dataclass(frozen=True)
@@ -22,52 +35,76 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
+        says: what the screen has to name.
         seed, mend: shell commands on the last node, before the upgrade and after it.
         exits: the code that the upgrade ends with.
         stands: where nodes may stand then; `stuck` only where a node is out of reach.
-        rules: of the rollout, as it is run for this fault.
+        rules: of the rollout, as it is run for this fault. Unless they say otherwise the node at fault is the
+            canary, and the other one waits for it.
+        mood: the mirror's (`MirrorServer.mood`).
         how: runs the upgrade, where that is not a plain one.
     """
 
     name: str
+    says: str = ""
     seed: str = "true"
     mend: str = "true"
     exits: int = 1
     stands: frozenset[str] = OLD
     rules: dict[str, Any] = field(default_factory=dict)
-    how: Callable[[Fleet, str, Fault], subprocess.CompletedProcess[str]] | None = None
+    mood: str = "well"
+    how: Callable[..., CompletedProcess[str]] | None = None
 
-    def attempt(self, fleet: Fleet, there: str) -> Seen:
-        """Seed, upgrade, mend; the exit code, where nodes stand, the last words on the screen."""
-        node = fleet.nodes[-1]
-        node.run(self.seed.replace("VERSION", there), check=False)
+    def attempt(self, site: Site) -> Seen:
+        """Seed, upgrade, mend."""
+        node = site.fleet.nodes[-1]
+        rules = {"canary": [node.name], "settle_s": SETTLE_S, **self.rules}
+        rules = json.loads(self._versions(site, json.dumps(rules)))
+        mend = self._versions(site, self.mend)
+        node.run(self._versions(site, self.seed))
+        site.server.mood = self.mood
         try:
-            done = self.how(fleet, there, self) if self.how else fleet.upgrade(there, **self.rules)
+            done = self.how(site, rules) if self.how else site.upgrade(**rules)
         finally:
-            inside(node, self.mend.replace("VERSION", there))
-        stopped = json.loads(done.stdout).get("stopped") if done.stdout.strip() else None
+            site.server.mood = "well"
+            for each in site.fleet.nodes:
+                ways.mend(each, mend)
+        document = json.loads(done.stdout) if done.stdout.strip() else {}
         spoken = [line for line in done.stderr.splitlines() if not line.startswith("everything that was")]
         marked = [line for line in spoken if "failed on" in line or line.startswith("shut")]
-        said = (marked or spoken[-1:])[0]
-        return done.returncode, fleet.ends(done), said[:300] + (f" | {stopped}" if stopped else "")
+        said = (marked or spoken[-1:] or [""])[0][:300]
+        stopped = document.get("stopped")
+        return Seen(
+            done.returncode, site.fleet.ends(done), said + (f" | {stopped}" if stopped else ""), done.stderr
+        )
+
+    def against(self, seen: Seen) -> str | None:
+        """What is not as it has to be."""
+        if seen.code != self.exits:
+            return f"exit {seen.code} instead of {self.exits}: {seen.screen[-600:]}"
+        if not set(seen.ends.values()) <= self.stands:
+            return f"nodes stand at {seen.ends}"
+        return None if self.says in seen.screen else f"no word of {self.says!r}: {seen.screen[-900:]}"
+
+    def _versions(self, site: Site, text: str) -> str:
+        return text.replace("OLD", site.here).replace("NEW", site.there)
 
 
-def inside(node: Node, command: str) -> None:
-    """Mend by SSH, or from outside where the node lets nobody in: unmask SSH and restart it."""
-    if node.run("true", check=False).returncode == 0:
-        node.run(command, check=False)
-        return
-    for link in ("ssh.service", "ssh.socket"):
-        (node.root / "etc/systemd/system" / link).unlink(missing_ok=True)
-    node.stop()
-    node.start()
-    node.run(command, check=False)
+def hook(moment: str, command: str, **more: Any) -> dict[str, Any]:
+    """Rules with a hook on the node; with `where`, only on that one."""
+    return {"hooks": {moment: {"run": command, **more}}}
 
 
-def boots_with(command: str) -> str:
-    """Do something once, at the first boot after now, when the driver is there."""
+def at_drain(command: str) -> dict[str, Any]:
+    """Something happens on the node when everything has been looked at and fetched."""
+    return hook("drain", command, on="node")
+
+
+def at_boot(command: str, *, driver: bool = True) -> str:
+    """Something happens once, at the first boot after now; the driver is loaded by then, or not yet."""
+    moment = "After=gpuprov-sim.service" if driver else "Before=gpuprov-sim.service"
     unit = (
-        "[Unit]\\nAfter=gpuprov-sim.service\\nBefore=nvidia-persistenced.service\\n"
+        f"[Unit]\\n{moment}\\nBefore=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
         "ConditionPathExists=/root/armed\\n"
         "[Service]\\nType=oneshot\\nExecStart=/bin/sh /root/armed.sh\\n"
         "[Install]\\nWantedBy=multi-user.target\\n"
@@ -80,152 +117,171 @@ def boots_with(command: str) -> str:
 
 
 DISARM = (
-    "rm -f /root/armed /etc/systemd/system/armed.service; systemctl disable armed.service; gpuprov-sim mend"
+    "rm -f /root/armed; systemctl disable armed.service; rm -f /etc/systemd/system/armed.service;"
+    " gpuprov-sim mend"
 )
+CLEAN = "apt-get clean"
 DEAD = "echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99dead"
-ALIVE = "rm -f /etc/apt/apt.conf.d/99dead; apt-get -q update"
-ON_NODE = {"on": "node"}
+ALIVE = "rm -f /etc/apt/apt.conf.d/99dead"
+BAD_COMPILER = "echo 'MAKE[0]=false' >/etc/dkms/nvidia.conf"
+GOOD_COMPILER = "rm -f /etc/dkms/nvidia.conf"
+TAKEN = 'fcntl.lockf(open("/var/lib/dpkg/lock-frontend","r+"),fcntl.LOCK_EX)'
+OTHER_LEASE = (
+    'printf \'{"run":"other","holder":"x@y","seconds":600,"until":%s}\' $(($(date +%s)+LEFT))'
+    " >/var/lib/gpuprov/lease.json"
+)
+FIRST_LAST = {"canary": ["train1"]}
 
-
-def hook(moment: str, command: str, **more: Any) -> dict[str, Any]:
-    return {"hooks": {moment: {"run": command, **more}}}
-
-
-def by_two(fleet: Fleet, there: str, fault: Fault) -> subprocess.CompletedProcess[str]:
-    """Another controller starts while the first is at work: what becomes of the second."""
-    first = fleet.start("upgrade", "--to", fleet.lock(there), "--yes", "-o", "json")
-    runs = fleet.folder / "state/gpuprov/runs"
-    while not any(
-        '"record"' in path.read_text() for path in sorted(runs.glob("*-upgrade-*/journal.jsonl"))[-1:]
-    ):
-        time.sleep(0.2)
-    second = fleet.upgrade(there)
-    first.communicate()
-    fleet.gpuprov("rollback", "--yes", "--lock", f"{there}.lock.yml")
-    return second
-
-
-def killed(fleet: Fleet, there: str, fault: Fault) -> subprocess.CompletedProcess[str]:
-    """The controller dies in the middle of its work, and half of its journal's last line is lost."""
-    process = fleet.start("upgrade", "--to", fleet.lock(there), "--yes", "-o", "json")
-    runs = fleet.folder / "state/gpuprov/runs"
-    known = set(runs.glob("*-upgrade-*"))
-    while process.poll() is None:
-        fresh = set(runs.glob("*-upgrade-*/journal.jsonl")) - {path / "journal.jsonl" for path in known}
-        if any('"apply"' in path.read_text() for path in fresh):
-            break
-        time.sleep(0.2)
-    time.sleep(5)
-    process.kill()
-    process.communicate()
-    [journal] = fresh
-    journal.write_bytes(journal.read_bytes()[:-30])
-    return fleet.gpuprov("upgrade", "--resume", "-o", "json")
-
-
-def back_without_mirror(fleet: Fleet, there: str, fault: Fault) -> subprocess.CompletedProcess[str]:
-    """There with a mirror, and back without one."""
-    done = fleet.upgrade(there)
-    for node in fleet.nodes:
-        node.run(f"{DEAD}; rm -f /var/cache/apt/archives/*.deb")
-    back = fleet.gpuprov("rollback", "--yes", "-o", "json", "--lock", f"{there}.lock.yml")
-    for node in fleet.nodes:
-        node.run(ALIVE)
-    return back if done.returncode == 0 else done
-
-
-def back_with_a_damaged_package(fleet: Fleet, there: str, fault: Fault) -> subprocess.CompletedProcess[str]:
-    """A kept package rots before it is needed."""
-    done = fleet.upgrade(there)
-    for node in fleet.nodes:
-        node.run("for each in /var/lib/gpuprov/lastgood/packages/libcuda1_*; do echo rot >>$each; done")
-    back = fleet.gpuprov("rollback", "--yes", "-o", "json", "--lock", f"{there}.lock.yml")
-    return back if done.returncode == 0 else done
-
-
-FAULTS = [
-    Fault("hold-lost-before", "apt-mark unhold libcuda1", "apt-mark hold libcuda1", exits=5),
+GATE = [
+    Fault(
+        "hold-lost-before",
+        "drift: pins.hold",
+        "apt-mark unhold libcuda1",
+        "apt-mark hold libcuda1",
+        exits=5,
+        stands=NOTHING,
+    ),
     Fault(
         "dpkg-locked",
-        "systemd-run --unit=locker python3 -c 'import fcntl,time\n"
-        'f=open("/var/lib/dpkg/lock-frontend","r+");fcntl.lockf(f,fcntl.LOCK_EX);time.sleep(900)\'; sleep 1',
+        "holds the package manager's lock",
+        f"systemd-run -q --unit=locker python3 -c 'import fcntl,time;x={TAKEN};time.sleep(900)'; sleep 1",
         "systemctl stop locker",
         exits=5,
+        stands=NOTHING,
     ),
     Fault(
         "gpus-in-use",
-        ": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 900 </dev/nvidia9'",
-        "systemctl stop job; rm /dev/nvidia9",
+        "the GPUs are in use by sleep",
+        ": >/dev/nvidia9; systemd-run -q --unit=job sh -c 'exec sleep 900 </dev/nvidia9'",
+        "systemctl stop job; rm -f /dev/nvidia9",
         exits=5,
+        stands=NOTHING,
     ),
-    Fault("disk-full", "mount -t tmpfs -o size=1m none /boot", "umount /boot", exits=5),
     Fault(
-        "package-gone-from-mirror",
-        "mv /var/lib/apt/lists /root/lists; mkdir -p /var/lib/apt/lists/partial;"
-        " mkdir /root/debs; mv /var/cache/apt/archives/*.deb /root/debs/",
-        "rm -rf /var/lib/apt/lists; mv /root/lists /var/lib/apt/lists;"
-        " mv /root/debs/*.deb /var/cache/apt/archives/; rmdir /root/debs",
+        "disk-full-before",
+        "room: /boot has",
+        "mount -t tmpfs -o size=1m none /boot",
+        "umount /boot",
         exits=5,
+        stands=NOTHING,
     ),
-    Fault("mirror-gone-after-the-gate", DEAD, ALIVE, exits=5),
     Fault(
-        "downloaded-package-damaged",
-        "for each in /var/cache/apt/archives/libcuda1_VERSION*; do truncate -s -100 $each; done",
-        exits=0,
-        stands=frozenset({"new"}),
+        "another-run-holds-a-node",
+        "lease: run other of x@y",
+        OTHER_LEASE.replace("LEFT", "500"),
+        "rm /var/lib/gpuprov/lease.json",
+        exits=5,
+        stands=NOTHING,
     ),
-    Fault("mirror-gone-at-apply", mend=ALIVE, rules=hook("drain", DEAD, **ON_NODE), exits=1, stands=WHOLE),
+    Fault("node-unreachable", "reach: ", how=ways.unreachable, exits=5, stands=NOTHING),
+    Fault("package-404-after-the-gate", "404", CLEAN, mood="gone", exits=5, stands=NOTHING),
+    Fault("package-cut-short", "train2: apt-get: ", CLEAN, mood="broken", exits=5, stands=NOTHING),
+    Fault("checksum-mismatch", "Hash Sum mismatch", how=ways.falsified, exits=5, stands=NOTHING),
+    Fault("mirror-gone-after-the-gate", "apt-get: ", DEAD, ALIVE, exits=5, stands=NOTHING),
     Fault(
         "build-fails-on-the-canary",
-        "mv /root/stub-VERSION.ko /root/away.ko",
-        "mv /root/away.ko /root/stub-VERSION.ko",
+        "does not build for kernel",
+        BAD_COMPILER,
+        GOOD_COMPILER,
         exits=5,
-        rules={"canary": ["node[2-99]"]},
+        stands=NOTHING,
+    ),
+]
+"""Nothing moves."""
+
+MOVING = [
+    Fault(
+        "clock-set-back",
+        "",
+        OTHER_LEASE.replace("LEFT", "90000"),
+        exits=0,
+        stands=NEW,
+    ),
+    Fault("snapshot-fails", "snapshot failed on", rules=hook("snapshot", "exit 1", on="node")),
+    Fault("drain-fails", "no such node", rules=hook("drain", "echo no such node >&2; exit 7")),
+    Fault("drain-hangs", "did not end within 3 s", rules=hook("drain", "sleep 600", timeout_s=3)),
+    Fault(
+        "mirror-gone-at-apply",
+        "",
+        mend=ALIVE,
+        rules=at_drain(DEAD),
+        exits=0,
+        stands=NEW,
     ),
     Fault(
-        "build-fails-after-the-canary",
-        "mv /root/stub-VERSION.ko /root/away.ko",
-        "mv /root/away.ko /root/stub-VERSION.ko",
-        stands=WHOLE,
+        "mirror-and-downloads-gone-at-apply",
+        "apply failed on",
+        mend=ALIVE,
+        rules=at_drain(f"{DEAD}; {CLEAN}"),
+    ),
+    Fault("build-fails-at-apply", "apply failed on", mend=GOOD_COMPILER, rules=at_drain(BAD_COMPILER)),
+    Fault(
+        "disk-full-at-apply",
+        "apply failed on",
+        mend="! mountpoint -q /usr/src/nvidia-NEW || umount /usr/src/nvidia-NEW",
+        rules=at_drain("mkdir /usr/src/nvidia-NEW; mount -t tmpfs -o size=4k none /usr/src/nvidia-NEW"),
+    ),
+    Fault(
+        "ssh-cut-at-apply",
+        "",
+        rules=at_drain(
+            "systemd-run -q --on-active=8 --timer-property=AccuracySec=1 sh -c"
+            " 'systemctl stop ssh; pkill -9 sshd; sleep 20; systemctl start ssh'"
+        ),
     ),
     Fault(
         "does-not-come-back",
+        "reboot failed on",
         mend="systemctl unmask ssh",
-        rules=hook("drain", "systemctl mask ssh.service ssh.socket", **ON_NODE),
-        stands=WHOLE | {"stuck"},
+        rules=at_drain("systemctl mask ssh.service ssh.socket"),
+        stands=OLD | {"stuck"},
     ),
     Fault(
-        "old-module-after-the-reboot",
-        boots_with("gpuprov-sim fault mismatch"),
+        "boots-a-kernel-without-the-module",
+        "failed on",
+        at_boot("find /lib/modules -name nvidia.ko\\* -delete", driver=False),
+        DISARM,
+    ),
+    Fault("library-newer-than-the-module", "failed on", at_boot("gpuprov-sim fault mismatch"), DISARM),
+    Fault("gpu-missing-after-the-reboot", "failed on", at_boot("gpuprov-sim fault gpu-lost 1"), DISARM),
+    Fault("no-gpu-after-the-reboot", "failed on", at_boot("gpuprov-sim fault no-devices"), DISARM),
+    Fault("driver-hangs-after-the-reboot", "failed on", at_boot("gpuprov-sim fault hang"), DISARM),
+    Fault(
+        "fabric-manager-behind",
+        "failed on",
+        at_boot("dpkg -i /var/lib/gpuprov/lastgood/packages/nvidia-fabricmanager_OLD-1_amd64.deb"),
+        DISARM,
+    ),
+    Fault("verify-fails-on-the-canary", "verify failed on", at_boot("apt-mark unhold libcuda1"), DISARM),
+    Fault(
+        "verify-fails-in-batch-1",
+        "batch 1 is bad",
+        at_boot("apt-mark unhold libcuda1"),
         DISARM,
         stands=WHOLE,
+        rules=FIRST_LAST,
     ),
-    Fault("gpu-missing-after-the-reboot", boots_with("gpuprov-sim fault gpu-lost 1"), DISARM, stands=WHOLE),
-    Fault("no-gpu-at-all-after-the-reboot", boots_with("gpuprov-sim fault no-devices"), DISARM, stands=WHOLE),
-    Fault("driver-hangs-after-the-reboot", boots_with("gpuprov-sim fault hang"), DISARM, stands=WHOLE),
-    Fault(
-        "verify-fails-on-the-canary",
-        boots_with("apt-mark unhold libcuda1"),
-        DISARM,
-        rules={"canary": ["node[2-99]"]},
-    ),
-    Fault("verify-fails-in-the-last-batch", boots_with("apt-mark unhold libcuda1"), DISARM, stands=WHOLE),
-    Fault("drain-fails", rules=hook("drain", "echo no such node >&2; exit 7")),
-    Fault("drain-hangs", rules=hook("drain", "sleep 600", timeout_s=3)),
-    Fault("snapshot-fails", rules=hook("snapshot", "exit 1", **ON_NODE)),
-    Fault("resume-fails", rules=hook("resume", "exit 9"), stands=WHOLE),
-    Fault(
-        "ssh-cut-during-apply",
-        rules=hook(
-            "drain",
-            "systemd-run --on-active=12 sh -c"
-            " 'systemctl stop ssh; pkill -9 sshd; sleep 25; systemctl start ssh'",
-            **ON_NODE,
-        ),
-        stands=WHOLE,
-    ),
-    Fault("two-controllers", exits=5, how=by_two),
-    Fault("killed-and-journal-cut", exits=0, stands=frozenset({"new"}), how=killed),
-    Fault("mirror-gone-at-rollback", exits=0, how=back_without_mirror),
-    Fault("kept-package-damaged", exits=0, how=back_with_a_damaged_package),
+    Fault("resume-fails", "resume failed on", rules=hook("resume", "exit 9"), stands=WHOLE),
 ]
+"""Nodes have begun to move."""
+
+CONTROLLER = [
+    Fault("two-controllers", "is at work on this node", how=ways.by_two, exits=5, stands=NOTHING),
+    *(
+        Fault(f"killed-in-{step}", "resuming", how=ways.killed_in(step), exits=0, stands=NEW)
+        for step in ("fetch", "record", "apply", "reboot", "verify")
+    ),
+    Fault(
+        "killed-on-the-way-back",
+        "resuming",
+        at_boot("apt-mark unhold libcuda1"),
+        DISARM,
+        how=ways.killed_in("restore"),
+    ),
+    Fault("killed-and-journal-cut", "resuming", how=ways.killed_and_cut, exits=0, stands=NEW),
+    Fault("mirror-gone-at-rollback", "", how=ways.back_without_mirror, exits=0),
+    Fault("kept-package-damaged", "", how=ways.back_with_a_damaged_package, exits=0),
+]
+"""The controller's own misfortunes, and those of the way back."""
+
+FAULTS = [*GATE, *MOVING, *CONTROLLER]

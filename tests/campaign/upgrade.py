@@ -1,116 +1,194 @@
-"""Upgrades of lab nodes while something goes wrong: seeded faults, and controllers killed at random moments.
+"""Upgrades of lab nodes: a whole fleet there and back, seeded faults, controllers killed at random moments.
 
-    scripts/campaign upgrade [faults [NAME ...] | kills] [--nodes N] [--times N] [--seed N]
+    scripts/campaign upgrade fleet [--nodes 12]
+    scripts/campaign upgrade faults [NAME ...]
+    scripts/campaign upgrade kills [--nodes 4] [--times 50] [--seed 1]
 
-Debian's 535.309.01 and 535.261.03 in turn, with the compiler played and all else real. After each try the
-fleet is looked at by verification: no node may be left without a working stack of one of the two locks. What
-was tried, how long it took, what the screen said and where the fleet stood is written line by line.
+Two drivers from a mirror of NVIDIA's repository, whose stubs build at once; apt, DKMS, reboots and SSH are
+real. After each try the nodes are judged anew: none may be left without a working stack of one of both locks.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
 
-from gpuprov.lab import Lab
+from gpuprov.report.words import fold
+from gpuprov.upgrade.engine import header
+from gpuprov.upgrade.story import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
-from tests.lab.upgradable import NEWER, OLDER, Fleet, provisioned
+from tests.campaign._upgrade_site import Site, site, timed
+from tests.lab.upgradable import JOINED, SINGLE, SWITCHED
 
 
 def main() -> int:
-    """Try; exit 1 when a node was left without a working stack, or a run ended as it should not."""
+    """Try; exit 1 when something ended as it should not."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("what", choices=["faults", "kills"], nargs="?", default="faults")
+    arguments.add_argument("what", choices=["fleet", "faults", "kills"])
     arguments.add_argument("names", nargs="*", help=f"of {', '.join(fault.name for fault in FAULTS)}")
-    arguments.add_argument("--nodes", type=int, default=2)
+    arguments.add_argument("--nodes", type=int)
     arguments.add_argument("--times", type=int, default=50)
     arguments.add_argument("--seed", type=int, default=1)
     chosen = arguments.parse_args()
-    image = f"campaign-{os.getpid()}"
-    with Lab(f"campaign-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
-        try:
-            fleet = provisioned(lab, Path(folder), chosen.nodes, image)
-            if chosen.what == "kills":
-                return kills(fleet, chosen.times, random.Random(chosen.seed))  # noqa: S311 - dice
-            return faults(fleet, [fault for fault in FAULTS if fault.name in (chosen.names or fault.name)])
-        finally:
-            lab.down()
-            lab.drop(image)
+    if chosen.what == "fleet":
+        each = (chosen.nodes or 12) // 3
+        with site([(SWITCHED, each), (JOINED, each), (SINGLE, each)]) as found:
+            return there_and_back(found)
+    if chosen.what == "kills":
+        with site([(JOINED, chosen.nodes or 4)]) as found:
+            return kills(found, chosen.times, random.Random(chosen.seed))  # noqa: S311 - dice
+    with site([(SWITCHED, 2)]) as found:
+        return faults(found, [fault for fault in FAULTS if fault.name in (chosen.names or fault.name)])
 
 
-def faults(fleet: Fleet, chosen: list[Fault]) -> int:
-    """One upgrade for each fault, alternating between both versions."""
-    here, bad = NEWER, 0
-    for fault in chosen:
-        there = OLDER if here == NEWER else NEWER
-        begun = time.monotonic()
-        code, ends, said = fault.attempt(fleet, there)
-        stuck = "stuck" in ends.values()
-        if "new" in ends.values() or stuck:
-            code_back = fleet.gpuprov("rollback", "--yes", "--lock", f"{there}.lock.yml").returncode
-            said += f" | rolled back: exit {code_back}"
-        wrong = fleet.wrong(f"{here}.lock.yml")
-        (fleet.folder / "fleet.lock.yml").write_text((fleet.folder / f"{here}.lock.yml").read_text())
-        fine = not wrong and code == fault.exits and set(ends.values()) <= fault.stands
-        bad += not fine
-        seconds = time.monotonic() - begun
-        stood = ends or "nothing moved"
-        say(f"{'ok ' if fine else 'BAD'} {fault.name}: exit {code}, {stood}, {seconds:.0f} s")
-        say(f"      {said}" + (f"; wrong now: {wrong}" if wrong else ""))
-    say(f"{len(chosen)} faults, {bad} bad")
+def there_and_back(site: Site) -> int:
+    """A fleet moves to the next lock and back: how long, and how many nodes were out at a time."""
+    rules = {"canary": "one_per_group", "serial": ["25%", "50%"]}
+    bad = 0
+    for what, end in (("upgrade", "new"), ("rollback", "old")):
+        done, seconds = timed(lambda: site.upgrade(**rules) if what == "upgrade" else site.rollback())  # noqa: B023
+        ends = site.fleet.ends(done)
+        say(f"{what} of {len(ends)} nodes: {seconds:.0f} s, exit {done.returncode}, {counted(ends)}")
+        if done.returncode:
+            say(done.stderr[-2000:])
+        bad += done.returncode + out_by_batch(site.told())
+        if set(ends.values()) == {end}:
+            site.moved()
+        bad += judged_anew(site)
     return 1 if bad else 0
 
 
-def kills(fleet: Fleet, times: int, dice: random.Random) -> int:
+def out_by_batch(entries: Sequence[Entry]) -> int:
+    """Say what the journal tells of nodes out of service; in how many batches more were out than may be."""
+    moments = list(out_of_service(entries))
+    bad = 0
+    for batch in header(list(entries)).batches:
+        during = [(at, out) for at, out in moments if out.intersection(batch.nodes)]
+        if not during:
+            say(f"  {batch.name:<9}{fold(batch.nodes)}: not begun")
+            continue
+        most = max(len(out) for _, out in during)
+        bad += most > len(batch.nodes)
+        at = f"{during[0][0][11:19]} to {during[-1][0][11:19]}"
+        say(f"  {batch.name:<9}{fold(batch.nodes):<40}{at}: {most} out at most, {len(batch.nodes)} may")
+    back = not moments or not moments[-1][1]
+    say(f"  all back in service: {'yes' if back else 'NO'}; {len(moments)} changes in the journal")
+    return bad + (not back)
+
+
+def judged_anew(site: Site) -> int:
+    """Both witnesses look at every node; how many have something against one."""
+    wrong = {**site.drifted(), **site.fleet.wrong(f"{site.here}.lock.yml")}
+    say(f"  afterwards: {len(site.fleet.nodes) - len(wrong)} nodes on {site.here} by drift and verify"
+        + (f"; wrong: {wrong}" if wrong else ""))  # fmt: skip
+    return len(wrong)
+
+
+def faults(site: Site, chosen: Sequence[Fault]) -> int:
+    """One upgrade for each fault; afterwards the fleet is of one version again."""
+    bad, working, begun = 0, 0, time.monotonic()
+    for fault in chosen:
+        since = time.monotonic()
+        seen = fault.attempt(site)
+        broken = healed(site, seen.ends)
+        against = fault.against(seen)
+        bad += bool(broken or against)
+        working += not broken
+        say(
+            f"{'BAD' if broken or against else 'ok '} {fault.name} ({time.monotonic() - since:.0f} s)\n"
+            f"      fleet   exit {seen.code}, {counted(seen.ends) or 'nothing moved'}\n"
+            f"      screen  {seen.said}\n"
+            f"      stack   {f'BROKEN {broken}' if broken else 'works on every node'}"
+        )
+        if against:
+            say(f"      but     {against}")
+    say(
+        f"{len(chosen)} faults in {(time.monotonic() - begun) / 60:.0f} minutes:"
+        f" a working stack on every node after {working}, ended as they should {len(chosen) - bad}"
+    )
+    return 1 if bad else 0
+
+
+def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
+    """Bring the fleet to one version, as an operator would; node → what verification has against it then."""
+    if set(ends.values()) == {"new"}:
+        site.moved()
+    elif {"new", "stuck"}.intersection(ends.values()):
+        site.rollback()
+    site.settle()
+    return site.fleet.wrong(f"{site.here}.lock.yml")
+
+
+def kills(site: Site, times: int, dice: random.Random) -> int:
     """Upgrades to and fro, each killed at a moment drawn anew, then resumed."""
-    here, bad = NEWER, 0
-    longest = timed(lambda: there_and_say(fleet, OLDER))
-    here = OLDER
-    say(f"an upgrade of {len(fleet.nodes)} nodes takes {longest:.0f} s")
+    rules = {"canary": [site.fleet.nodes[0].name], "serial": ["100%"]}
+    done, longest = timed(lambda: site.upgrade(**rules))
+    if done.returncode:
+        say(done.stderr)
+        return 1
+    site.moved()
+    say(f"an upgrade of {len(site.fleet.nodes)} nodes takes {longest:.0f} s: {slowest(site.told())}")
+    bad, struck, stood, took = 0, Counter[str](), Counter[str](), []
     for number in range(1, times + 1):
-        there = OLDER if here == NEWER else NEWER
-        moment = dice.uniform(0, longest)
-        process = fleet.start("upgrade", "--to", fleet.lock(there, serial=["50%"]), "--yes", "-o", "json")
+        since, moment = time.monotonic(), dice.uniform(0, longest)
+        process = site.start(**rules)
         time.sleep(moment)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        runs = sorted((fleet.folder / "state/gpuprov/runs").glob("*-upgrade-*/journal.jsonl"))
-        last = runs[-1].read_text().splitlines()[-1][:90] if runs else "no journal"
-        done = fleet.gpuprov("upgrade", "--resume", "-o", "json")
-        ends = fleet.ends(done)
-        settled = "new" if set(ends.values()) == {"new"} else "old"
-        here = there if settled == "new" else here
-        wrong = fleet.wrong(f"{here}.lock.yml")
-        fine = not wrong and (set(ends.values()) <= {settled})
+        step = last_step(site.told())
+        done = site.fleet.gpuprov("upgrade", "--resume", "-o", "json")
+        ends = set(site.fleet.ends(done).values())
+        if ends == {"new"}:
+            site.moved()
+        site.settle()
+        wrong = site.drifted()
+        fine = not wrong and len(ends) <= 1 and ends <= {"old", "new"}
         bad += not fine
-        say(f"{'ok ' if fine else 'BAD'} kill {number} after {moment:.0f} s of {last}: all {settled}")
+        struck[step] += 1
+        stood[f"all {ends.pop()}" if len(ends) == 1 else "nothing had begun"] += fine
+        took.append(time.monotonic() - since)
+        say(f"{'ok ' if fine else 'BAD'} kill {number} after {moment:.1f} s, in {step}; {took[-1]:.0f} s")
         if not fine:
-            say(f"      exit {done.returncode}, {ends}, wrong: {wrong}, said: {done.stderr[-400:]}")
-        (fleet.folder / "fleet.lock.yml").write_text((fleet.folder / f"{here}.lock.yml").read_text())
-    say(f"{times} kills, {bad} bad")
-    return 1 if bad else 0
+            say(f"      exit {done.returncode}, {site.fleet.ends(done)}, {wrong}, {done.stderr[-600:]}")
+    verified = site.fleet.wrong(f"{site.here}.lock.yml")
+    say(f"killed in: {counted(struck)}; then: {counted(stood)}; median {statistics.median(took):.0f} s")
+    say(f"{times} kills, {bad} bad; at the end verified: {verified or 'every node'}")
+    return 1 if bad or verified else 0
 
 
-def there_and_say(fleet: Fleet, version: str) -> None:
-    done = fleet.upgrade(version, serial=["50%"])
-    if done.returncode:
-        raise SystemExit(done.stderr)
+def last_step(entries: Sequence[Entry]) -> str:
+    """Where a run was cut off, as its journal tells."""
+    last = entries[-1] if entries else None
+    if last is None or (last.step == "run" and last.event != "begun"):
+        return "gate"  # the latest journal is that of the run before
+    return f"{last.step} {last.event}"
 
 
-def timed(work: Callable[[], Any]) -> float:
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
+def slowest(entries: Sequence[Entry]) -> str:
+    """Steps by their seconds, the longest first."""
+    timed_steps = {
+        (entry.at, entry.step, entry.data["seconds"])
+        for entry in entries
+        if entry.event == "done" and isinstance(entry.data, dict) and "seconds" in entry.data
+    }
+    seconds: Counter[str] = Counter()
+    for _, step, each in timed_steps:
+        seconds[step] += each
+    return ", ".join(f"{step} {each:.0f} s" for step, each in seconds.most_common() if each >= 1)
+
+
+def counted(ends: dict[str, str] | Counter[str]) -> str:
+    """`3 new, 1 old`."""
+    found = ends if isinstance(ends, Counter) else Counter(ends.values())
+    return ", ".join(f"{number} {name}" for name, number in found.most_common())
 
 
 def say(line: str) -> None:

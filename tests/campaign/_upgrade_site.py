@@ -1,0 +1,118 @@
+"""A fleet of lab nodes between two locks, and the mirror that has the packages of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from subprocess import CompletedProcess, Popen
+from typing import Any
+
+from gpuprov.catalog import load
+from gpuprov.lab import Lab
+from gpuprov.lab.images import saved_images
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.serve import MirrorServer, served
+from gpuprov.upgrade.journal import parse
+from gpuprov.upgrade.story import Entry
+from tests.lab.upgradable import MIRRORED, Fleet, Kind, mirrored
+
+
+@dataclass
+class Site:
+    """The fleet, its mirror, and which of both versions the nodes have."""
+
+    fleet: Fleet
+    mirror: nvidia.Mirror
+    server: MirrorServer
+    here: str = MIRRORED[0]
+
+    @property
+    def there(self) -> str:
+        """The version that they have not."""
+        return next(version for version in MIRRORED if version != self.here)
+
+    def moved(self) -> None:
+        """All nodes are on the other version now."""
+        self.here = self.there
+        self.settle()
+
+    def settle(self) -> None:
+        """Have the fleet's lock say what nodes have."""
+        text = (self.fleet.folder / f"{self.here}.lock.yml").read_text()
+        (self.fleet.folder / "fleet.lock.yml").write_text(text)
+
+    def start(self, **rules: Any) -> Popen[str]:
+        """An upgrade to the other version, not waited for."""
+        return self.fleet.start(
+            "upgrade", "--to", self.fleet.lock(self.there, **rules), "--yes", "-o", "json"
+        )
+
+    def upgrade(self, **rules: Any) -> CompletedProcess[str]:
+        """An upgrade to the other version."""
+        return self.fleet.upgrade(self.there, **rules)
+
+    def rollback(self) -> CompletedProcess[str]:
+        """The way back of all nodes that the last upgrade touched."""
+        return self.fleet.gpuprov("rollback", "--yes", "-o", "json", "--lock", f"{self.there}.lock.yml")
+
+    def journals(self) -> list[Path]:
+        """The journals of all runs, oldest first."""
+        return sorted((self.fleet.folder / "state/gpuprov/runs").glob("*/journal.jsonl"))
+
+    def told(self) -> list[Entry]:
+        """What the journal of the latest run says."""
+        found = self.journals()
+        return parse(found[-1].read_bytes(), "journal") if found else []
+
+    def await_step(self, process: Popen[str], step: str, known: Sequence[Path]) -> None:
+        """Return when a run that is not among the known ones has begun a step, or is over."""
+        while process.poll() is None:
+            fresh = [path for path in self.journals() if path not in known]
+            if any(f'"step": "{step}"' in path.read_text() for path in fresh):
+                return
+            time.sleep(0.1)
+
+    def drifted(self) -> dict[str, Any]:
+        """Node → what the probe finds against it under the lock of the version that it should have."""
+        done = self.fleet.gpuprov("drift", "--lock", f"{self.here}.lock.yml", "-o", "json")
+        nodes = json.loads(done.stdout)["nodes"]
+        return {
+            each["name"]: each.get("reason") or [one["check"] for one in each["drift"]]
+            for each in nodes
+            if each["status"] != "in_sync"
+        }
+
+
+@contextmanager
+def site(kinds: Sequence[tuple[Kind, int]]) -> Iterator[Site]:
+    """A mirror, and so many nodes of each kind with the first of its versions; all of it goes at the end."""
+    name = f"up-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="gpuprov-campaign-") as scratch:
+        folder = Path(scratch)
+        (folder / "mirror").mkdir(mode=0o755)
+        mirror = nvidia.build(folder / "mirror", load(), ["debian12"])
+        (folder / "fleet").mkdir()
+        with served(mirror.root) as server, Lab(name) as lab:
+            key = str(mirror.key)
+            repositories = {each: {"url": url, "key": key} for each, url in mirror.urls(server.url).items()}
+            chosen = [replace(kind, count=count) for kind, count in kinds]
+            try:
+                fleet = mirrored(lab, folder / "fleet", chosen, repositories, name)
+                yield Site(fleet, mirror, server)
+            finally:
+                lab.down()
+                for image in [image for image in saved_images() if image.startswith(f"{name}-")]:
+                    lab.drop(image)
+
+
+def timed(work: Callable[[], CompletedProcess[str]]) -> tuple[CompletedProcess[str], float]:
+    """What came of it, and the seconds that it took."""
+    begun = time.monotonic()
+    done = work()
+    return done, time.monotonic() - begun
