@@ -23,7 +23,7 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 
-MODULES = ("base", "system", "packages", "gpu", "hardware", "services", "main")
+MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services", "main")
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""

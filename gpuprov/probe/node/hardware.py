@@ -5,7 +5,8 @@ import json
 import os
 import re
 
-from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run, run_anyway
+from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run
+from gpuprov.probe.node.network import default_routes, interface_addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,28 +41,12 @@ def pci(parameters: "Values") -> "Any":
 @collector(seconds=10)
 def nics(parameters: "Values") -> "Any":
     """Rows of network interfaces with their addresses; the ends of containers' cables are left out."""
-    addresses = {
-        row.get("ifname"): [
-            f"{address['local']}/{address['prefixlen']}" for address in row.get("addr_info", [])
-        ]
-        for row in json.loads(run("ip", "-json", "address", "show") or "[]")
-    }
+    addresses, routed = interface_addresses(), default_routes()
     names = [name for name in names_in("/sys/class/net") if name != "lo" and not name.startswith("veth")]
-    routed = _default_routes()
     return [
         dict(_nic(name), addresses=addresses.get(name, []), default_route=name in routed)
         for name in names[:INTERFACES_AT_MOST]
     ]
-
-
-def _default_routes() -> "set[str]":
-    """Interfaces that lead out; a family that the kernel does not have leads nowhere."""
-    found = set()
-    for family in ("-4", "-6"):
-        code, answer, _ = run_anyway("ip", family, "-json", "route", "show", "default")
-        if code == 0:
-            found |= {row.get("dev") for row in json.loads(answer or "[]")}
-    return found
 
 
 def _nic(name: str) -> "Values":

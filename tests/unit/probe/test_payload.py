@@ -17,6 +17,7 @@ import pytest
 
 from gpuprov.errors import NodeFailed
 from gpuprov.facts import Facts, Missing
+from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
 
 NODE = Path(__file__).parents[3] / "gpuprov/probe/node"
@@ -107,11 +108,19 @@ def test_endless_output_is_cut_short(programs: Programs) -> None:
 
 
 def test_a_collector_that_crashes_is_alone(programs: Programs) -> None:
-    programs("ip", "echo '[{]'")
-    facts = ask(Parameters(collectors=("nics", *QUICK)))
-    with pytest.raises(Missing, match=r"nics: JSONDecodeError: "):
-        _ = facts.nics
-    assert set(facts.missing) == {"nics"}
+    programs("lsblk", "echo '[{]'")
+    facts = ask(Parameters(collectors=("disks", *QUICK)))
+    with pytest.raises(Missing, match=r"disks: JSONDecodeError: "):
+        _ = facts.disks
+    assert set(facts.missing) == {"disks"}
+
+
+def test_interfaces_are_known_without_ip(programs: Programs) -> None:
+    shown = json.loads(subprocess.check_output(["ip", "-json", "address", "show", "dev", "lo"]))
+    there = [f"{each['local']}/{each['prefixlen']}" for each in shown[0]["addr_info"]]
+    assert interface_addresses()["lo"] == there
+    programs("ip", "exit 1")
+    assert not ask(Parameters(collectors=("nics",))).missing
 
 
 def test_nothing_is_left_on_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

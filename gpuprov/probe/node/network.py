@@ -1,0 +1,69 @@
+"""Addresses and default routes as the kernel tells them: not every node has `ip`."""
+
+import socket
+import struct
+
+from gpuprov.probe.node.base import read_or_none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# rtnetlink(7), netlink(7)
+RTM_NEWADDR, RTM_GETADDR, NLMSG_DONE, NLMSG_ERROR = 20, 22, 3, 2
+NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+HEADER, ADDRESS, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=HH")
+RTF_REJECT = 0x200
+
+
+def interface_addresses() -> "dict[str, list[str]]":
+    """Interface -> its addresses, ADDRESS/PREFIX, in the kernel's order."""
+    names = dict(socket.if_nameindex())
+    found = {}  # type: dict[str, list[str]]
+    for index, address in _dump():
+        found.setdefault(names.get(index, str(index)), []).append(address)
+    return found
+
+
+def default_routes() -> "set[str]":
+    """Interfaces that lead out; a family that the kernel does not have leads nowhere."""
+    four = [line.split() for line in (read_or_none("/proc/net/route") or "").splitlines()[1:]]
+    six = [line.split() for line in (read_or_none("/proc/net/ipv6_route") or "").splitlines()]
+    found = {row[0] for row in four if row[1] == row[7] == "00000000" and not int(row[3], 16) & RTF_REJECT}
+    found |= {row[9] for row in six if row[1] == "00" and not int(row[8], 16) & RTF_REJECT}
+    return found - {"lo"}
+
+
+def _dump() -> "Iterator[tuple[int, str]]":
+    """Index of the interface and ADDRESS/PREFIX of every address there is."""
+    request = ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+    header = HEADER.pack(HEADER.size + len(request), RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(5)
+        kernel.send(header + request)
+        while True:
+            answer = kernel.recv(1 << 16)
+            while answer:
+                size, kind = HEADER.unpack_from(answer)[:2]
+                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                    return
+                if kind == RTM_NEWADDR and answer[HEADER.size] in (socket.AF_INET, socket.AF_INET6):
+                    yield _address(answer[HEADER.size : size])
+                answer = answer[_aligned(size) :]
+
+
+def _address(message: bytes) -> "tuple[int, str]":
+    family, prefix, _, _, index = ADDRESS.unpack_from(message)
+    found, rest = {}, message[ADDRESS.size :]
+    while len(rest) >= ATTRIBUTE.size:
+        size, kind = ATTRIBUTE.unpack_from(rest)
+        found[kind] = rest[ATTRIBUTE.size : size]
+        rest = rest[max(_aligned(size), ATTRIBUTE.size) :]
+    # IFA_ADDRESS is the other end of a point-to-point link, where IFA_LOCAL tells our own.
+    own = found.get(IFA_LOCAL) or found[IFA_ADDRESS]
+    return index, f"{socket.inet_ntop(family, own)}/{prefix}"
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
