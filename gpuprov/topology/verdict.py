@@ -64,8 +64,8 @@ def _pairs(topology: Topology, expect_nvlink: bool) -> Finding:
     if not apart:
         counts = sorted({link.nvlinks or 0 for link in joined})
         each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        amount = f"{len(pairs)} GPU pairs are" if len(pairs) > 1 else "GPU pair is"
-        return Finding("ok", "gpu.pairs", f"all {amount} joined by NVLink, {each} links a pair")
+        amount = f"all {len(pairs)} GPU pairs are" if len(pairs) > 1 else "the one GPU pair is"
+        return Finding("ok", "gpu.pairs", f"{amount} joined by NVLink, {each} links a pair")
     how = ", ".join(f"{kind} {count}" for kind, count in Counter(link.kind for link in apart).most_common())
     if not joined:
         text = f"no GPU pair has NVLink; {len(pairs)} over PCIe ({how})"
