@@ -33,7 +33,7 @@ def current() -> "Lease | None":
 
 def take(run: str, holder: str, seconds: float) -> "Lease":
     """Take or renew the lease for a run; returns the one that holds, which may be another run's."""
-    with _alone():
+    with alone("lease"):
         held = current()
         if held and held["run"] != run:
             return held
@@ -48,16 +48,16 @@ def take(run: str, holder: str, seconds: float) -> "Lease":
 
 def release(run: str) -> None:
     """Give the lease back, if it is that run's."""
-    with _alone():
+    with alone("lease"):
         held = current()
         if held and held["run"] == run:
             os.unlink(PATH)
 
 
 @contextlib.contextmanager
-def _alone() -> "Iterator[None]":
-    """Of all that look at the lease on this node, one at a time."""
+def alone(what: str) -> "Iterator[None]":
+    """Of all that do this on the node, one at a time; who comes later waits."""
     os.makedirs(FOLDER, exist_ok=True)
-    with open(FOLDER + "/lease.lock", "w") as file:
+    with open(FOLDER + "/" + what + ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ACTS: "dict[str, Callable[..., Any]]" = {
-    "take": lease.take,
-    "release": lease.release,
+QUICK: "dict[str, Callable[..., Any]]" = {"take": lease.take, "release": lease.release}
+WORK: "dict[str, Callable[..., Any]]" = {
     "fetch": packages.fetch,
     "record": lastgood.record,
     "seal": lastgood.seal,
@@ -22,9 +21,17 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 def main(question: "dict[str, Any]") -> None:
     """Do `act` with `arguments`."""
     try:
-        answer = {"result": ACTS[question["act"]](*question["arguments"])}
+        answer = {"result": _done(question["act"], question["arguments"])}
     except Failed as failed:
         answer = {"error": str(failed)}
     except OSError as error:
         answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
     say(question["nonce"], answer)
+
+
+def _done(name: str, arguments: "list[Any]") -> "Any":
+    """Work goes on when its controller dies; the next one's waits for it."""
+    if name in QUICK:
+        return QUICK[name](*arguments)
+    with lease.alone("work"):
+        return WORK[name](*arguments)

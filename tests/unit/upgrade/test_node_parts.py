@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
-from gpuprov.upgrade.node import files, lease, packages
+from gpuprov.upgrade.node import files, lease, main, packages
 from gpuprov.upgrade.remote import MODULES
 
 
@@ -40,6 +41,28 @@ def test_a_lease_from_before_the_clock_was_set_back_is_over(monkeypatch: pytest.
     lease.take("one", "a@b", 60)
     monkeypatch.setattr(lease.time, "time", lambda: now - 3600)
     assert lease.current() is None
+
+
+@pytest.mark.usefixtures("_own_lease")
+def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    begun = threading.Event()
+
+    def work(who: str) -> None:
+        begun.set()
+        time.sleep(0.1 if who == "1" else 0)
+        order.append(who)
+
+    monkeypatch.setitem(main.WORK, "restore", work)
+    monkeypatch.setattr(main, "say", lambda nonce, answer: order.append("said"))
+    orphan = threading.Thread(target=main.main, args=[{"act": "restore", "arguments": ["1"], "nonce": ""}])
+    orphan.start()
+    begun.wait()
+    main.main({"act": "take", "arguments": ["two", "a@b", 60], "nonce": ""})
+    main.main({"act": "restore", "arguments": ["2"], "nonce": ""})
+    orphan.join()
+    assert order[0] == "said", "a lease need not wait"
+    assert order.index("1") < order.index("2")
 
 
 @pytest.mark.usefixtures("_own_lease")
