@@ -30,6 +30,7 @@ def command() -> None:
 @click.option("--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="how many")
 @click.option("--os", "system", help="debian12 (the default) or debian13")
 @click.option("--gpu", metavar="MACHINE", help="machine the GPU simulator plays, such as h200x4")
+@click.option("--vm", "virtual", is_flag=True, help="machines with a kernel of their own, emulated: slow")
 @click.option("--image", help="start from a saved image instead of a fresh system")
 @click.option(
     "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write a fleet.yml for the lab's nodes"
@@ -41,6 +42,7 @@ def up(
     count: int,
     system: str | None,
     gpu: str | None,
+    virtual: bool,
     image: str | None,
     fleet: Path | None,
     profile: str | None,
@@ -51,7 +53,7 @@ def up(
     if fleet and not profile:
         raise InvalidInput("--fleet without --profile", do="say what the nodes are to become")
     lab = _lab(lab_name)
-    nodes = lab.up(count, system, gpu, image=image)
+    nodes = lab.up(count, system, gpu, image=image, virtual=virtual)
     if fleet and profile:
         fleet.write_text(lab.fleet(profile))
         note(f"lab: wrote {fleet}")

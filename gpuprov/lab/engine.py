@@ -118,15 +118,19 @@ def _members(group: Path) -> set[int]:
         raise
 
 
-def shut_down(machine: str, timeout: float = 30) -> None:
-    """Ask a node's systemd to stop everything in order, then wait until it has.
+def terminate(machine: str) -> None:
+    """Ask a node's systemd to stop everything in order."""
+    for pid in processes(machine):
+        if _name(pid) == "systemd-nspawn":
+            os.kill(pid, signal.SIGTERM)
+
+
+def await_end(machine: str, timeout: float) -> None:
+    """Wait until a node that was asked to end has ended.
 
     Raises:
         NodeFailed: it still runs after `timeout` seconds.
     """
-    for pid in processes(machine):
-        if _name(pid) == "systemd-nspawn":
-            os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while runs(machine):
         if time.monotonic() > deadline:

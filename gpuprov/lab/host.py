@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,13 +102,16 @@ def require_root() -> None:
         )
 
 
-def require_tools() -> None:
+def require_tools(tools: Mapping[str, str] = TOOLS) -> None:
     """Install what is missing of the lab's tools from the machine's own package archive.
+
+    Args:
+        tools: program → Debian package that brings it.
 
     Raises:
         GpuprovError: not a machine with apt, or apt failed.
     """
-    missing = sorted({package for program, package in TOOLS.items() if not shutil.which(program)})
+    missing = sorted({package for program, package in tools.items() if not shutil.which(program)})
     if not missing:
         return
     if not shutil.which("apt-get"):

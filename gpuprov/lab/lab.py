@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab import engine, identity
+from gpuprov.lab import engine, identity, vm
 from gpuprov.lab.archive import harvest, read_archive
 from gpuprov.lab.handover import fleet_text
 from gpuprov.lab.host import locked, remove_tree, require_root, require_tools, say, state_home, write_whole
@@ -85,6 +85,7 @@ class Lab(AbstractContextManager["Lab"]):
         image: str | None = None,
         names: Sequence[str] | None = None,
         prepare: Sequence[Callable[[Path], None]] = (),
+        virtual: bool = False,
     ) -> list[Node]:
         """Add nodes, side by side; returns them once each answers SSH.
 
@@ -95,23 +96,32 @@ class Lab(AbstractContextManager["Lab"]):
             image: a saved image to start from, instead of a fresh `os`.
             names: names of the new nodes; node1, node2, … if not given.
             prepare: what else to do to each root before its first boot; see `gpuprov.lab.variants`.
+            virtual: machines with a kernel of their own; see `gpuprov.lab.vm`.
 
         Raises:
-            InvalidInput: no such system or image, or a name that is taken or not valid.
+            InvalidInput: no such system or image, a name that is taken or not valid, or GPUs for machines.
             NodeFailed: a node did not boot. Those of this call are then removed again.
         """
         require_tools()
+        if virtual and gpu:
+            raise InvalidInput(f"a virtual node with the GPUs of {gpu}", do="leave one of both out")
         base = find_image(image or os or "debian12")
         with locked(self.folder / "lock"):
             fresh: list[Node] = []
             try:
                 self._mend()
                 fresh = [self._planned(name, base, gpu) for name in self._names(count, names)]
-                return self._boot(fresh, prepare)
+                nodes = self._boot(fresh, prepare)
+                return self._virtualise(nodes) if virtual else nodes
             except BaseException:
                 _side_by_side(Node.destroy, [load_node(node.folder) for node in fresh])
                 self._tidy()
                 raise
+
+    def virtualise(self, node: Node, kernel: str = "") -> Node:
+        """Turn a node into a machine with a kernel of its own; see `Node.virtualised`."""
+        with locked(self.folder / "lock"):
+            return self._virtualise([node], kernel)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:
         """Remove nodes and all that belongs to them; with the last one the lab's own files go too.
@@ -142,8 +152,10 @@ class Lab(AbstractContextManager["Lab"]):
         The node is stopped, and stands on that image from now on.
 
         Raises:
-            InvalidInput: the name is a system's, or not valid.
+            InvalidInput: the name is a system's, or not valid, or the node is virtual.
         """
+        if node.virtual:
+            raise InvalidInput(f"{node.name} is on a disk of its own", do="save a node before it is virtual")
         with locked(self.folder / "lock"):
             node.stop()
             engine.unmount_below(node.root)
@@ -191,6 +203,10 @@ class Lab(AbstractContextManager["Lab"]):
         nodes = [node.completed() for node in nodes]
         self._write_known_hosts()
         return nodes
+
+    def _virtualise(self, nodes: list[Node], kernel: str = "") -> list[Node]:
+        require_tools(vm.TOOLS)
+        return _side_by_side(lambda node: node.virtualised(kernel), nodes)
 
     def _tidy(self) -> None:
         """Leave the files of a lab as its nodes need them, which is not at all once there are none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection
@@ -11,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.lab import engine
+from gpuprov.lab import engine, vm
 from gpuprov.lab.archive import harvest, lend
 from gpuprov.lab.host import execute, remove_tree, write_whole
 from gpuprov.lab.identity import personalise
+from gpuprov.lab.login import greets, ssh_command
 from gpuprov.lab.network import Link, connect, disconnect
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -33,6 +33,7 @@ class Node:
         folder: where it lives; its lab's folder is two above.
         complete: whether the `up` that made it came to its end.
         off: whether it was stopped on purpose.
+        virtual: whether it is a machine with a kernel of its own; see `gpuprov.lab.vm`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Node:
     folder: Path
     complete: bool = False
     off: bool = False
+    virtual: bool = False
 
     @property
     def lab_folder(self) -> Path:
@@ -61,8 +63,16 @@ class Node:
 
     @property
     def root(self) -> Path:
-        """Its root folder, seen from outside; there while the node exists, running or not."""
+        """Its root folder, seen from outside; there while the node exists, running or not.
+
+        Of a virtual node it is what its disk was made of.
+        """
         return self.folder / "root"
+
+    @property
+    def disk(self) -> Path:
+        """A virtual node's disk."""
+        return self.folder / "disk"
 
     @property
     def upper(self) -> Path:
@@ -93,8 +103,11 @@ class Node:
     def kernel(self) -> str:
         """Release of the kernel that is installed on it, the newest if there are several; "" without one.
 
-        The kernel that runs is this machine's, so nodes name the one to build modules for.
+        The kernel that runs is this machine's, so nodes name the one to build modules for. A virtual node
+        runs its own, and says just that: `running`.
         """
+        if self.virtual:
+            return "running"
         from debian.debian_support import Version
 
         releases = (path.name for path in (self.root / "usr/lib/modules").glob("*"))
@@ -141,6 +154,21 @@ class Node:
         """Mount the node's root from its image and its own layer."""
         engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
 
+    def virtualised(self, kernel: str = "") -> Node:
+        """The same system as a machine with a kernel of its own, booted; the tree it was is left behind.
+
+        Args:
+            kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
+        """
+        self.stop()
+        harvest(self.upper)
+        vm.make_disk(self.root, self.disk, kernel or self.kernel)
+        node = replace(self, virtual=True)
+        node.record()
+        node.start()
+        node.run("update-grub")
+        return node
+
     def completed(self) -> Node:
         """The same node, written down as complete."""
         node = replace(self, complete=True)
@@ -149,27 +177,7 @@ class Node:
 
     def ssh_command(self, user: str = "root") -> list[str]:
         """Command line that opens a shell on the node; host keys are checked strictly."""
-        return [
-            *("ssh", "-i", str(self.lab_folder / "id_ed25519"), "-l", user, "-F", "none"),
-            *(
-                "-o",
-                f"UserKnownHostsFile={self.lab_folder / 'known_hosts'}",
-                "-o",
-                "StrictHostKeyChecking=yes",
-            ),
-            *(
-                "-o",
-                "IdentitiesOnly=yes",
-                "-o",
-                "BatchMode=yes",
-                "-o",
-                "LogLevel=ERROR",
-                "-o",
-                "ConnectTimeout=10",
-            ),
-            # Debian 12 would pick sntrup761 first, which costs 0.1 s of processor time at each end.
-            *("-o", "KexAlgorithms=^curve25519-sha256", self.address),
-        ]
+        return ssh_command(self.address, user, self.lab_folder)
 
     def run(
         self,
@@ -214,18 +222,22 @@ class Node:
         """Shut the node down in order; its root and its address stay."""
         self._mark(off=True)
         if self.running:
-            engine.shut_down(self.machine)
+            if self.virtual:
+                vm.press_power_button(self.disk)
+            else:
+                engine.terminate(self.machine)
+            engine.await_end(self.machine, self._patience_s)
         engine.kill(self.machine, self.root)
 
     def reboot(self, *, wait: bool = True) -> None:
         """Have the node restart itself; with `wait`, until it answers SSH in its next boot.
 
         Raises:
-            NodeFailed: it did not come back as another boot within a minute.
+            NodeFailed: it did not come back as another boot in time.
         """
         before = self.boot_id()
         self.run("systemctl reboot", check=False)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self._patience_s
         while wait:
             self.await_ssh()
             try:
@@ -234,16 +246,18 @@ class Node:
             except Unreachable:  # caught in the middle of going down
                 pass
             if time.monotonic() > deadline:
-                raise NodeFailed(f"{self.name} did not restart within 60 s", do=f"see {self.console}")
+                raise NodeFailed(
+                    f"{self.name} did not restart within {self._patience_s:.0f} s", do=f"see {self.console}"
+                )
             time.sleep(0.05)
 
-    def await_ssh(self, timeout: float = 60) -> None:
+    def await_ssh(self) -> None:
         """Wait until the node's SSH server greets.
 
         Raises:
-            NodeFailed: it ended meanwhile, or did not greet within `timeout` seconds.
+            NodeFailed: it ended meanwhile, or did not greet in time.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + self._patience_s
         while not greets(self.address):
             if not self.running:
                 raise NodeFailed(
@@ -251,7 +265,8 @@ class Node:
                 )
             if time.monotonic() > deadline:
                 raise NodeFailed(
-                    f"{self.name} did not answer SSH within {timeout:.0f} s", do=f"see {self.console}"
+                    f"{self.name} did not answer SSH within {self._patience_s:.0f} s",
+                    do=f"see {self.console}",
                 )
             time.sleep(0.02)
 
@@ -276,7 +291,13 @@ class Node:
     def _mark(self, *, off: bool) -> None:
         replace(load_node(self.folder), off=off).record()
 
+    @property
+    def _patience_s(self) -> float:
+        return vm.PATIENCE_S if self.virtual else 60.0
+
     def _boot_command(self) -> list[str]:
+        if self.virtual:
+            return vm.boot_command(self.disk, self.address, self.link.path)
         extra: list[str] = []
         if self.gpu:
             from gpuprov.lab import simulator
@@ -294,12 +315,3 @@ def load_node(folder: Path) -> Node:
         return Node(folder.name, "", None, "", (), folder)
     fields = json.loads((folder / "node.json").read_text())
     return Node(**{**fields, "layers": tuple(fields["layers"]), "folder": folder})
-
-
-def greets(address: str, port: int = 22) -> bool:
-    """Whether an SSH server answers at an address."""
-    try:
-        with socket.create_connection((address, port), timeout=1) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False

@@ -1,0 +1,133 @@
+"""Nodes with a kernel of their own: QEMU, by software alone, boots a disk made of an ordinary node's tree.
+
+All between the power button and the login is real: firmware, GRUB with what the node's own `update-grub`
+wrote, Debian's kernel, initramfs and modules. A boot takes half a minute and a compiler half a day: whatever
+takes processor time is done while the node is still an ordinary one.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from pathlib import Path
+
+from gpuprov.lab.archive import ARCHIVES
+from gpuprov.lab.host import execute, write_whole
+from gpuprov.lab.variants import inside
+
+# program → Debian package that brings it, beyond what every lab needs
+TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
+PATIENCE_S = 300.0
+"""How long a boot, or an orderly end, may take where all of it is emulated on a busy machine."""
+
+SECTOR = 512
+FIRST_SECTOR = 2048
+"""Where the only partition starts; GRUB's core lies in the gap before it, as on any disk with an MBR."""
+DISK_BYTES = 16 << 30  # sparse: what nobody wrote takes no room
+LINUX = 0x83
+BOOT_CODE = 440  # bytes of an MBR before the disk's signature and the four partitions
+
+GRUB = "boot/grub/i386-pc"
+# What grub-install does, but for finding the disk: there is none yet.
+INSTALL_GRUB = f"""\
+set -eu
+apt-get -q update
+apt-get -q -y install --no-install-recommends grub2-common grub-pc-bin
+cp /usr/share/grub/default/grub /etc/default/grub
+mkdir -p /{GRUB}
+cp /usr/lib/grub/i386-pc/*.mod /usr/lib/grub/i386-pc/*.lst /{GRUB}
+grub-mkimage -O i386-pc -p '(hd0,msdos1)/boot/grub' -o /{GRUB}/core.img biosdisk part_msdos ext2
+systemctl enable systemd-networkd
+"""
+COMMAND_LINE = "console=ttyS0 net.ifnames=0"
+SETTINGS = f"""\
+GRUB_TIMEOUT=0
+GRUB_TERMINAL=console
+GRUB_CMDLINE_LINUX="{COMMAND_LINE}"
+"""
+# For the first boot, until the node's own update-grub has seen the disk.
+FIRST_MENU = """\
+linux /boot/vmlinuz-{kernel} root=/dev/vda1 ro {command_line}
+initrd /boot/initrd.img-{kernel}
+boot
+"""
+FILE_SYSTEMS = "/dev/vda1 / ext4 errors=remount-ro 0 1\n"
+# QEMU's user network has these addresses, and lets no other host in but by the forwarded port.
+NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n"
+
+
+def make_disk(root: Path, disk: Path, kernel: str) -> None:
+    """Make a disk that boots out of a tree; the tree is prepared for it, and is not needed any more then.
+
+    Args:
+        root: of a node that is off.
+        kernel: the release that boots first; from then on GRUB decides.
+    """
+    inside(root, INSTALL_GRUB)
+    write_whole(root / "etc/default/grub.d/gpuprov-lab.cfg", SETTINGS)
+    write_whole(root / "boot/grub/grub.cfg", FIRST_MENU.format(kernel=kernel, command_line=COMMAND_LINE))
+    write_whole(root / "etc/fstab", FILE_SYSTEMS)
+    write_whole(root / "etc/systemd/network/80-gpuprov-lab.network", NETWORK)
+    for package in (root / ARCHIVES).glob("*.deb"):
+        package.unlink()
+    part = disk.with_name(f".{disk.name}.part")
+    part.unlink(missing_ok=True)
+    with part.open("wb") as file:
+        file.write(boot_sectors(root))
+        file.truncate(DISK_BYTES)
+    start = FIRST_SECTOR * SECTOR
+    execute(
+        [
+            *("mke2fs", "-q", "-F", "-t", "ext4", "-d", root, "-E", f"offset={start},lazy_itable_init=1"),
+            # Younger than the GRUB of Debian 12.
+            *("-O", "^metadata_csum_seed,^orphan_file"),
+            *(part, f"{(DISK_BYTES - start) // 1024}k"),
+        ]
+    )
+    part.rename(disk)
+
+
+def boot_sectors(root: Path) -> bytes:
+    """A disk's first sectors: GRUB's boot code with a table of one partition, and GRUB's core behind it."""
+    code = (root / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:BOOT_CODE]
+    core = (root / GRUB / "core.img").read_bytes()
+    nowhere = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond their reach
+    sectors = DISK_BYTES // SECTOR - FIRST_SECTOR
+    partition = struct.pack("<B3sB3sII", 0x80, nowhere, LINUX, nowhere, FIRST_SECTOR, sectors)
+    table = bytes(6) + partition.ljust(64, b"\0") + b"\x55\xaa"
+    return code.ljust(BOOT_CODE, b"\0") + table + core
+
+
+def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
+    """Command line that switches the machine on, its console on stdout; it ends when the node powers off.
+
+    Args:
+        address: of the node on the lab network; SSH there is SSH of the machine.
+        namespace: path of the node's network namespace.
+    """
+    return [
+        *("nsenter", f"--net={namespace}", "qemu-system-x86_64", "-no-user-config", "-nodefaults"),
+        # Five levels of page tables would only be walked by hand.
+        *("-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2", "-m", "2048"),
+        *("-display", "none", "-serial", "stdio", "-qmp", f"unix:{_socket(disk)},server=on,wait=off"),
+        *("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"),
+        *("-netdev", f"user,id=net,hostfwd=tcp:{address}:22-:22", "-device", "virtio-net-pci,netdev=net"),
+        *("-device", "virtio-rng-pci"),
+    ]
+
+
+def press_power_button(disk: Path) -> None:
+    """Press the power button of a running machine; its systemd then stops everything in order."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(_socket(disk)))
+        with connection.makefile("rw") as monitor:
+            monitor.readline()
+            for command in ("qmp_capabilities", "system_powerdown"):
+                monitor.write(json.dumps({"execute": command}) + "\n")
+                monitor.flush()
+                monitor.readline()
+
+
+def _socket(disk: Path) -> Path:
+    return disk.with_suffix(".qmp")

@@ -1,0 +1,70 @@
+"""The disk and the command line of a virtual node."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from gpuprov.lab import vm
+from gpuprov.lab.node import Node, load_node
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The root of a node with GRUB's two images, each of one letter."""
+    for path, content in {
+        "usr/lib/grub/i386-pc/boot.img": b"b" * 512,
+        vm.GRUB + "/core.img": b"c" * 3000,
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(content)
+    return tmp_path
+
+
+def test_the_disk_starts_with_a_table_of_one_bootable_partition_between_code_and_core(tree: Path) -> None:
+    sectors = vm.boot_sectors(tree)
+    assert sectors[:440] == b"b" * 440
+    assert sectors[510:512] == b"\x55\xaa"
+    assert sectors[512:] == b"c" * 3000
+    status, kind, start, length = struct.unpack("<B3xB3xII", sectors[446:462])
+    assert (status, kind) == (0x80, 0x83)
+    assert (start + length) * 512 == vm.DISK_BYTES
+    assert start * 512 >= len(sectors)
+    assert not any(sectors[462:510])
+
+
+def test_a_machine_answers_at_the_address_of_its_node() -> None:
+    command = vm.boot_command(Path("/n/disk"), "198.18.0.7", Path("/run/netns/x"))
+    assert command[:2] == ["nsenter", "--net=/run/netns/x"]
+    assert "user,id=net,hostfwd=tcp:198.18.0.7:22-:22" in command
+    assert "file=/n/disk,format=raw,if=virtio,cache=unsafe" in command
+
+
+def test_the_power_button_is_pressed_once_the_monitor_listens(tmp_path: Path) -> None:
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "disk.qmp"))
+        server.listen()
+
+        def answer() -> None:
+            with server.accept()[0] as peer, peer.makefile("rw") as lines:
+                for said in ('{"QMP": {}}', '{"return": {}}', '{"return": {}}'):
+                    lines.write(said + "\n")
+                    lines.flush()
+                    heard.append(lines.readline())
+
+        qemu = Thread(target=answer)
+        qemu.start()
+        vm.press_power_button(tmp_path / "disk")
+        qemu.join()
+    assert heard == ['{"execute": "qmp_capabilities"}\n', '{"execute": "system_powerdown"}\n', ""]
+
+
+def test_a_virtual_node_builds_for_the_kernel_that_it_runs(tmp_path: Path) -> None:
+    node = Node("node1", "debian12", None, "198.18.0.7", (), tmp_path / "node1", virtual=True)
+    node.record()
+    assert load_node(node.folder).kernel == "running"
