@@ -60,20 +60,25 @@ class Finder:
 
     def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
         self._fleet, self._catalog = fleet, catalog
-        self._open: dict[tuple[str, str, str], Archives] = {}
+        self._open: dict[tuple[str, str, str, bool], Archives] = {}
 
-    def archives(self, repository: str, system: System, arch: str) -> Archives:
+    def archives(self, repository: str, system: System, arch: str, *, main: bool = False) -> Archives:
         """The repository of that id, with those it needs beside it, for one system.
+
+        Args:
+            main: whether to read a distribution's component `main` too, which is far larger than those that
+                hold drivers.
 
         Raises:
             InvalidInput: nobody says where it is.
             Unreachable, Refused: it does not answer, or its signature or sums are wrong.
         """
-        key = (repository, system.id, arch)
+        key = (repository, system.id, arch, main)
         if key not in self._open:
             specs = [self._spec(each, system, arch) for each in ARCHIVES.get(repository, (repository,))]
             described = {spec.id: self._describe(spec, system) for spec in specs}
-            self._open[key] = Archives(open_all(specs, arch), described)
+            read = specs if main else [_without_main(spec) for spec in specs]
+            self._open[key] = Archives(open_all(read, arch), described)
         return self._open[key]
 
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
@@ -111,7 +116,7 @@ class Finder:
     def _archive_spec(self, repository: str, system: System, url: str | None) -> RepositorySpec:
         codename = self._codename(system)
         record = self._catalog.repositories.get(repository) or self._catalog.repositories[system.family]
-        components = [part for part in record.components if part != "main"]
+        components = record.components
         keyring = self._key(repository) or KEYRINGS[system.family]
         if url:
             return mirrored(repository, url, codename, components, keyring)
@@ -142,6 +147,10 @@ class Finder:
             signed_by=_key_text(spec),
             source="fleet.yml" if stated else f"the archive of {system.title}" if own else "the catalog",
         )
+
+
+def _without_main(spec: RepositorySpec) -> RepositorySpec:
+    return replace(spec, components=tuple(each for each in spec.components if each != "main"))
 
 
 def _key_text(spec: RepositorySpec) -> str | None:

@@ -136,7 +136,11 @@ class Locker:
         )
 
     def _archives(self, stated: PackageSet) -> Archives:
-        return self._finder.archives(stated.repository, self._system, self._arch)
+        """The repository of a set; of a distribution's as little as has every package of it."""
+        found = self._finder.archives(stated.repository, self._system, self._arch)
+        if stated.repository not in ARCHIVE_SUITES or all(map(found.index.versions, stated.names)):
+            return found
+        return self._finder.archives(stated.repository, self._system, self._arch, main=True)
 
     def _shared(self, stated: PackageSet) -> bool:
         """Whether a set comes from the driver's repository, where the driver's stream hides the others."""

@@ -28,6 +28,9 @@ MOVABLE = (
 )
 """What `gpuprov lock --upgrade` can name; the rest follows the driver or the toolkit."""
 
+MANY = ("profiling_tools",)
+"""Of packages that have nothing to do with each other: no version is that of them all."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -86,7 +89,7 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
     kept: dict[str, str] = {}
     toolkits: dict[str, str] = {}
     for name, component in locked.each() if locked else ():
-        if name in upgrade or name not in MOVABLE:
+        if name in upgrade or name in MANY or name not in MOVABLE:
             continue
         texts = stated_texts(policy, name) or ((AUTO,) if name == "driver" else ())
         versions = component.toolkits.values() if isinstance(component, Cuda) else [component.version]
