@@ -1,0 +1,262 @@
+"""Four nodes, one of each system, with everything that gpuprov can put on them, in three locks.
+
+NVIDIA's repositories are the lab's mirror, Debian's archive is the real one, Ubuntu's has Debian's packages.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.catalog import load
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
+from gpuprov.lab.mirror.serve import MirrorServer, served
+from gpuprov.lab.variants import (
+    at_boot,
+    with_control_groups,
+    with_network_parameters,
+    with_os_release,
+)
+from gpuprov.lock import Lock, read_lock
+from tests.lab.provisioned import gpuprov
+from tests.lab.systems import build_ubuntu, os_release
+
+MACHINE, MODEL, GPUS = "h200x8", "H200 SXM", 8
+SETTLED = "systemctl is-system-running --wait"
+FIRST_LOOP = 244
+"""Numbers of loop devices that stand for drives; tests/lab has those below."""
+DRIVE = (
+    "test -e /dev/loop-control || mknod /dev/loop-control c 10 237; mknod /dev/loop{n} b 7 {n};"
+    " test -e /root/{n}.img || truncate -s 64M /root/{n}.img;"
+    " losetup /dev/loop{n} || losetup /dev/loop{n} /root/{n}.img; mount -a"
+)
+"""A drive that is there at every boot, and what systemd does with fstab where it is not in a container."""
+OF_CUDA_12: tuple[dict[str, Any], dict[str, Any]] = (
+    {"cuda": ["12.8", "12.6"], "nccl": "2.26.2+cuda12.8"},
+    {"cuda": "12.6", "nccl": "2.29.7+cuda12.9"},
+)
+OF_CUDA_13: tuple[dict[str, Any], dict[str, Any]] = (
+    {"cuda": ["13.1", "13.2"], "nccl": "2.28.9+cuda13.0"},
+    {"cuda": "13.2", "nccl": "2.29.7+cuda13.2"},
+)
+# What differs from system to system: the oldest drivers and toolkits that its folder of the mirror has.
+STACKS = {
+    "debian12": [{"driver": "580.95.05", **OF_CUDA_12[0]}, {"driver": "590.48.01", **OF_CUDA_12[1]}],
+    "debian13": [{"driver": "580.95.05", **OF_CUDA_13[0]}, {"driver": "590.48.01", **OF_CUDA_13[1]}],
+    "ubuntu22.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
+    "ubuntu24.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
+}
+COMMON: tuple[dict[str, Any], ...] = (
+    {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
+    {"cudnn": "9.28", "container_toolkit": "1.19", "dcgm": "4.6.0"},
+)
+FROM_THE_ARCHIVE = ("docker", "profiling_tools", "node_exporter")
+LIMITS = {"memlock": 4194304, "stack": 67108864}
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {
+        "persistence": True,
+        "clocks": {"graphics": 1980, "memory": 3201},
+        "power_limit": 600,
+        "compute_mode": "default",
+        "nccl": {"NCCL_SOCKET_IFNAME": "eth0"},
+        "containers": {"shm_size": "1g", "cgroup_driver": "cgroupfs", **LIMITS},
+        "tuning": {
+            "limits": {"nofile": 4096, **LIMITS},
+            "sysctl": {"net.ipv4.tcp_keepalive_time": 600},
+            "environment": {"OMP_NUM_THREADS": 8},
+        },
+        "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
+        "profiling_counters": False,
+        "ssh": {},
+        "firewall": {},
+    },
+    {
+        "persistence": True,
+        "clocks": {"graphics": 1965, "memory": 3201},
+        "power_limit": 650,
+        "compute_mode": "default",
+        "nccl": {"NCCL_SOCKET_IFNAME": "eth1"},
+        "containers": {"shm_size": "2g", "cgroup_driver": "cgroupfs", **LIMITS},
+        "tuning": {
+            "limits": {"nofile": 4096, **LIMITS},
+            "sysctl": {"net.ipv4.tcp_keepalive_time": 600},
+            "environment": {"OMP_NUM_THREADS": 4},
+        },
+        "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
+        "profiling_counters": True,
+        "ssh": {"max_auth_tries": 3},
+        "firewall": {"open": [{"ports": [8888]}]},
+    },
+    {
+        "persistence": True,
+        "ssh": {"max_auth_tries": 3},
+        "firewall": {"open": [{"ports": [8888]}]},
+    },
+)
+READ_AHEAD = (4096, 2048, None)
+# Everything that --check may not touch.
+SNAPSHOT = (
+    "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold;"
+    " find /etc /usr/local /usr/src /var/lib/gpuprov -type f ! -name ld.so.cache | sort | xargs md5sum;"
+    " findmnt -rno TARGET,SOURCE /scratch/fast; systemctl list-unit-files --state=enabled --no-legend"
+)
+
+
+@dataclass
+class Run:
+    """What an apply did: node → role → tasks that changed; node → what failed; its exit code and words."""
+
+    code: int
+    said: str
+    ran: dict[str, set[str]]
+    changed: dict[str, dict[str, list[str]]]
+    failed: dict[str, list[str]]
+    tasks: int
+
+
+@dataclass
+class Fleet:
+    """The nodes by system, and gpuprov at a folder with their fleet.yml."""
+
+    lab: Lab
+    folder: Path
+    nodes: dict[str, Node]
+    mirror: nvidia.Mirror
+    server: MirrorServer
+    loops: dict[str, int] = field(default_factory=dict)
+
+    def state(self, step: int) -> Lock:
+        """Write the fleet of a step (0, 1, 2) and lock it, as a person does."""
+        place = self.server.url if step == 0 else f"{self.server.url}/again"
+        key = str(self.mirror.key)
+        repositories = {
+            "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
+            "container-toolkit": {"url": self.mirror.container_toolkit(place), "key": key},
+            "ubuntu": {"url": f"{self.server.url}/ubuntu", "key": key},
+        }
+        groups = {plain(system): self._group(system, step) for system in self.nodes}
+        ssh = yaml.safe_load(self.lab.fleet("eight"))["ssh"]
+        fleet = {"ssh": ssh, "groups": groups, "repositories": repositories}
+        (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # YAML too, without aliases
+        gpuprov(self.folder, "lock")
+        return read_lock(self.folder / "fleet.lock.yml")
+
+    def _group(self, system: str, step: int) -> dict[str, Any]:
+        node = self.nodes[system]
+        stack: dict[str, Any] = {"repository": "nvidia", **STACKS[system][min(step, 1)]}
+        if step < len(COMMON):
+            stack |= COMMON[step] | dict.fromkeys(FROM_THE_ARCHIVE, "auto")
+        else:
+            stack |= dict.fromkeys([*COMMON[0], *FROM_THE_ARCHIVE, "cuda", "nccl"], "none")
+        settings = {"kernel": node.kernel, **SETTINGS[step]}
+        if READ_AHEAD[step]:
+            drive = f"/dev/loop{self.loops[system]}"
+            scratch = {"device": drive, "mount": "/scratch/fast", "read_ahead_kib": READ_AHEAD[step]}
+            settings["scratch"] = [scratch]
+        return {
+            "profile": "eight",
+            "os": system,
+            "hosts": {node.name: node.address},
+            "stack": stack,
+            "settings": settings,
+        }
+
+    def apply(self, *words: str) -> Run:
+        """Run `gpuprov apply --yes` with these words."""
+        done = gpuprov(self.folder, "apply", "--yes", "-o", "json", *words, code=None)
+        document = json.loads(done.stdout) if done.stdout.strip() else {}
+        run = Run(done.returncode, done.stderr, defaultdict(set), {}, defaultdict(list), 0)
+        run.changed = {node.name: defaultdict(list) for node in self.nodes.values()}
+        folder = self.folder / "state/gpuprov/runs" / (document.get("run") or "none")
+        for path in sorted(folder.rglob("*-events.jsonl")):
+            _note(run, path)
+        return run
+
+    def drift(self) -> dict[str, set[str]]:
+        """Node → checks that differ."""
+        done = gpuprov(self.folder, "drift", "-o", "json", code=None)
+        nodes = json.loads(done.stdout)["nodes"]
+        return {node["name"]: {each["check"] for each in node["drift"]} for node in nodes}
+
+    def verify(self) -> dict[str, dict[str, str]]:
+        """Node → check → how it ended; a node that could not be verified has its reason as a check."""
+        done = gpuprov(self.folder, "verify", "-o", "json", code=None)
+        nodes = json.loads(done.stdout)["nodes"]
+        return {
+            node["name"]: {check["check"]: check["status"] for check in node["checks"]}
+            or {str(node["message"]): "failed"}
+            for node in nodes
+        }
+
+    def snapshot(self) -> dict[str, str]:
+        """What each node is, as far as --check might touch it."""
+        return {node.name: node.run(SNAPSHOT, check=False).stdout for node in self.nodes.values()}
+
+
+def _note(run: Run, path: Path) -> None:
+    """Count a play's events. Tasks of the role `packages` belong to the role that called it."""
+    caller: dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] != "task":
+            continue
+        host, role = event["host"], event["role"]
+        role = caller.get(host, "") if role == "packages" else role
+        caller[host] = role
+        run.tasks += event["status"] not in ("skipped",)
+        run.ran[host].add(role)
+        if event["status"] == "changed":
+            run.changed[host][role].append(event["task"])
+        elif event["status"] in ("failed", "unreachable"):
+            run.failed[host].append(f"{role}: {event.get('msg')}")
+
+
+def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> Fleet:
+    """The nodes, the mirror and the archives; gone when the stack is closed."""
+    loops = {system: FIRST_LOOP + number for number, system in enumerate(STACKS)}
+    stack.callback(_detach, [loops[system] for system in systems])
+    lab = stack.enter_context(Lab(name))
+    nodes = {system: _node(lab, system, loops[system]) for system in systems}
+    with signing_key() as key:
+        mirror = nvidia.build(folder / "mirror", load(), systems, key=key)
+        build_ubuntu(mirror.root / "ubuntu", next(iter(nodes.values())), key)
+    (mirror.root / "again").symlink_to(".")
+    (folder / "profiles").mkdir()
+    profile = {"hardware": {"gpu": {"model": MODEL, "count": GPUS}}}
+    (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
+    server = stack.enter_context(served(mirror.root))
+    return Fleet(lab, folder, nodes, mirror, server, loops)
+
+
+def _node(lab: Lab, system: str, loop: int) -> Node:
+    def drive(root: Path) -> None:
+        at_boot(root, "drive", DRIVE.format(n=loop))
+
+    image = "debian13" if system == "debian13" else "debian12"
+    steps = [with_control_groups, with_network_parameters, drive]
+    if system.startswith("ubuntu"):
+        steps.append(with_os_release(os_release(system)))
+    [node] = lab.up(1, os=image, gpu=MACHINE, names=[f"{plain(system)}-1"], prepare=steps)
+    node.run(
+        "mkdir -p /etc/initramfs-tools; echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
+    )
+    return node
+
+
+def _detach(loops: list[int]) -> None:
+    for number in loops:
+        subprocess.run(["losetup", "--detach", f"/dev/loop{number}"], check=False, capture_output=True)
+
+
+def plain(system: str) -> str:
+    """A system's id as groups and nodes may be called."""
+    return system.replace(".", "")

@@ -1,0 +1,178 @@
+"""What is done to each role in turn: a changed lock, a hand that breaks something, a lock without it.
+
+`gone` is a command of a shell that prints something as long as the role's work is there, and nothing once
+it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+COLUMNS = {
+    "fresh": "a fresh node gets it, and verify agrees",
+    "second": "a second run of every role changes nothing",
+    "check": "--check names the same roles before, none after, and touches nothing",
+    "changed": "a changed lock is named by drift, changes the node, and verify agrees",
+    "broken": "broken by hand: verify fails by the check's name, apply mends it",
+    "removed": "what the lock has no more is gone",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One role.
+
+    Args:
+        changed: checks that drift names under the second lock.
+        harm: shell commands that break what the role made.
+        broken: checks that verify has to fail for it.
+        gone: prints nothing once the role's work is taken away.
+        moot: column → why there is nothing to see in it.
+    """
+
+    role: str
+    changed: tuple[str, ...] = ()
+    harm: str = ""
+    broken: tuple[str, ...] = ()
+    gone: str = ""
+    moot: dict[str, str] = field(default_factory=dict)
+
+
+LISTED = "dpkg-query -W -f '${{db:Status-Abbrev}}${{Package}}\\n' {} 2>/dev/null | grep '^[hi]i'"
+PURGE = "dpkg --purge --force-depends --force-hold $(dpkg-query -W -f '${{Package}} ' {})"
+
+
+def _listed(*patterns: str) -> str:
+    return LISTED.format(" ".join(f"'{pattern}'" for pattern in patterns))
+
+
+def _purge(pattern: str) -> str:
+    return PURGE.format(f"'{pattern}'")
+
+
+NOTHING_OF_ITS_OWN = "it only looks, and finishes what dpkg left half done"
+STAYS = "the lock always states it"
+
+TRIALS = (
+    Trial(
+        "preflight",
+        harm="cd /tmp && apt-get -q download hello && dpkg --unpack hello_*.deb",
+        broken=("dpkg.consistent",),
+        moot={"changed": NOTHING_OF_ITS_OWN, "removed": NOTHING_OF_ITS_OWN},
+    ),
+    Trial(
+        "repositories",
+        changed=("repositories.sources",),
+        harm="rm /etc/apt/sources.list.d/gpuprov.sources",
+        broken=("repositories.sources",),
+        gone="grep libnvidia-container /etc/apt/sources.list.d/gpuprov.sources",
+    ),
+    Trial(
+        "nvidia_driver",
+        changed=("driver.packages", "driver.module_on_disk"),
+        harm="rm /etc/modprobe.d/gpuprov-nouveau.conf",
+        broken=("nouveau.blacklist",),
+        moot={"removed": STAYS},
+    ),
+    Trial(
+        "fabric_manager",
+        changed=("fabric_manager.packages",),
+        harm="systemctl disable --now --quiet nvidia-fabricmanager",
+        broken=("fabric_manager.unit", "fabric_manager.fabric"),
+        moot={"removed": "it goes with the hardware, not with a word in the fleet"},
+    ),
+    Trial(
+        "gpu_settings",
+        changed=("gpu.clocks", "gpu.power_limit"),
+        harm="nvidia-smi -i 2 -pl 500; systemctl disable --quiet gpuprov-gpu-clocks",
+        broken=("gpu.power_limit", "gpu.clocks_unit"),
+        gone="ls /etc/systemd/system/gpuprov-gpu-* /usr/local/sbin/gpuprov-gpu-*",
+    ),
+    Trial(
+        "cuda_toolkit",
+        changed=("cuda.default",),
+        harm=f"{_purge('cuda-toolkit-*-config-common')}; rm /etc/profile.d/gpuprov-cuda.sh",
+        broken=("cuda.packages", "cuda.environment"),
+        gone=f"{_listed('cuda-toolkit-*')}; ls /etc/profile.d/gpuprov-cuda.sh /etc/alternatives/cuda",
+    ),
+    Trial(
+        "cudnn",
+        changed=("cudnn.packages",),
+        harm=_purge("libcudnn9-headers-*"),
+        broken=("cudnn.packages", "cudnn.header"),
+        gone=_listed("libcudnn*"),
+    ),
+    Trial(
+        "nccl",
+        changed=("nccl.packages", "nccl.configuration"),
+        harm=f"{_purge('libnccl-dev')}; rm /etc/nccl.conf",
+        broken=("nccl.packages", "nccl.configuration"),
+        gone=_listed("libnccl*"),
+    ),
+    Trial(
+        "container_toolkit",
+        changed=("container_toolkit.packages",),
+        harm=_purge("nvidia-container-toolkit"),
+        broken=("container_toolkit.packages", "docker.gpus"),
+        gone=_listed("*nvidia-container*"),
+    ),
+    Trial(
+        "docker",
+        changed=("docker.config",),
+        harm="sed -i s/2g/64m/ /etc/docker/daemon.json; systemctl disable --quiet docker.service",
+        broken=("docker.config", "docker.unit"),
+        gone=_listed("docker.io"),
+    ),
+    Trial(
+        "system_tuning",
+        changed=("tuning.environment",),
+        harm="sed -i s/OMP_NUM_THREADS=4/OMP_NUM_THREADS=1/ /etc/environment",
+        broken=("tuning.environment",),
+        gone="ls /etc/security/limits.d/90-gpuprov.conf /etc/sysctl.d/90-gpuprov.conf;"
+        " grep OMP_ /etc/environment",
+    ),
+    Trial(
+        "storage",
+        changed=("scratch.read_ahead",),
+        harm="umount /scratch/fast",
+        broken=("scratch.mounted",),
+        gone="findmnt /scratch/fast; grep scratch /etc/fstab; ls /etc/udev/rules.d/90-gpuprov-scratch.rules",
+    ),
+    Trial(
+        "profiling_tools",
+        changed=("profiling.counters",),
+        harm="rm /etc/modprobe.d/gpuprov-profiling.conf; dpkg --purge --force-hold atop",
+        broken=("profiling.counters", "profiling.packages"),
+        gone=f"{_listed('atop', 'sysstat')}; ls /etc/modprobe.d/gpuprov-profiling.conf",
+    ),
+    Trial(
+        "monitoring",
+        changed=("monitoring.textfile", "monitoring.dcgm_packages"),
+        harm="echo >>/var/lib/prometheus/node-exporter/gpuprov.prom;"
+        " systemctl disable --now --quiet nvidia-dcgm",
+        broken=("monitoring.textfile", "monitoring.dcgm"),
+        gone=f"{_listed('datacenter-gpu-manager*', 'prometheus-node-exporter')};"
+        " ls /var/lib/prometheus/node-exporter/gpuprov.prom",
+    ),
+    Trial(
+        "package_pins",
+        changed=("pins.hold",),
+        harm="apt-mark unhold docker.io libnccl2; rm /etc/apt/apt.conf.d/52gpuprov-pins",
+        broken=("pins.hold", "pins.unattended"),
+        gone="apt-mark showhold | grep -E 'nccl|cudnn|docker|cuda-toolkit'",
+    ),
+    Trial(
+        "ssh_hardening",
+        changed=("ssh.options",),
+        harm="rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh",
+        broken=("ssh.options",),
+        moot={"removed": "a lock that says nothing of SSH leaves it as it is"},
+    ),
+    Trial(
+        "firewall",
+        changed=("firewall.input",),
+        harm="systemctl disable --quiet gpuprov-firewall",
+        broken=("firewall.unit",),
+        moot={"removed": "a lock that says nothing of the firewall leaves it as it is"},
+    ),
+)

@@ -1,0 +1,311 @@
+"""Every role on every system: what was seen of it, cell by cell.
+
+    scripts/campaign roles [--system ID]... [--markdown FILE] [-v]
+
+Four nodes get everything in one run, a second run, a changed lock, a hand that breaks a thing of every role,
+and a lock that has most of it no more. A cell is `seen`, has a reason why there is nothing to see, or is BAD.
+Exit 1 when any is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from gpuprov.lab import Node
+from gpuprov.lock import Lock
+from gpuprov.verify.wanted import wanted
+from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
+from tests.campaign._roles_trials import COLUMNS, TRIALS, Trial
+
+SEEN = "seen"
+Cell = tuple[str, str, str]
+"""Role, system, column."""
+
+
+class Table:
+    """What was seen; the first complaint about a cell stays."""
+
+    def __init__(self, systems: list[str]) -> None:
+        self.systems = systems
+        self.cells: dict[Cell, str] = {}
+        self.began = time.monotonic()
+        for trial in TRIALS:
+            for column, why in trial.moot.items():
+                self.cells |= {(trial.role, system, column): why for system in systems}
+
+    def judge(self, column: str, complaints: Callable[[Trial, str], str]) -> None:
+        """Fill a column: no complaint is `seen`; cells with a reason of their own stay."""
+        for trial in TRIALS:
+            for system in self.systems if column not in trial.moot else ():
+                said = complaints(trial, system)
+                before = self.cells.get((trial.role, system, column), SEEN)
+                self.cells[trial.role, system, column] = before if before != SEEN else said or SEEN
+                if said:
+                    self.say(f"  BAD  {trial.role} on {system}, {column}: {said}")
+
+    def bad(self) -> list[Cell]:
+        """Cells that are neither seen nor excused."""
+        moot = {why for trial in TRIALS for why in trial.moot.values()}
+        return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
+
+    def say(self, text: str) -> None:
+        """A line, with the time since the beginning."""
+        sys.stdout.write(f"{time.monotonic() - self.began:6.0f} s  {text}\n")
+        sys.stdout.flush()
+
+
+class Campaign:
+    """The steps, in order."""
+
+    def __init__(self, fleet: Fleet, table: Table, verbose: bool) -> None:
+        self.fleet, self.table, self.verbose = fleet, table, verbose
+
+    def run(self) -> None:
+        """All steps."""
+        self.fresh()
+        self.second()
+        self.changed()
+        self.broken()
+        self.removed()
+
+    def fresh(self) -> None:
+        """A fresh node: what --check says of it, and what apply does."""
+        lock = self.fleet.state(0)
+        before = self.fleet.snapshot()
+        said = self.apply("what --check says of fresh nodes", "--check")
+        touched = _differing(before, self.fleet.snapshot())
+        did = self.apply("apply to fresh nodes", "--reboot", "--no-verify")
+        self.table.say(f"  {did.tasks // len(self.fleet.nodes)} tasks a node")
+        failed = self.failed()
+
+        def complaints(trial: Trial, system: str) -> str:
+            node, own = self.node(system), _checks(lock, system, trial.role)
+            if trial.role not in did.ran[node.name]:
+                return "did not run"
+            if not did.changed[node.name][trial.role] and trial.role != "preflight":
+                return "changed nothing"
+            return "; ".join(did.failed[node.name]) or _join("verify fails", own & failed[node.name])
+
+        self.table.judge("fresh", complaints)
+        self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
+
+    def second(self) -> None:
+        """Every role once more, and what --check says then."""
+        did = self.apply("every role a second time", "--full", "--no-verify")
+        self.table.judge("second", lambda trial, system: self._idle(trial, system, did))
+        before = self.fleet.snapshot()
+        said = self.apply("what --check says of provisioned nodes", "--full", "--check")
+        touched = _differing(before, self.fleet.snapshot())
+        self.table.judge(
+            "check",
+            lambda trial, system: (
+                _join("touched", touched[self.node(system).name]) or self._idle(trial, system, said)
+            ),
+        )
+
+    def changed(self) -> None:
+        """Another lock."""
+        self.fleet.state(1)
+        differs = self.fleet.drift()
+        did = self.apply("apply a changed lock", "--reboot", "--no-verify")
+        failed = self.failed()
+
+        def complaints(trial: Trial, system: str) -> str:
+            node = self.node(system).name
+            return (
+                "; ".join(did.failed[node])
+                or _join("drift does not name", set(trial.changed) - differs[node])
+                or _join("verify fails", set(trial.changed) & failed[node])
+            )
+
+        self.table.judge("changed", complaints)
+
+    def broken(self) -> None:
+        """A thing of every role broken by hand, at once."""
+        self.complain_of_leftovers("before anything is broken")
+        for node in self.fleet.nodes.values():
+            for trial in TRIALS:
+                if trial.harm and node.run(trial.harm, check=False).returncode:
+                    self.table.say(f"  {trial.role}: the harm ends with an error on {node.name}")
+        failed = self.failed()
+        before = self.fleet.snapshot()
+        said = self.apply("what --check says of broken nodes", "--check")
+        touched = _differing(before, self.fleet.snapshot())
+        did = self.apply("mend broken nodes", "--reboot", "--no-verify")
+        left = self.failed()
+
+        def complaints(trial: Trial, system: str) -> str:
+            node = self.node(system).name
+            return (
+                _join("verify does not fail", set(trial.broken) - failed[node])
+                or "; ".join(did.failed[node])
+                or _join("after apply verify fails", set(trial.broken) & left[node])
+            )
+
+        self.table.judge("broken", complaints)
+        self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
+
+    def removed(self) -> None:
+        """A lock without most of it."""
+        self.complain_of_leftovers("after mending")
+        there = self._there()
+        self.fleet.state(2)
+        did = self.apply("a lock without most of it", "--full", "--reboot", "--no-verify")
+        again = self.apply("the same once more", "--full", "--no-verify")
+        failed, still = self.failed(), self._there()
+
+        def complaints(trial: Trial, system: str) -> str:
+            node = self.node(system).name
+            return (
+                "; ".join(did.failed[node])
+                or ("" if there[node, trial.role] else "there was nothing to take away")
+                or _join("still there", still[node, trial.role].splitlines())
+                or self._idle(trial, system, again)
+                or _join("verify fails", _checks(self.lock, system, trial.role) & failed[node])
+            )
+
+        self.table.judge("removed", complaints)
+
+    @property
+    def lock(self) -> Lock:
+        from gpuprov.lock import read_lock
+
+        return read_lock(self.fleet.folder / "fleet.lock.yml")
+
+    def node(self, system: str) -> Node:
+        return self.fleet.nodes[system]
+
+    def apply(self, title: str, *words: str) -> Run:
+        """One apply, told; what failed is told at once."""
+        began = time.monotonic()
+        run = self.fleet.apply(*words)
+        self.table.say(f"{title}: exit {run.code}, {time.monotonic() - began:.0f} s")
+        for node, failures in run.failed.items():
+            self.table.say(f"  {node}: {'; '.join(failures)}")
+        if self.verbose or (run.code not in (0, 3) and not run.failed):
+            self.table.say(run.said)
+        return run
+
+    def failed(self) -> dict[str, set[str]]:
+        """Node → checks that fail, once it has come to rest."""
+        for node in self.fleet.nodes.values():
+            node.run(SETTLED, check=False)
+        seen = self.fleet.verify()
+        return {
+            node: {check for check, how in checks.items() if how != "passed"} for node, checks in seen.items()
+        }
+
+    def complain_of_leftovers(self, when: str) -> None:
+        """Say what verify fails although everything should be well."""
+        for node, checks in self.failed().items():
+            if checks:
+                self.table.say(f"  {node}, {when}: verify fails {', '.join(sorted(checks))}")
+
+    def _foretold(
+        self, trial: Trial, system: str, said: Run, did: Run, touched: dict[str, Collection[str]]
+    ) -> str:
+        """Whether --check named a role exactly when apply changed it, and touched nothing."""
+        node = self.node(system).name
+        foretold, done = (bool(run.changed[node][trial.role]) for run in (said, did))
+        if said.failed[node]:
+            return f"--check fails: {said.failed[node]}"
+        if foretold != done:
+            word = "names" if foretold else "does not name"
+            return f"--check {word} it, apply changes {did.changed[node][trial.role]}"
+        return _join("--check touched", touched[node])
+
+    def _idle(self, trial: Trial, system: str, run: Run) -> str:
+        node = self.node(system).name
+        return "; ".join(run.failed[node]) or _join("changed", run.changed[node][trial.role])
+
+    def _there(self) -> dict[tuple[str, str], str]:
+        """Node and role → what is there of its work."""
+        return {
+            (node.name, trial.role): node.run(trial.gone or "true", check=False).stdout.strip()
+            for node in self.fleet.nodes.values()
+            for trial in TRIALS
+        }
+
+
+def _checks(lock: Lock, system: str, role: str) -> set[str]:
+    """The checks that a role answers for."""
+    return {check for check, each in wanted(lock.groups[plain(system)]).items() if each.role == role}
+
+
+def _differing(before: dict[str, str], after: dict[str, str]) -> dict[str, Collection[str]]:
+    return {node: set(before[node].splitlines()) ^ set(after[node].splitlines()) for node in before}
+
+
+def _join(what: str, items: Collection[str]) -> str:
+    return f"{what} {', '.join(sorted(items))}" if items else ""
+
+
+def lines(table: Table) -> Iterator[str]:
+    """The table for a terminal: how many systems each cell was seen on; what is bad below it."""
+    width = max(len(trial.role) for trial in TRIALS)
+    yield f"{'':<{width}}  " + "  ".join(f"{column:<8}" for column in COLUMNS)
+    for trial in TRIALS:
+        yield f"{trial.role:<{width}}  " + "  ".join(f"{_told(table, trial, each):<8}" for each in COLUMNS)
+
+
+def _told(table: Table, trial: Trial, column: str) -> str:
+    if column in trial.moot:
+        return "-"
+    good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in table.systems)
+    return f"{good} of {len(table.systems)}"
+
+
+def markdown(table: Table) -> Iterator[str]:
+    """The table for the documentation."""
+    yield "# Roles, seen on nodes"
+    yield ""
+    yield "Written by `scripts/campaign roles --markdown`. A cell says on how many of these systems it was"
+    yield f"seen: {', '.join(table.systems)}."
+    yield ""
+    yield "| role | " + " | ".join(COLUMNS) + " |"
+    yield "|---" * (len(COLUMNS) + 1) + "|"
+    for trial in TRIALS:
+        yield f"| {trial.role} | " + " | ".join(_told(table, trial, each) for each in COLUMNS) + " |"
+    yield ""
+    for column, means in COLUMNS.items():
+        yield f"- **{column}**: {means}."
+    for trial in TRIALS:
+        for column, why in trial.moot.items():
+            yield f"- {trial.role} has no cell *{column}*: {why}."
+    for role, system, column in table.bad():
+        yield f"- not seen: {role} on {system}, *{column}*: {table.cells[role, system, column]}."
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--system", action="append", choices=list(STACKS), help="only this one; repeatable")
+    parser.add_argument("--markdown", type=Path, help="write the table here")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
+    wanted = parser.parse_args()
+    table = Table(wanted.system or list(STACKS))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-roles-")))
+        folder.chmod(0o755)
+        fleet = bring_up(stack, f"roles-{os.getpid()}", folder, table.systems)
+        table.say(f"{len(fleet.nodes)} nodes and the mirror are up")
+        Campaign(fleet, table, wanted.verbose).run()
+    sys.stdout.write("\n".join(lines(table)) + "\n")
+    bad = table.bad()
+    table.say(f"{len(table.cells)} cells, {len(bad)} bad")
+    if wanted.markdown:
+        wanted.markdown.write_text("\n".join(markdown(table)) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
