@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import CompletedProcess, Popen
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuprov.catalog import load
 from gpuprov.lab import Lab
@@ -21,6 +21,8 @@ from gpuprov.lab.mirror.serve import MirrorServer, served
 from gpuprov.upgrade.journal import parse
 from gpuprov.upgrade.story import Entry
 from tests.lab.upgradable import MIRRORED, Fleet, Kind, mirrored
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -111,7 +113,7 @@ def site(kinds: Sequence[tuple[Kind, int]]) -> Iterator[Site]:
                     lab.drop(image)
 
 
-def timed(work: Callable[[], CompletedProcess[str]]) -> tuple[CompletedProcess[str], float]:
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     """What came of it, and the seconds that it took."""
     begun = time.monotonic()
     done = work()

@@ -3,28 +3,34 @@
     scripts/campaign upgrade fleet [--nodes 12]
     scripts/campaign upgrade faults [NAME ...]
     scripts/campaign upgrade kills [--nodes 4] [--times 50] [--seed 1]
+    scripts/campaign upgrade real
 
 Two drivers from a mirror of NVIDIA's repository, whose stubs build at once; apt, DKMS, reboots and SSH are
-real. After each try the nodes are judged anew: none may be left without a working stack of one of both locks.
+real. `real` is one node with two of Debian's own drivers, compiled. After each try the nodes are judged anew:
+none may be left without a working stack of one of both locks.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
+from gpuprov.lab import Lab
 from gpuprov.report.words import fold
 from gpuprov.upgrade.engine import header
 from gpuprov.upgrade.story import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed
-from tests.lab.upgradable import JOINED, SINGLE, SWITCHED
+from tests.lab.upgradable import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned
 
 
 def main() -> int:
@@ -32,7 +38,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("what", choices=["fleet", "faults", "kills"])
+    arguments.add_argument("what", choices=["fleet", "faults", "kills", "real"])
     arguments.add_argument("names", nargs="*", help=f"of {', '.join(fault.name for fault in FAULTS)}")
     arguments.add_argument("--nodes", type=int)
     arguments.add_argument("--times", type=int, default=50)
@@ -42,6 +48,8 @@ def main() -> int:
         each = (chosen.nodes or 12) // 3
         with site([(SWITCHED, each), (JOINED, each), (SINGLE, each)]) as found:
             return there_and_back(found)
+    if chosen.what == "real":
+        return real()
     if chosen.what == "kills":
         with site([(JOINED, chosen.nodes or 4)]) as found:
             return kills(found, chosen.times, random.Random(chosen.seed))  # noqa: S311 - dice
@@ -162,6 +170,37 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
     say(f"killed in: {counted(struck)}; then: {counted(stood)}; median {statistics.median(took):.0f} s")
     say(f"{times} kills, {bad} bad; at the end verified: {verified or 'every node'}")
     return 1 if bad or verified else 0
+
+
+def real() -> int:
+    """Debian's driver to the older one of its archive and back, each compiled by DKMS on the node."""
+    name = f"up-real-{os.getpid()}"
+    with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
+        try:
+            fleet, seconds = timed(lambda: provisioned(lab, Path(folder), 1, name, played=False))
+            say(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
+            for version, words in (
+                (OLDER, ("upgrade", "--to", fleet.lock(OLDER))),
+                (NEWER, ("rollback",)),
+            ):
+                done, seconds = timed(lambda: fleet.gpuprov(*words, "--yes", "-o", "json"))  # noqa: B023
+                wrong = fleet.wrong(f"{version}.lock.yml")
+                say(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")
+                say(f"  verified: {wrong or 'every check'}")
+                if done.returncode or wrong:
+                    say(done.stdout + done.stderr)
+                    return 1
+            return 0
+        finally:
+            lab.down()
+            lab.drop(name)
+
+
+def built(fleet: Fleet) -> str:
+    """What DKMS built, and what is loaded."""
+    [node] = fleet.nodes
+    status = node.run("dkms status").stdout.strip().replace("\n", "; ")
+    return f"dkms: {status}; loaded: {', '.join(fleet.loaded().values())}"
 
 
 def last_step(entries: Sequence[Entry]) -> str:

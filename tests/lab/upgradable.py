@@ -109,14 +109,16 @@ class Fleet:
         return {node.name: node.run(command, check=False).stdout.strip() for node in self.nodes}
 
 
-def provisioned(lab: Lab, folder: Path, count: int, image: str) -> Fleet:
+def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool = True) -> Fleet:
     """Nodes that have the newer driver; the first is provisioned, saved, and the others start from it.
 
     Args:
         image: a name for what is saved; the caller drops it.
+        played: whether the compiler is; otherwise a module takes minutes to build.
     """
     [node] = lab.up(1, gpu="a100x4", names=["node1"])
-    play_compiler(node, NEWER, OLDER)
+    if played:
+        play_compiler(node, NEWER, OLDER)
 
     def write() -> None:
         fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
