@@ -1,4 +1,4 @@
-"""Sessions through the system's own `ssh`, for nodes with which Paramiko has no algorithm in common.
+"""The system's own `ssh`: verify's way to nodes, and ours where Paramiko has no algorithm in common with one.
 
 Paramiko 5.1 knows one post-quantum key exchange, mlkem768x25519-sha256; OpenSSH before 9.9 knows another. A
 node that offers nothing else is reached this way.
@@ -18,9 +18,14 @@ from gpuprov.lock import Connection
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 
 
-def ssh_argv(address: str, connection: Connection, connect_s: float) -> list[str]:
-    """`ssh` to an address, without a command: strict about host keys, one connection, no questions."""
+def ssh_argv(address: str, connection: Connection, connect_s: float, **more: str) -> list[str]:
+    """`ssh` to an address, without a command: strict about host keys, one connection, no questions.
+
+    Args:
+        more: options beyond these, as ssh_config(5) names them.
+    """
     options = {
+        **more,
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
         "ConnectTimeout": str(round(connect_s)),

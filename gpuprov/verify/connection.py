@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprov import openssh
 from gpuprov.lock import Connection, Lock
 
 CONNECT_TIMEOUT_S = 10
@@ -41,28 +42,15 @@ def ssh_argv(address: str, connection: Connection, *, password: bool = False) ->
     curve25519 goes first: the key exchange that OpenSSH 9 prefers (sntrup761) costs 0.1 s of CPU for
     each connection, measured with 100 nodes. Keepalives notice a node that died within 15 s.
     """
-    options = {
-        "BatchMode": "yes",
-        "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": str(CONNECT_TIMEOUT_S),
-        "ServerAliveInterval": "5",
-        "ServerAliveCountMax": "3",
-        "ControlMaster": "no",
-        "ControlPath": "none",
-        "LogLevel": "ERROR",
-        "KexAlgorithms": "^curve25519-sha256",
-        "Port": str(connection.port),
-        "User": connection.user,
-    }
-    if connection.known_hosts:
-        options["UserKnownHostsFile"] = str(Path(connection.known_hosts).expanduser())
-    if connection.identity_file:
-        options["IdentityFile"] = str(Path(connection.identity_file).expanduser())
-        options["IdentitiesOnly"] = "yes"
-    if connection.jump:
-        options["ProxyJump"] = connection.jump
-    stated = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *stated, "--", address, _root_shell(connection.user, password)]
+    argv = openssh.ssh_argv(
+        address,
+        connection,
+        CONNECT_TIMEOUT_S,
+        ServerAliveInterval="5",
+        ServerAliveCountMax="3",
+        KexAlgorithms="^curve25519-sha256",
+    )
+    return [*argv, _root_shell(connection.user, password)]
 
 
 def _root_shell(user: str, password: bool) -> str:
