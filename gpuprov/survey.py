@@ -31,6 +31,7 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
+    absent = group.components.absent
     units = (
         PERSISTENCE_UNIT,
         CLOCKS_UNIT,
@@ -46,6 +47,7 @@ def parameters(group: LockedGroup) -> Parameters:
     variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
     return Parameters(
         packages=named,
+        package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         units=units,
         files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
         sysctls=tuple(sysctls(tuning)),

@@ -169,11 +169,17 @@ class Catalog:
 
     def hold_patterns(self, component: str, manager: str) -> tuple[str, ...]:
         """Shell patterns of the packages that belong to a component; one with `!` excludes."""
-        for rule in self.tables["packages.holds"]:
-            if rule.component == component and rule.manager == manager:
-                patterns: tuple[str, ...] = rule.patterns
-                return patterns
-        return ()
+        rule = self._hold_rule(component, manager)
+        return (*rule.patterns, *rule.shared) if rule else ()
+
+    def own_patterns(self, component: str, manager: str) -> tuple[str, ...]:
+        """The same without packages that serve others as well."""
+        rule = self._hold_rule(component, manager)
+        return rule.patterns if rule else ()
+
+    def _hold_rule(self, component: str, manager: str) -> r.HoldRule | None:
+        rules: tuple[r.HoldRule, ...] = self.tables["packages.holds"]
+        return next((each for each in rules if (each.component, each.manager) == (component, manager)), None)
 
     def cite(self, *keys: str) -> str:
         """Titles, addresses and dates of sources, for a person."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuprov.expectations.absent import absent
 from gpuprov.expectations.access import FIREWALL_UNIT, access
 from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, containers
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
@@ -52,6 +53,7 @@ AREAS: tuple[Callable[[LockedGroup], list[Expectation]], ...] = (
     tuning,
     storage,
     profiling,
+    absent,
     pins,
     access,
 )

@@ -11,8 +11,6 @@ CUDA_LINK = "/etc/alternatives/cuda"
 CUDA_PROFILE = "/etc/profile.d/gpuprov-cuda.sh"
 CUDA_HOME = "/usr/local/cuda"
 
-ROLES = {"cuda": "cuda_toolkit", "cudnn": "cudnn", "nccl": "nccl"}
-
 
 def fabric(group: LockedGroup) -> list[Expectation]:
     """Fabric manager and what else moves with the driver: one transaction, so the driver's role."""
@@ -31,12 +29,7 @@ def fabric(group: LockedGroup) -> list[Expectation]:
 
 def libraries(group: LockedGroup) -> list[Expectation]:
     """Toolkits and libraries, as far as the lock has them."""
-    stated = [*_cuda(group), *_packages(group, "cudnn"), *_packages(group, "nccl"), *_nccl(group)]
-    return [*stated, *(_absent(group, name) for name in ROLES if name in group.components.absent)]
-
-
-def _absent(group: LockedGroup, name: str) -> Expectation:
-    return Expectation(f"{name}.absent", [], ROLES[name], subject=group.components.absent[name])
+    return [*_cuda(group), *_packages(group, "cudnn"), *_packages(group, "nccl"), *_nccl(group)]
 
 
 def _cuda(group: LockedGroup) -> list[Expectation]:

@@ -147,7 +147,7 @@ class Builder:
     def _absent(self, want: Wanted, system: System) -> dict[str, str]:
         """What is stated to be absent, with the names that its packages have."""
         return {
-            each: family_pattern(self._catalog.hold_patterns(each, system.manager))
+            each: family_pattern(self._catalog.own_patterns(each, system.manager))
             for each in MOVABLE[1:]
             if ABSENT in stated_texts(want.policy, each)
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.observations import (
+    absent,
     access,
     containers,
     driver,
@@ -19,6 +20,7 @@ from gpuprov.observations.registry import OBSERVERS
 
 __all__ = [
     "OBSERVERS",
+    "absent",
     "access",
     "containers",
     "driver",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gpuprov.expectations import Expectation
@@ -29,14 +28,6 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
 @observes("nccl.packages")
 def _packages(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.packages.version(name) for name in expectation.expected}
-
-
-@observes("cuda.absent")
-@observes("cudnn.absent")
-@observes("nccl.absent")
-def _absent(facts: Facts, expectation: Expectation) -> Any:
-    names = (name for name in facts.packages.by_name if re.fullmatch(str(expectation.subject), name))
-    return sorted(name for name in names if facts.packages.version(name))
 
 
 @observes("fabric_manager.unit")

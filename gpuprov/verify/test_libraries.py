@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,27 +44,6 @@ def test_packages_of_cudnn(host: Node, expected: dict[str, str]) -> None:
 @pytest.mark.check("nccl.packages")
 def test_packages_of_nccl(host: Node, expected: dict[str, str]) -> None:
     assert {name: host.apt.versions.get(name) for name in expected} == expected
-
-
-@pytest.mark.check("cuda.absent")
-def test_no_toolkit(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
-    assert installed(host, node, "cuda.absent") == expected
-
-
-@pytest.mark.check("cudnn.absent")
-def test_no_cudnn(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
-    assert installed(host, node, "cudnn.absent") == expected
-
-
-@pytest.mark.check("nccl.absent")
-def test_no_nccl(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
-    assert installed(host, node, "nccl.absent") == expected
-
-
-def installed(host: Node, node: NodeUnderTest, check: str) -> list[str]:
-    """Installed packages whose names are what the check is about."""
-    pattern = str(node.wanted[check].subject)
-    return sorted(name for name in host.apt.versions if re.fullmatch(pattern, name))
 
 
 @pytest.mark.check("fabric_manager.unit", f"journalctl -u {FABRIC_UNIT} -n 10 --no-pager")

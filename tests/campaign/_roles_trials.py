@@ -107,7 +107,7 @@ TRIALS = (
         changed=("nccl.packages", "nccl.configuration"),
         harm=f"{_purge('libnccl-dev')}; rm /etc/nccl.conf",
         broken=("nccl.packages", "nccl.configuration"),
-        gone=_listed("libnccl*"),
+        gone=f"{_listed('libnccl*')}; ls /etc/nccl.conf",
     ),
     Trial(
         "container_toolkit",

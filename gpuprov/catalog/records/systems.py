@@ -115,11 +115,15 @@ class PackageRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRule:
-    """Which installed packages belong to a component: shell patterns of names, `!` excludes."""
+    """Which installed packages belong to a component: shell patterns of names, `!` excludes.
+
+    `shared` are held with it and serve others too: they stay where the component shall not be.
+    """
 
     component: str
     manager: str
     patterns: tuple[str, ...]
+    shared: tuple[str, ...] = ()
     source: Sources
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuprov.inventory.variables.unwanted import unwanted
 from gpuprov.lock import Component, LockedGroup
 
 
@@ -20,9 +21,9 @@ def libraries(group: LockedGroup) -> dict[str, Any]:
         "cudnn_packages": _closure(components.cudnn),
         "nccl_version": _version(components.nccl),
         "nccl_packages": _closure(components.nccl),
-        "cuda_toolkit_unwanted": _unwanted(group, "cuda"),
-        "cudnn_unwanted": _unwanted(group, "cudnn"),
-        "nccl_unwanted": _unwanted(group, "nccl"),
+        "cuda_toolkit_unwanted": unwanted(group, "cuda"),
+        "cudnn_unwanted": unwanted(group, "cudnn"),
+        "nccl_unwanted": unwanted(group, "nccl"),
         "nccl_configuration": group.setting("nccl"),
     }
 
@@ -33,9 +34,3 @@ def _closure(component: Component | None) -> dict[str, str]:
 
 def _version(component: Component | None) -> str | None:
     return component.version if component else None
-
-
-def _unwanted(group: LockedGroup, name: str) -> list[str]:
-    """Expressions of `name=version` for what shall not be there."""
-    pattern = group.components.absent.get(name)
-    return [f"{pattern}="] if pattern else []

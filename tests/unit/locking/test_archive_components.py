@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from gpuprov.catalog import load
+from gpuprov.expectations import expectations
+from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.apt import build_suite
 from gpuprov.lab.mirror.key import signing_key
@@ -52,3 +55,14 @@ def test_what_main_holds_is_locked_and_stays(tmp_path: Path) -> None:
     assert components.profiling_tools.closure == {each.name: each.version for each in MAIN[4:]}
     assert first.groups["g"].repositories["debian"].components[0] == "main"
     assert build_lock(path, previous=first) == first
+
+
+def test_docker_that_shall_not_be_there_leaves_what_kubernetes_runs_on(tmp_path: Path) -> None:
+    path = fleet(tmp_path)
+    path.write_text(path.read_text().replace('"docker": "auto"', '"docker": "none"'))
+    group = build_lock(path).groups["g"]
+    [absent] = [each for each in expectations(group) if each.check == "docker.absent"]
+    assert [each.name for each in MAIN if re.fullmatch(str(absent.subject), each.name)] == ["docker.io"]
+    [unwanted] = group_variables(group)["docker_unwanted"]
+    assert re.match(unwanted, "docker.io=20.10.24+dfsg1-1")
+    assert absent.role == "docker"
