@@ -100,11 +100,10 @@ def at_drain(command: str) -> dict[str, Any]:
     return hook("drain", command, on="node")
 
 
-def at_boot(command: str, *, driver: bool = True) -> str:
-    """Something happens once, at the first boot after now; the driver is loaded by then, or not yet."""
-    moment = "After=gpuprov-sim.service" if driver else "Before=gpuprov-sim.service"
+def at_boot(command: str) -> str:
+    """Something happens once, at the first boot after now, when the driver has been loaded."""
     unit = (
-        f"[Unit]\\n{moment}\\nBefore=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
+        "[Unit]\\nAfter=gpuprov-sim.service\\nBefore=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
         "ConditionPathExists=/root/armed\\n"
         "[Service]\\nType=oneshot\\nExecStart=/bin/sh /root/armed.sh\\n"
         "[Install]\\nWantedBy=multi-user.target\\n"
@@ -120,6 +119,7 @@ DISARM = (
     "rm -f /root/armed; systemctl disable armed.service; rm -f /etc/systemd/system/armed.service;"
     " gpuprov-sim mend"
 )
+KERNEL_CHOICE = "/etc/gpuprov-sim/kernel"
 CLEAN = "apt-get clean"
 DEAD = "echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99dead"
 ALIVE = "rm -f /etc/apt/apt.conf.d/99dead"
@@ -237,10 +237,11 @@ MOVING = [
         stands=OLD | {"stuck"},
     ),
     Fault(
-        "boots-a-kernel-without-the-module",
+        "comes-back-with-the-old-kernel",
         "failed on",
-        at_boot("find /lib/modules -name nvidia.ko\\* -delete", driver=False),
-        DISARM,
+        at_boot(f"rm -f {KERNEL_CHOICE}"),
+        f"{DISARM}; rm -f {KERNEL_CHOICE}",
+        rules=at_drain(f"mkdir -p /etc/gpuprov-sim; echo 6.1.0-1-amd64 >{KERNEL_CHOICE}"),
     ),
     Fault("library-newer-than-the-module", "failed on", at_boot("gpuprov-sim fault mismatch"), DISARM),
     Fault("gpu-missing-after-the-reboot", "failed on", at_boot("gpuprov-sim fault gpu-lost 1"), DISARM),
