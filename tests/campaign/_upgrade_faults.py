@@ -103,7 +103,8 @@ def at_drain(command: str) -> dict[str, Any]:
 def at_boot(command: str) -> str:
     """Something happens once, at the first boot after now, when the driver has been loaded."""
     unit = (
-        "[Unit]\\nAfter=gpuprov-sim.service\\nBefore=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
+        "[Unit]\\nAfter=gpuprov-sim.service\\n"
+        "Before=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
         "ConditionPathExists=/root/armed\\n"
         "[Service]\\nType=oneshot\\nExecStart=/bin/sh /root/armed.sh\\n"
         "[Install]\\nWantedBy=multi-user.target\\n"
