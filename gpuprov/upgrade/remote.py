@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.lock import Lock
 from gpuprov.playbook import Options
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload
@@ -19,6 +20,7 @@ MODULES = (
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
 )
 QUICK_S = 60.0
+AGAIN_S = 2.0
 PACKAGES_S = 3600.0
 """A transaction that compiles a module for several kernels, behind another that has to end first."""
 
@@ -61,6 +63,18 @@ def _result(payload: Payload, session: Session) -> Any:
     if "error" in answer:
         raise NodeFailed(str(answer["error"]))
     return answer["result"]
+
+
+def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: float) -> None:
+    """Return when all nodes let us in, or so many seconds have passed: a cut line is no reason to give up."""
+    deadline = time.monotonic() + seconds
+    waiting = list(names)
+    while waiting:
+        answers = fan_out(targets(lock, waiting), lambda session: None, forks=options.forks)
+        waiting = [target.name for target, answer in answers if isinstance(answer, Unreachable)]
+        if time.monotonic() > deadline:
+            return
+        time.sleep(AGAIN_S if waiting else 0)
 
 
 def failures(answers: Mapping[str, Answer]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from gpuprov.report.words import difference
 from gpuprov.survey import survey
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.managed import managed
-from gpuprov.upgrade.remote import PACKAGES_S, act, failures, same
+from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures, same
 from gpuprov.upgrade.trip import RECORDS, Trip, rebooting
 from gpuprov.verify import run as look_apart
 
@@ -77,7 +77,12 @@ def verify(trip: Trip, names: list[str], folder: Path) -> Failures:
 
 
 def restore(trip: Trip, names: list[str], folder: Path) -> Failures:
-    """Packages in one transaction, files and units of the last good set."""
+    """Packages in one transaction, files and units of the last good set.
+
+    A node that was just lost gets the time of a boot to answer again.
+    """
+    patience = max(trip.groups[name][0].reboot.timeout_s for name in names)
+    await_nodes(trip.old, names, trip.options, patience)
     arguments = {}
     for name in names:
         spare = trip.source / RECORDS / f"{name}.json"

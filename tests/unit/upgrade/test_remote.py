@@ -1,0 +1,32 @@
+"""Nodes that are out of reach for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.errors import Unreachable
+from gpuprov.lock import read_lock
+from gpuprov.playbook import Options
+from gpuprov.upgrade import remote
+
+RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
+
+
+@pytest.mark.parametrize(("back_after", "seconds", "asked"), [(1, 60.0, 1), (3, 60.0, 3), (99, -1.0, 1)])
+def test_a_cut_line_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, back_after: int, seconds: float, asked: int
+) -> None:
+    asks: list[int] = []
+
+    def fan_out(nodes: list[Any], *_: Any, **__: Any) -> list[tuple[Any, Unreachable | None]]:
+        asks.append(len(nodes))
+        return [(node, Unreachable("cut") if len(asks) < back_after else None) for node in nodes]
+
+    monkeypatch.setattr(remote, "fan_out", fan_out)
+    monkeypatch.setattr(remote, "AGAIN_S", 0.0)
+    lock = read_lock(RECORDED)
+    remote.await_nodes(lock, lock.hosts(), Options(), seconds)
+    assert len(asks) == asked
