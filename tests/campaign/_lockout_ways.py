@@ -1,0 +1,279 @@
+"""The ways to lose a server: what breaks it, when, and what the fleet wants of it meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuprov.errors import GpuprovError
+from gpuprov.lab import Node, engine
+from gpuprov.lab.host import execute, locked
+from gpuprov.lab.network import GATEWAY
+
+ADMIN = "ops"
+SWITCH = "var/lib/gpuprov/deadman"
+OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
+
+
+@dataclass
+class Trial:
+    """One node while it is being lost, with the controller that changes it."""
+
+    node: Node
+    folder: Path
+    guard: int
+    controller: subprocess.Popen[str] | None = None
+    broken_at: float = 0.0
+    seen: str = ""
+
+    def console(self, command: str) -> str:
+        """Output of a command on the node, run by other ways than SSH.
+
+        Of a virtual node it is a session that stays open: nobody new gets in, and it is not cut off.
+        """
+        if self.node.virtual:
+            return execute([*self._open_session(), command])
+        pid = next(pid for pid in engine.processes(self.node.machine) if _first(pid))
+        return execute(["nsenter", f"--target={pid}", "--all", "/bin/sh", "-c", command])
+
+    def has(self, path: str) -> bool:
+        """Whether a file is on the node."""
+        if self.node.virtual:
+            return self.console(f"test ! -e /{path} || echo there") == "there\n"
+        return (self.node.root / path).exists()
+
+    def text(self, path: str) -> str:
+        """A file of the node; "" where there is none."""
+        return self.console(f"cat /{path}").strip() if self.has(path) else ""
+
+    def _open_session(self) -> list[str]:
+        ssh, *words = self.node.ssh_command()
+        shared = ("ControlMaster=auto", f"ControlPath={self.folder / 'console'}", "ControlPersist=600")
+        return [ssh, *(word for option in shared for word in ("-o", option)), *words]
+
+    def await_armed(self) -> None:
+        """Until the switch is armed and nothing has changed yet."""
+        self._await(lambda: self.has(f"{SWITCH}/armed"), "armed")
+
+    def await_written(self) -> None:
+        """Until sshd's options are on the disk."""
+        self._await(lambda: self.has(OPTIONS), "written")
+
+    def await_loaded(self) -> None:
+        """Until the firewall denies."""
+        self._await(self._denies, "loaded")
+
+    def _denies(self) -> bool:
+        time.sleep(0.1)
+        return "inet gpuprov\n" in self.console("nft list tables")
+
+    def cut_network(self, seconds: float) -> None:
+        """Pull the node's cable for some time."""
+        self._in_network("ip link set eth0 down")
+        time.sleep(seconds)
+        self._in_network(f"ip link set eth0 up && ip route replace default via {GATEWAY}")
+
+    def kill_controller(self) -> None:
+        """As a power cut does: nothing is said, nothing is cleaned up."""
+        assert self.controller
+        self.controller.kill()
+
+    def _in_network(self, command: str) -> str:
+        return execute(["ip", "netns", "exec", self.node.link.namespace, "sh", "-c", command])
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        assert self.controller
+        while not holds():
+            if self.controller.poll() is not None:
+                told = self.controller.communicate()[1].strip().splitlines()[-3:]
+                raise GpuprovError(f"the controller ended before the node was {what}: {told}")
+            time.sleep(0.01)
+        self.broken_at = time.monotonic()
+
+
+Step = Callable[[Trial], None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to lose a server.
+
+    `before` happens before the run, `during` while it runs; `settings` are the fleet's, `lock` changes the
+    lock by hand. `refused` says that preconditions have to stop it before anything changes, `virtual`
+    that it takes a node with a kernel, and a clock, of its own.
+    """
+
+    name: str
+    during: Step | None = None
+    before: Step | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    user: str = ADMIN
+    lock: Callable[[dict[str, Any]], None] | None = None
+    refused: bool = False
+    virtual: bool = False
+
+
+def without_ssh(group: dict[str, Any]) -> None:
+    """A firewall whose rules let no SSH in."""
+    rules = group["settings"]["firewall"]["value"]["ruleset"]
+    rules["input"] = [rule for rule in rules["input"] if "dport 22" not in rule]
+
+
+def at(moment: str, *commands: str) -> Step:
+    """Run commands on the node's console once the change has come so far."""
+
+    def step(trial: Trial) -> None:
+        getattr(trial, f"await_{moment}")()
+        trial.console(" && ".join(commands))
+
+    return step
+
+
+def killed(moment: str) -> Step:
+    """Kill the controller once the change has come so far."""
+
+    def step(trial: Trial) -> None:
+        getattr(trial, f"await_{moment}")()
+        trial.kill_controller()
+
+    return step
+
+
+def cut(moment: str) -> Step:
+    """Cut the network once the change has come so far, until after the node has given up."""
+
+    def step(trial: Trial) -> None:
+        getattr(trial, f"await_{moment}")()
+        trial.cut_network(trial.guard + 5)
+
+    return step
+
+
+def rebooted(trial: Trial) -> None:
+    """Reboot the node while nobody gets in."""
+    trial.await_loaded()
+    trial.console("systemctl --no-block reboot")
+
+
+def clock_set(when: str) -> Step:
+    """Set the node's clock once nobody gets in, with the controller dead: its timer is all that is left.
+
+    Time is counted from the arming, as that timer has to.
+    """
+
+    def step(trial: Trial) -> None:
+        trial.await_armed()
+        armed_at = trial.broken_at
+        trial.await_loaded()
+        trial.kill_controller()
+        was, trial.seen = trial.console(f"date +%T; date --set '{when}' +%T").split()
+        trial.seen = f"its clock went from {was} to {trial.seen}"
+        trial.broken_at = armed_at
+
+    return step
+
+
+def small_disk(trial: Trial) -> None:
+    """Put the node on a file system of 300 MB."""
+    node = trial.node
+    with locked(node.lab_folder / "lock"):  # a node without its root would be taken for a broken one
+        node.stop()
+        engine.unmount_below(node.root)
+        execute(["rm", "-rf", node.upper / "var/cache/apt/archives"])
+        execute(["cp", "-a", node.folder, trial.folder / "kept"])
+        execute(["mount", "-t", "tmpfs", "-o", "size=300m", "gpuprov-lockout", node.folder])
+        execute(["cp", "-a", f"{trial.folder}/kept/.", node.folder])
+        node.mount()
+        node.start()
+
+
+KEYS = f"/home/{ADMIN}/.ssh/authorized_keys"
+OTHERS = "/etc/ssh/sshd_config.d/00-another.conf"
+RESTART = "systemctl restart ssh"
+WAYS = (
+    Way(
+        "another key in authorized_keys",
+        at("armed", f"ssh-keygen -qt ed25519 -N '' -f /tmp/k && cp /tmp/k.pub {KEYS}"),
+    ),
+    Way("authorized_keys removed", at("written", f"rm {KEYS}")),
+    Way("home folder open to all (StrictModes)", at("armed", f"chmod 777 /home/{ADMIN}")),
+    Way("sudo rights removed", at("armed", f"rm /etc/sudoers.d/{ADMIN} && gpasswd -d {ADMIN} sudo")),
+    Way("group typo in allow_groups", settings={"ssh": {"allow_groups": ["opps"]}}, refused=True),
+    Way(
+        "another drop-in: AllowUsers without the admin",
+        at("armed", f"echo AllowUsers nobody >{OTHERS}", RESTART),
+    ),
+    Way("another drop-in: no keys", at("armed", f"echo PubkeyAuthentication no >{OTHERS}", RESTART)),
+    Way(
+        "sshd's configuration broken, sshd does not start",
+        at("written", f"echo Nonsense yes >{OTHERS}", f"{RESTART} || true"),
+    ),
+    Way("sshd stopped and masked", at("written", "systemctl mask --now ssh")),
+    Way(
+        "host key replaced", at("armed", "cd /etc/ssh && rm ssh_host_ed25519_key* && ssh-keygen -A", RESTART)
+    ),
+    Way(
+        "new port blocked by another firewall",
+        at(
+            "loaded",
+            "nft add table inet other",
+            "nft 'add chain inet other c { type filter hook input priority -9; }'",
+            "nft add rule inet other c tcp dport 2222 drop",
+        ),
+        settings={"ssh": {"port": 2222}},
+    ),
+    Way(
+        "new port taken",
+        before=lambda trial: trial.console("systemd-run python3 -m http.server 2222; sleep 1"),
+        settings={"ssh": {"port": 2222}},
+        refused=True,
+    ),
+    Way("firewall without SSH", lock=without_ssh),
+    Way(
+        "firewall for another network only",
+        settings={"firewall": {"ssh_from": ["192.0.2.0/24"], "fleet": ["192.0.2.0/24"]}},
+        refused=True,
+    ),
+    Way("the only admin disabled: root: no", settings={"ssh": {"root": "no"}}, user="root", refused=True),
+    Way(
+        "sshd's configuration broken beforehand",
+        before=lambda trial: trial.console(f"echo Nonsense yes >{OTHERS}"),
+        refused=True,
+    ),
+    Way("controller killed when armed", killed("armed")),
+    Way("controller killed when options are written", killed("written")),
+    Way("controller killed when nobody gets in", killed("loaded"), lock=without_ssh),
+    Way("network cut when armed", cut("armed")),
+    Way("network cut when options are written", cut("written")),
+    Way("network cut when nobody gets in", cut("loaded"), lock=without_ssh),
+    Way(
+        "rebooted when nobody gets in, controller killed",
+        lambda trial: (rebooted(trial), trial.kill_controller())[0],
+        lock=without_ssh,
+    ),
+    Way("rebooted when nobody gets in", rebooted, lock=without_ssh),
+    Way(
+        "disk full",
+        at(
+            "armed",
+            "dd if=/dev/zero of=/fill bs=1M || dd if=/dev/zero of=/fill2 bs=1k || test -s /fill",
+        ),
+        before=small_disk,
+    ),
+    Way("clock set 6 hours ahead", clock_set("6 hours"), lock=without_ssh, virtual=True),
+    Way("clock set 6 hours back", clock_set("6 hours ago"), lock=without_ssh, virtual=True),
+)
+
+
+def _first(pid: int) -> bool:
+    """Whether a process is the first of its node."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+    spaces = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
+    return len(spaces) > 2 and spaces[-1] == "1"

@@ -1,0 +1,277 @@
+"""The kernel path on a machine with a kernel of its own: headers, module, initramfs, nouveau, an upgrade.
+
+    scripts/campaign kernel [--keep]
+
+Debian's driver is really compiled for two of Debian's kernels while the node is an ordinary one, since an
+emulated machine would take hours. Then the node boots as a machine under the older kernel, the newer one
+arrives without its headers, and gpuprov has to see that, mend it, and reboot into it. Printed is what was
+seen on the node, each with a verdict; exit 1 when one of them is not as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from debian.debian_support import Version
+
+from gpuprov.facts import Facts
+from gpuprov.lab import Lab, Node
+from tests.lab.provisioned import gpuprov
+
+# Like every four-A100 server, but with nothing stated that needs a GPU to come true.
+PROFILE = {
+    "hardware": {"gpu": {"model": "A100 SXM4 80GB", "count": 4, "nvlink": True}},
+    "stack": {"prefer": "production", "repository": "distribution"},
+}
+OLDER_DRIVER = "535.261.03"
+ROLES = ("repositories", "nvidia_driver", "package_pins")
+# What a node without GPUs can be held to; the others wait for a driver that finds one.
+AREAS = ("kernel.", "driver.packages", "driver.module", "nouveau.blacklist", "nouveau.loaded", "pins.")
+# An A100 as the bus presents it to modprobe: kernel documentation, "Modules: modalias".
+MODALIAS = "pci:v000010DEd000020B0sv000010DEsd00001463bc03sc02i00"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
+BUILT = "/root/built.tar"
+
+
+@dataclass
+class Site:
+    """A node, the folder that its fleet and locks are in, and what was not as it should be."""
+
+    lab: Lab
+    node: Node
+    folder: Path
+    wrong: list[str] = field(default_factory=list)
+
+    def saw(self, what: str, seen: object, *, fine: bool) -> None:
+        """Print what was seen and whether it is as it should be."""
+        lines = str(seen).strip().splitlines() or ["nothing"]
+        say(
+            f"{'ok ' if fine else 'BAD'} {what}: "
+            + "\n      ".join(lines if len(lines) == 1 else ["", *lines])
+        )
+        if not fine:
+            self.wrong.append(what)
+
+    def says(self, command: str, *, timeout: float = 1800) -> str:
+        """What a command prints on the node, whatever its exit status."""
+        done = self.node.run(command, check=False, timeout=timeout)
+        return (done.stdout + done.stderr).strip()
+
+    def does(self, what: str, command: str) -> None:
+        """Run a command on the node and print how long it took."""
+        begun = time.monotonic()
+        self.node.run(command, timeout=1800)
+        say(f"    {what}: {time.monotonic() - begun:.0f} s")
+
+    def lock(self, kernel: str, **stack: str) -> None:
+        """State the fleet, with the kernel that the module is for, and lock it."""
+        fleet = yaml.safe_load(self.lab.fleet("bare"))
+        [group] = fleet["groups"].values()
+        group["settings"]["kernel"] = kernel
+        group["stack"] |= stack
+        fleet["reboot"] = {"timeout_s": 600}
+        (self.folder / "profiles").mkdir(exist_ok=True)
+        (self.folder / "profiles/bare.yml").write_text(yaml.safe_dump(PROFILE))
+        (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+        gpuprov(self.folder, "lock")
+
+    def apply(self, *words: str) -> str:
+        """`gpuprov apply`, timed; what it told people."""
+        begun = time.monotonic()
+        done = gpuprov(self.folder, "apply", "--yes", "--no-verify", *words, code=None)
+        told = (done.stderr + done.stdout).strip()
+        say(f"    gpuprov apply {' '.join(words)}: exit {done.returncode}, {time.monotonic() - begun:.0f} s")
+        for line in told.splitlines():
+            say(f"      | {line}")
+        return told
+
+    def facts(self) -> Facts:
+        """What the probe observes."""
+        done = gpuprov(self.folder, "facts", self.node.name, "-o", "json")
+        return Facts.from_answer(json.loads(done.stdout))
+
+    def drift(self) -> dict[str, Any]:
+        """What differs of what a node without GPUs can be held to: check → what is there."""
+        done = gpuprov(self.folder, "drift", "-o", "json", code=None)
+        [node] = json.loads(done.stdout)["nodes"]
+        if node.get("reason"):
+            raise SystemExit(f"{self.node.name}: {node['reason']}")
+        return {each["check"]: each["actual"] for each in node["drift"] if each["check"].startswith(AREAS)}
+
+
+def main() -> int:
+    """Walk the path; 0 when everything was as it should be."""
+    parser = argparse.ArgumentParser(prog="scripts/campaign kernel", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
+    keep = parser.parse_args().keep
+    begun = time.monotonic()
+    lab = Lab(f"kernel-{os.getpid()}")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            [node] = lab.up(1)
+            site = Site(lab, node, Path(folder))
+            older, newer = two_kernels(site)
+            compile_for(site, older, newer)
+            off = time.monotonic()
+            site.node = lab.virtualise(node, older)
+            say(f"    disk made, booted, update-grub: {time.monotonic() - off:.0f} s")
+            boots(site, older, following=older)
+            newer_arrives(site, older, newer)
+            mended(site, older, newer)
+            rebooted(site, newer)
+        finally:
+            if not keep:
+                lab.down()
+    say(f"{len(site.wrong)} not as it should be; {time.monotonic() - begun:.0f} s in all")
+    return 1 if site.wrong else 0
+
+
+def two_kernels(site: Site) -> tuple[str, str]:
+    """The newest kernel of the archive and the one before; the node is left with the older one alone."""
+    newer = site.node.kernel
+    pattern = re.sub(r"-\d+-", r"-[0-9]+-", re.escape(newer).replace(r"\-", "-"))
+    listed = site.says(
+        f"apt-get -q update >/dev/null; apt-cache search --names-only '^linux-headers-{pattern}$'"
+    )
+    known = {line.split()[0].removeprefix("linux-headers-") for line in listed.splitlines()}
+    older = max((kernel for kernel in known if Version(kernel) < Version(newer)), key=Version)
+    site.does(f"installing kernel {older}", f"{APT} install --no-install-recommends linux-image-{older}")
+    site.does(f"removing kernel {newer}", f"{APT} purge linux-image-amd64 linux-image-{newer}")
+    site.saw("kernels of the node", site.node.kernel, fine=site.node.kernel == older)
+    return older, newer
+
+
+def compile_for(site: Site, older: str, newer: str) -> None:
+    """Compile for both kernels; what is there for the newer one is put aside with its headers."""
+    say(f"--- while the node is an ordinary one: the driver is compiled for {older}, and ahead for {newer}")
+    site.lock(older)
+    site.apply(*(word for role in ROLES for word in ("--role", role)))
+    site.does(f"headers of {newer}, for which DKMS compiles", f"{APT} install linux-headers-{newer}")
+    site.saw("dkms status", site.says("dkms status"), fine=site.says("dkms status").count(": installed") == 2)
+    site.says(
+        f"cd /var/lib/dkms/nvidia-current/*/ && tar -cf {BUILT} {newer} && cd / && "
+        f"dkms remove nvidia-current/$(basename $OLDPWD) -k {newer}; "
+        f"{APT} purge linux-headers-{newer}; rm -rf /lib/modules/{newer}"
+    )
+    site.saw("dkms status", site.says("dkms status"), fine=older in site.says("dkms status"))
+
+
+def boots(site: Site, kernel: str, *, following: str) -> None:
+    """The machine runs a kernel, the module fits it, nothing foreign is in the way; gpuprov sees it."""
+    say(f"--- the machine under {kernel}")
+    runs = site.says("uname -r")
+    site.saw("uname -r", runs, fine=runs == kernel)
+    site.lock("running")
+    facts = site.facts()
+    seen = f"runs {facts.kernel}, boots {facts.kernels.next_boot} next ({facts.kernels.next_boot_reason})"
+    site.saw("gpuprov facts", seen, fine=(facts.kernel, facts.kernels.next_boot) == (kernel, following))
+    built = [f"{each.kernel} {each.state}" for each in facts.dkms]
+    site.saw("gpuprov facts, DKMS", built, fine=f"{kernel} installed" in built)
+    loads(site, kernel)
+    nothing_foreign(site, kernel)
+    drift = site.drift()
+    site.saw("gpuprov drift", drift or "nothing differs", fine=not drift)
+
+
+def loads(site: Site, kernel: str) -> None:
+    """The kernel takes the real module, whose symbols and version fit: it only misses a GPU."""
+    module = site.says(
+        "modinfo -F vermagic nvidia-current; modinfo -F version nvidia-current; modinfo -n nvidia-current"
+    )
+    site.saw("modinfo nvidia-current", module, fine=module.startswith(f"{kernel} "))
+    site.says("dmesg --clear")
+    asked = site.says("modprobe nvidia; echo exit $?")
+    site.saw("modprobe nvidia", asked, fine="No such device" in asked)
+    told = site.says("dmesg | grep -iE 'nvrm|nvidia'")
+    refused = re.search(r"disagrees about|Unknown symbol|version magic|exec format", told, re.IGNORECASE)
+    site.saw("kernel log", told, fine="No NVIDIA GPU found" in told and not refused)
+
+
+def nothing_foreign(site: Site, kernel: str) -> None:
+    """Neither nouveau nor nova_core is loaded, in the initramfs, or what modprobe takes for a GPU."""
+    loaded = site.says("grep -cE '^(nouveau|nova_core) ' /proc/modules")
+    site.saw("nouveau, nova_core in /proc/modules", loaded, fine=loaded == "0")
+    inside = site.says(f"lsinitramfs /boot/initrd.img-{kernel} | grep -E 'nouveau|nova'")
+    files = inside.splitlines()
+    fine = not any(".ko" in name for name in files) and "etc/modprobe.d/gpuprov-nouveau.conf" in files
+    site.saw(f"nouveau, nova in initrd.img-{kernel}", inside, fine=fine)
+    free = site.says(f"modprobe -a -R {MODALIAS}").split()
+    held = site.says(f"modprobe -b -a -R {MODALIAS}").split()
+    chosen = f"{free}, with the blacklist {held}"
+    site.saw("modules for an A100 on the bus", chosen, fine="nouveau" in free and "nouveau" not in held)
+
+
+def newer_arrives(site: Site, older: str, newer: str) -> None:
+    """A kernel comes by apt and its headers do not: gpuprov has to say so, and the gate has to be shut."""
+    say(f"--- {newer} arrives by apt, without its headers")
+    site.does("apt-get install of the kernel", f"{APT} install --no-install-recommends linux-image-{newer}")
+    entry = site.says(
+        "sed -n '0,/^[[:space:]]*linux/s/^[[:space:]]*linux[[:space:]]*//p' /boot/grub/grub.cfg"
+    )
+    site.saw("GRUB's first entry", entry, fine=f"vmlinuz-{newer} " in entry)
+    facts = site.facts()
+    seen = f"runs {facts.kernel}, boots {facts.kernels.next_boot} next"
+    site.saw("gpuprov facts", seen, fine=(facts.kernel, facts.kernels.next_boot) == (older, newer))
+    drift = site.drift()
+    wanted = {"kernel.headers", "driver.module_on_disk"}
+    site.saw(
+        "gpuprov drift", json.dumps(drift, indent=1), fine=wanted <= set(drift) and newer in json.dumps(drift)
+    )
+    told = site.apply("--check", *(word for role in ROLES for word in ("--role", role)))
+    site.saw("apply --check names the kernel", newer in told, fine=newer in told)
+    gated(site, newer)
+
+
+def gated(site: Site, newer: str) -> None:
+    """An upgrade does not start on a node that would boot without its module."""
+    kept = (site.folder / "fleet.lock.yml").read_text()
+    site.lock("running", driver=OLDER_DRIVER)
+    (site.folder / "other.lock.yml").write_text((site.folder / "fleet.lock.yml").read_text())
+    (site.folder / "fleet.lock.yml").write_text(kept)
+    done = gpuprov(site.folder, "upgrade", "--to", "other.lock.yml", "--plan", code=None)
+    told = done.stdout + done.stderr
+    named = [line for line in told.splitlines() if newer in line]
+    seen = "\n".join([f"exit {done.returncode}", *named])
+    site.saw("gpuprov upgrade --plan", seen, fine=done.returncode == 5 and bool(named))
+
+
+def mended(site: Site, older: str, newer: str) -> None:
+    """Apply installs headers and module for the kernel that boots next, and keeps the running one's."""
+    say(f"--- gpuprov apply; what was compiled for {newer} is back where DKMS finds it")
+    site.says(f"cd /var/lib/dkms/nvidia-current/*/ && tar -xf {BUILT}")
+    site.apply(*(word for role in ROLES for word in ("--role", role)))
+    status = site.says("dkms status")
+    fine = all(re.search(rf"{re.escape(kernel)}, \S+: installed", status) for kernel in (older, newer))
+    site.saw("dkms status", status, fine=fine)
+    headers = site.says("ls -d /lib/modules/*/build")
+    site.saw("headers", headers, fine=all(kernel in headers for kernel in (older, newer)))
+    drift = site.drift()
+    site.saw("gpuprov drift", drift or "nothing differs", fine=not drift)
+
+
+def rebooted(site: Site, newer: str) -> None:
+    """gpuprov reboots the node, which comes back under the newer kernel."""
+    say("--- gpuprov apply --reboot")
+    before = site.node.boot_id()
+    site.apply("--reboot")
+    site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
+    boots(site, newer, following=newer)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
