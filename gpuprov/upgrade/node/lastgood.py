@@ -114,7 +114,8 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     sums = _sums()
     targets = [_kept_file(file_name(name, *before[name]), sums) for name in back]
     if targets or gone:
-        apt("install", *targets, *(name + "-" for name in gone))
+        # apt's own user may not look into our folder, and what is kept there was proven above.
+        apt("install", "--option=APT::Sandbox::User=root", *targets, *(name + "-" for name in gone))
     _hold(set(known["holds"]), {name.split(":")[0] for name in names})
     return back + gone
 
