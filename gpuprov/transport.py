@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -27,12 +26,10 @@ from gpuprov import openssh
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.lock import Connection as ConnectionSpec
 from gpuprov.lock import Lock
+from gpuprov.ssh_failures import KNOWN_HOSTS, reason, unreachable
 
 T = TypeVar("T")
-KNOWN_HOSTS = "~/.ssh/known_hosts"
 PAUSES_S = (0.5, 1.0, 2.0)
-SILENCE = ("No existing session", "Error reading SSH protocol banner")
-"""Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
 # Paramiko logs what it raises; the same line twice helps nobody.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -238,7 +235,7 @@ def connect(node: Target, limits: Limits) -> Connection:
         connection.close()
         if "Error reading SSH protocol banner" in str(error) and time.monotonic() < silent:
             raise _ClosedUnheard(node) from None
-        raise _unreachable(node, error) from None
+        raise unreachable(node.address, node.connection, error) from None
     return connection
 
 
@@ -301,45 +298,3 @@ def _host_keys(path: str) -> paramiko.HostKeys:
     if Path(path).is_file():
         keys.load(path)
     return keys
-
-
-def _unreachable(node: Target, error: Exception) -> Unreachable:
-    """One line for a person, from the many ways in which SSH says no."""
-    who = f"{node.connection.user}@{node.address}"
-    if isinstance(error, paramiko.BadHostKeyException):
-        return Unreachable(
-            f"the host key of {node.address} has changed",
-            do="make sure that it is the right machine, then remove the old key with "
-            f"`ssh-keygen -R {node.address} -f {node.connection.known_hosts or KNOWN_HOSTS}`",
-        )
-    if isinstance(error, paramiko.AuthenticationException):
-        key = node.connection.identity_file
-        return Unreachable(
-            f"{who} refused " + (f"the key {key}" if key else "every key offered"),
-            do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
-        )
-    if "not found in known_hosts" in str(error):
-        return Unreachable(
-            f"the host key of {node.address} is not known",
-            do=f"add it to {node.connection.known_hosts or KNOWN_HOSTS} once you have compared it",
-        )
-    return Unreachable(
-        f"no SSH on port {node.connection.port}: {reason(error)}",
-        do="is it up, and is its address right?",
-    )
-
-
-def reason(error: BaseException) -> str:
-    """Why SSH failed, in a few words of one line."""
-    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
-        causes = {reason(cause) for cause in error.errors.values()}
-        return ", ".join(sorted(causes))
-    if isinstance(error, socket.gaierror):
-        return "no such host name"
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if any(words in str(error) for words in SILENCE):
-        return "something listens there and says nothing"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -13,7 +13,8 @@ from paramiko.ssh_exception import SSHException
 
 from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.lock import Connection
-from gpuprov.transport import Limits, ParamikoSession, Session, Target, connect, reason
+from gpuprov.ssh_failures import reason
+from gpuprov.transport import Limits, ParamikoSession, Session, Target, connect
 
 LIMITS = Limits(connect_s=15, command_s=900)
 

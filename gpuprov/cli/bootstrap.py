@@ -67,7 +67,7 @@ def command(
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.bootstrap.run import Wish, bootstrap
     from gpuprov.fleet import read_fleet
-    from gpuprov.transport import KNOWN_HOSTS
+    from gpuprov.ssh_failures import KNOWN_HOSTS
 
     fleet = read_fleet(fleet_path)
     chosen = _hosts(fleet, hosts)
