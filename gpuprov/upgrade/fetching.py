@@ -26,7 +26,8 @@ def fetch(trip: Trip, names: Iterable[str], canaries: Collection[str]) -> None:
     for name in names:
         old, new = trip.groups[name]
         kernels = [new.setting("kernel") or "running"] if name in canaries else []
-        arguments[name] = [trip.id, closure(new), sources(old, new) or None, kernels]
+        unwanted = sorted(set(closure(old)) - set(closure(new)))
+        arguments[name] = [trip.id, closure(new), unwanted, sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
     for name, answer in act(trip.old, "fetch", arguments, trip.options, seconds=PACKAGES_S).items():
         if reason := _against(answer, closure(trip.groups[name][0])):

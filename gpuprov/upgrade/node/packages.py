@@ -58,12 +58,17 @@ def apt(*words: str) -> str:
 
 
 def fetch(
-    run_id: str, wanted: "dict[str, str]", sources: "str | None", kernels: "list[str]"
+    run_id: str,
+    wanted: "dict[str, str]",
+    unwanted: "list[str]",
+    sources: "str | None",
+    kernels: "list[str]",
 ) -> "dict[str, Any]":
     """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
 
     Args:
         wanted: package → exact version.
+        unwanted: packages that go; apt removes what is held only when it is told by name.
         sources: repositories that the node does not know yet, as apt writes them.
         kernels: those to try the new module's build for; `running` is the running one.
     """
@@ -73,7 +78,9 @@ def fetch(
             with open(EXTRA_SOURCES, "w") as file:
                 file.write(sources)
         apt("update", "--option=APT::Update::Error-Mode=any")
+        there = {name.split(":")[0] for name in installed()}
         targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
+        targets += [name + "-" for name in unwanted if name in there]
         changes = _simulated(targets)
         kept = keep({name: change[0] for name, change in changes.items() if change[0]})
         apt("install", "--download-only", *targets)

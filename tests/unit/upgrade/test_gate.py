@@ -187,3 +187,18 @@ def test_repositories_that_are_new_are_told_to_apt(trip: Trip) -> None:
         " -----END",
     ]
     assert fetching.sources(new, new) == ""
+
+
+def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
+    trip: Trip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pinning package carries the version in its name, and is held: apt would refuse to replace it."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        fetching, "act", lambda lock, name, arguments, *_, **__: asked.update(arguments) or {}
+    )
+    [(node, (old, new))] = trip.groups.items()
+    new.components.driver.closure.pop("libcuda1")
+    fetching.fetch(trip, [node], [])
+    assert asked[node][2] == ["libcuda1"]
+    assert "libcuda1" not in asked[node][1]
