@@ -197,7 +197,7 @@ def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
     monkeypatch.setattr(
         fetching, "act", lambda lock, name, arguments, *_, **__: asked.update(arguments) or {}
     )
-    [(node, (old, new))] = trip.groups.items()
+    [(node, (_, new))] = trip.groups.items()
     new.components.driver.closure.pop("libcuda1")
     fetching.fetch(trip, [node], [])
     assert asked[node][2] == ["libcuda1"]
