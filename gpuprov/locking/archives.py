@@ -144,7 +144,7 @@ class Finder:
             url=None if own else spec.url,
             suites=list(spec.suites),
             components=list(spec.components),
-            signed_by=_key_text(spec),
+            signed_by=_key_text(spec, named=stated is not None and stated.key is not None),
             source="fleet.yml" if stated else f"the archive of {system.title}" if own else "the catalog",
         )
 
@@ -153,10 +153,14 @@ def _without_main(spec: RepositorySpec) -> RepositorySpec:
     return replace(spec, components=tuple(each for each in spec.components if each != "main"))
 
 
-def _key_text(spec: RepositorySpec) -> str | None:
-    """The key for the node; a distribution's own archive is checked with the keyring that the node has."""
+def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
+    """The key for the node; a distribution's archive is checked with the keyring that the node has.
+
+    Args:
+        named: whether the fleet names a key of its own.
+    """
     keys = required_keys(spec.keyring, spec.url)
-    return armored(keys) if keys and spec.id not in ARCHIVE_SUITES else None
+    return armored(keys) if keys and (named or spec.id not in ARCHIVE_SUITES) else None
 
 
 @lru_cache(maxsize=1)

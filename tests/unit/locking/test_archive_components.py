@@ -53,7 +53,9 @@ def test_what_main_holds_is_locked_and_stays(tmp_path: Path) -> None:
     assert components.docker.closure == {each.name: each.version for each in MAIN[:3]}
     assert components.profiling_tools is not None
     assert components.profiling_tools.closure == {each.name: each.version for each in MAIN[4:]}
-    assert first.groups["g"].repositories["debian"].components[0] == "main"
+    debian = first.groups["g"].repositories["debian"]
+    assert debian.components[0] == "main"
+    assert debian.signed_by == first.groups["g"].repositories["nvidia"].signed_by
     assert build_lock(path, previous=first) == first
 
 
