@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from gpuprov.lab import Lab
 from gpuprov.lab.images import saved_images
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import MirrorServer, served
+from gpuprov.lock import read_lock, write_lock
 from gpuprov.upgrade.journal import parse
 from gpuprov.upgrade.story import Entry
 from tests.lab.upgradable import MIRRORED, Fleet, Kind, mirrored
@@ -38,6 +39,21 @@ class Site:
     def there(self) -> str:
         """The version that they have not."""
         return next(version for version in MIRRORED if version != self.here)
+
+    def only(self, name: str, count: int) -> Site:
+        """The first nodes of one group, with locks and a history of their own."""
+        nodes = [node for node in self.fleet.nodes if node.name.startswith(name)][:count]
+        folder = self.fleet.folder / f"{name}-{count}"
+        folder.mkdir()
+        for version in MIRRORED:
+            lock = read_lock(self.fleet.folder / f"{version}.lock.yml")
+            group = lock.groups[name]
+            hosts = {node.name: group.hosts[node.name] for node in nodes}
+            alone = {name: group.model_copy(update={"hosts": hosts})}
+            write_lock(lock.model_copy(update={"groups": alone}), folder / f"{version}.lock.yml")
+        part = Site(Fleet(nodes, folder), self.mirror, self.server, self.here)
+        part.settle()
+        return part
 
     def moved(self) -> None:
         """All nodes are on the other version now."""
@@ -92,7 +108,7 @@ class Site:
 
 
 @contextmanager
-def site(kinds: Sequence[tuple[Kind, int]]) -> Iterator[Site]:
+def site(kinds: Iterable[tuple[Kind, int]]) -> Iterator[Site]:
     """A mirror, and so many nodes of each kind with the first of its versions; all of it goes at the end."""
     name = f"up-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="gpuprov-campaign-") as scratch:
