@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 OPTIONS = {
     "StrictHostKeyChecking": "yes",
@@ -14,6 +15,17 @@ OPTIONS = {
     # Debian 12 would pick sntrup761 first, which costs 0.1 s of processor time at each end.
     "KexAlgorithms": "^curve25519-sha256",
 }
+
+
+class Patience(NamedTuple):
+    """Seconds that a kind of node may take to boot or end, and to greet; and the pause before it is asked."""
+
+    boot_s: float
+    greeting_s: float
+    pause_s: float
+
+
+PATIENCE = Patience(60.0, 1.0, 0.02)
 
 
 def ssh_command(address: str, user: str, lab_folder: Path) -> list[str]:
@@ -27,10 +39,10 @@ def ssh_command(address: str, user: str, lab_folder: Path) -> list[str]:
     return ["ssh", "-i", str(lab_folder / "id_ed25519"), "-l", user, "-F", "none", *words, address]
 
 
-def greets(address: str, port: int = 22) -> bool:
-    """Whether an SSH server answers at an address."""
+def greets(address: str, timeout: float) -> bool:
+    """Whether an SSH server answers at an address within so many seconds."""
     try:
-        with socket.create_connection((address, port), timeout=1) as connection:
+        with socket.create_connection((address, 22), timeout) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False

@@ -14,7 +14,7 @@ from gpuprov.lab import engine, vm
 from gpuprov.lab.archive import harvest, lend
 from gpuprov.lab.host import execute, remove_tree, write_whole
 from gpuprov.lab.identity import personalise
-from gpuprov.lab.login import greets, ssh_command
+from gpuprov.lab.login import PATIENCE, Patience, greets, ssh_command
 from gpuprov.lab.network import Link, connect, disconnect
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -226,7 +226,7 @@ class Node:
                 vm.press_power_button(self.disk)
             else:
                 engine.terminate(self.machine)
-            engine.await_end(self.machine, self._patience_s)
+            engine.await_end(self.machine, self._patience.boot_s)
         engine.kill(self.machine, self.root)
 
     def reboot(self, *, wait: bool = True) -> None:
@@ -237,7 +237,7 @@ class Node:
         """
         before = self.boot_id()
         self.run("systemctl reboot", check=False)
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._patience.boot_s
         while wait:
             self.await_ssh()
             try:
@@ -247,7 +247,8 @@ class Node:
                 pass
             if time.monotonic() > deadline:
                 raise NodeFailed(
-                    f"{self.name} did not restart within {self._patience_s:.0f} s", do=f"see {self.console}"
+                    f"{self.name} did not restart within {self._patience.boot_s:.0f} s",
+                    do=f"see {self.console}",
                 )
             time.sleep(0.05)
 
@@ -257,18 +258,18 @@ class Node:
         Raises:
             NodeFailed: it ended meanwhile, or did not greet in time.
         """
-        deadline = time.monotonic() + self._patience_s
-        while not greets(self.address):
+        deadline = time.monotonic() + self._patience.boot_s
+        while not greets(self.address, self._patience.greeting_s):
             if not self.running:
                 raise NodeFailed(
                     f"{self.name} ended while booting: {self._last_words()}", do=f"see {self.console}"
                 )
             if time.monotonic() > deadline:
                 raise NodeFailed(
-                    f"{self.name} did not answer SSH within {self._patience_s:.0f} s",
+                    f"{self.name} did not answer SSH within {self._patience.boot_s:.0f} s",
                     do=f"see {self.console}",
                 )
-            time.sleep(0.02)
+            time.sleep(self._patience.pause_s)
 
     def add_interface(self, name: str, address: str) -> None:
         """Give the running node another network interface, such as `fabric0` with `10.9.0.1/24`.
@@ -292,8 +293,8 @@ class Node:
         replace(load_node(self.folder), off=off).record()
 
     @property
-    def _patience_s(self) -> float:
-        return vm.PATIENCE_S if self.virtual else 60.0
+    def _patience(self) -> Patience:
+        return vm.PATIENCE if self.virtual else PATIENCE
 
     def _boot_command(self) -> list[str]:
         if self.virtual:

@@ -115,6 +115,7 @@ class Way:
     lock: Callable[[dict[str, Any]], None] | None = None
     refused: bool = False
     virtual: bool = False
+    roles: tuple[str, ...] = ("ssh_hardening", "firewall")
 
 
 def without_ssh(group: dict[str, Any]) -> None:
@@ -264,8 +265,14 @@ WAYS = (
         ),
         before=small_disk,
     ),
-    Way("clock set 6 hours ahead", clock_set("6 hours"), lock=without_ssh, virtual=True),
-    Way("clock set 6 hours back", clock_set("6 hours ago"), lock=without_ssh, virtual=True),
+    Way("clock set 6 hours ahead", clock_set("6 hours"), lock=without_ssh, virtual=True, roles=("firewall",)),
+    Way(
+        "clock set 6 hours back",
+        clock_set("6 hours ago"),
+        lock=without_ssh,
+        virtual=True,
+        roles=("firewall",),
+    ),
 )
 
 

@@ -77,7 +77,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def _drip(source: BinaryIO, sink: BinaryIO) -> None:
-    while piece := source.read(64):
+    while piece := source.read(16):
         sink.write(piece)
         sink.flush()
         time.sleep(0.5)
