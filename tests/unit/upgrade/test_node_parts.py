@@ -12,7 +12,7 @@ import pytest
 
 from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
-from gpuprov.upgrade.node import files, lease, main, packages
+from gpuprov.upgrade.node import files, lastgood, lease, main, packages
 from gpuprov.upgrade.remote import MODULES
 
 
@@ -119,3 +119,22 @@ def test_what_travels_is_all_that_it_imports() -> None:
                 {module} if module in MODULES else {f"{module}.{each.strip()}" for each in names.split(",")}
             )
             assert whole <= set(MODULES[: MODULES.index(name)]), f"{name} imports {whole}"
+
+
+def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder of kept packages is root's alone, and apt reads as a user of its own unless it is told."""
+    kept = tmp_path / "libcuda1_1_amd64.deb"
+    kept.write_text("kept")
+    said: list[str] = []
+    monkeypatch.setattr(lastgood, "POOL", str(tmp_path))
+    monkeypatch.setattr(lastgood, "_sums", lambda: {kept.name: packages.digest(str(kept))})
+    monkeypatch.setattr(lastgood, "installed", lambda: {"libcuda1": ["2", "amd64"], "pin-2": ["2", "all"]})
+    monkeypatch.setattr(lastgood, "_whole", lambda: {"libcuda1", "pin-2"})
+    monkeypatch.setattr(lastgood, "run", lambda *words, **_: "")
+    monkeypatch.setattr(lastgood, "apt", lambda *words: said.extend(words))
+    before = {"libcuda1": ["1", "amd64"], "pin-1": ["1", "all"]}
+    moved = lastgood._packages_back({"packages": before, "holds": []}, {"libcuda1", "pin-1", "pin-2"})
+    assert moved == ["libcuda1", "pin-1", "pin-2"]
+    assert said == ["install", "--option=APT::Sandbox::User=root", str(kept), "pin-1=1", "pin-2-"]
