@@ -120,8 +120,7 @@ class Lab(AbstractContextManager["Lab"]):
 
     def virtualise(self, node: Node, kernel: str = "") -> Node:
         """Turn a node into a machine with a kernel of its own; see `Node.virtualised`."""
-        with locked(self.folder / "lock"):
-            return self._virtualise([node], kernel)[0]
+        return self._virtualise([node], kernel)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:
         """Remove nodes and all that belongs to them; with the last one the lab's own files go too.

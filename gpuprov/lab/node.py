@@ -163,11 +163,11 @@ class Node:
         self.stop()
         harvest(self.upper)
         vm.make_disk(self.root, self.disk, kernel or self.kernel)
-        node = replace(self, virtual=True)
+        node = replace(self, virtual=True, off=True)
         node.record()
         node.start()
         node.run("update-grub")
-        return node
+        return replace(node, off=False)
 
     def completed(self) -> Node:
         """The same node, written down as complete."""
