@@ -52,11 +52,12 @@ def kernels(parameters: "Values") -> "Any":
     releases = names_in("/lib/modules")
     images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
+    settings = ["/etc/default/grub", *sorted(glob.glob("/etc/default/grub.d/*.cfg"))]  # as grub-mkconfig reads
     return {
         "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
         "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
         "headers": [name for name in releases if os.path.isdir("/lib/modules/" + name + "/build/")],
-        "grub_default": read_or_none("/etc/default/grub"),
+        "grub_default": "\n".join(filter(None, map(read_or_none, settings))) or None,
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
     }
 

@@ -66,11 +66,11 @@ def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
-    """The probe's lists of folders and images, and GRUB's own words."""
+    """The probe's lists of folders and images, and GRUB's own words, of which the last counts."""
     bootable = in_order(raw["boot"])
-    grub_default = re.search(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", raw["grub_default"] or "", re.M)
+    defaults = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", raw["grub_default"] or "", re.M)
     environment = dict(re.findall(r"^(\w+)=(.*)$", raw["grub_environment"] or "", re.M))
-    following, reason = next_boot(bootable, grub_default[1].strip() if grub_default else None, environment)
+    following, reason = next_boot(bootable, defaults[-1].strip() if defaults else None, environment)
     return Kernels(
         running=running,
         installed=in_order(raw["modules"]),
