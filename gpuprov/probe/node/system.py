@@ -52,7 +52,7 @@ def kernels(parameters: "Values") -> "Any":
     releases = names_in("/lib/modules")
     images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
-    settings = ["/etc/default/grub", *sorted(glob.glob("/etc/default/grub.d/*.cfg"))]  # as grub-mkconfig reads
+    settings = ["/etc/default/grub", *sorted(glob.glob("/etc/default/grub.d/*.cfg"))]
     return {
         "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
         "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
