@@ -160,7 +160,7 @@ class Lab(AbstractContextManager["Lab"]):
             engine.unmount_below(node.root)
             harvest(node.upper)
             image = save_image(name, node.upper, Image(node.os, tuple(map(Path, node.layers))))
-            node = replace(node, layers=tuple(map(str, image.layers)))
+            node = replace(load_node(node.folder), layers=tuple(map(str, image.layers)))
             node.record()
             node.mount()
 

@@ -147,6 +147,7 @@ def test_a_saved_node_is_where_the_next_one_starts(lab: Lab) -> None:
     node.run("echo provisioned >/etc/mark; rm /etc/issue")
     try:
         lab.save(node, name)
+        assert lab.node(node.name).state == "off"
         node.start()
         assert node.run("cat /etc/mark").stdout == "provisioned\n"
         (copy,) = lab.up(1, image=name)
