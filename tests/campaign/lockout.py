@@ -21,16 +21,19 @@ from typing import TextIO
 
 import yaml
 
+from gpuprov.deadman import LIMITS, Guard, arm
 from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, lab_names, saved_images
 from gpuprov.lab.images import drop_image
 from gpuprov.lab.variants import with_admin
+from gpuprov.lock import read_lock
+from gpuprov.transport import open_session, targets
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 
 SYSTEMS = ("debian12", "debian13")
 PROFILE = "hgx-a100-4"
-VIRTUAL_GUARD_S = 480
-"""A virtual node is so slow that a change takes minutes until it locks everybody out."""
+VIRTUAL_GUARD_S = 180
+"""An emulated node takes seconds for what others do at once."""
 KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
 
 
@@ -133,7 +136,9 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
         for group in lock["groups"].values():
             way.lock(group)
         path.write_text(yaml.safe_dump(lock))
-    options = ["--yes", "--no-verify", *(word for role in way.roles for word in ("--role", role))]
+    if way.virtual:
+        return _lose_alone(trial, way, system)
+    options = ["--yes", "--no-verify", "--role", "ssh_hardening", "--role", "firewall"]
     trial.broken_at = time.monotonic()
     trial.controller = _gpuprov(trial, "apply", *options, "--guard", str(trial.guard))
     if way.during:
@@ -145,11 +150,29 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     kept, why = trial.has(OPTIONS), trial.text(f"{SWITCH}/undone")
     if way.refused:
         return Outcome(way, system, "refused, nothing changed", 0.0, recovered and not kept, told)
-    how = "the change was kept" if kept else why.partition(": ")[2].partition(";")[0] or "nothing recorded"
-    if way.virtual:
-        how += f"; {trial.seen}, the guard was {trial.guard} s"
-        recovered = recovered and seconds >= trial.guard  # sooner is no better: a good change needs its time
+    how = "the change was kept" if kept else _reason(why)
     return Outcome(way, system, how, seconds, recovered and not kept, told)
+
+
+def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
+    """Arm the switch as apply does, and never come back."""
+    [target] = targets(read_lock(trial.folder / "fleet.lock.yml"), [trial.node.name])
+    trial.broken_at = time.monotonic()
+    with open_session(target, LIMITS) as session:
+        arm(session, Guard(trial.guard), "lockout")
+    assert way.during
+    way.during(trial)
+    _await_rest(trial)
+    recovered = _gets_in(trial, way.user)
+    seconds = time.monotonic() - trial.broken_at
+    how = f"{_reason(trial.text(f'{SWITCH}/undone'))}; {trial.seen}, the guard was {trial.guard} s"
+    # Sooner is no better: a good change needs its time.
+    return Outcome(way, system, how, seconds, recovered and seconds >= trial.guard, "")
+
+
+def _reason(undone: str) -> str:
+    """Why a node gave back its old state, out of the line that it leaves."""
+    return undone.partition(": ")[2].partition(";")[0] or "nothing recorded"
 
 
 def _fleet(lab: Lab, trial: Trial, way: Way, system: str) -> None:
