@@ -106,9 +106,9 @@ class Way:
     """One way to lose a server.
 
     `before` happens before the run, `during` while it runs; `settings` are the fleet's, `lock` changes the
-    lock by hand. `refused` says that preconditions have to stop it before anything changes, `virtual`
-    that it takes a node with a kernel, and a clock, of its own. There the switch is armed and nothing follows,
-    as if the controller died that moment: what apply does takes an emulated node minutes.
+    lock by hand. `refused` says that preconditions have to stop it before anything changes, `virtual` that it
+    takes a node with a kernel, and a clock, of its own. There the switch is armed and nothing follows, as if
+    the controller died that moment: what apply does takes an emulated node minutes.
     """
 
     name: str
