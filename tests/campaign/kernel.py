@@ -2,10 +2,11 @@
 
     scripts/campaign kernel [--keep]
 
-Debian's driver is really compiled for two of Debian's kernels while the node is an ordinary one, since an
-emulated machine would take hours. Then the node boots as a machine under the older kernel, the newer one
-arrives without its headers, and gpuprov has to see that, mend it, and reboot into it. Printed is what was
-seen on the node, each with a verdict; exit 1 when one of them is not as it should be.
+Debian's driver is really compiled for Debian's newest kernel while the node is an ordinary one, since an
+emulated machine would take hours. Then the node boots as a machine under the kernel before that one. gpuprov
+has to see which kernel runs, which boots next, and for which there is a module; the gate has to be shut. It
+reboots the node, and the kernel that comes has to take the module. Printed is what was seen on the node, each
+with a verdict; exit 1 when one of them is not as it should be.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ AREAS = ("kernel.", "driver.packages", "driver.module", "nouveau.blacklist", "no
 # An A100 as the bus presents it to modprobe: kernel documentation, "Modules: modalias".
 MODALIAS = "pci:v000010DEd000020B0sv000010DEsd00001463bc03sc02i00"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
-BUILT = "/root/built.tar"
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Site:
         [group] = fleet["groups"].values()
         group["settings"]["kernel"] = kernel
         group["stack"] |= stack
-        fleet["reboot"] = {"timeout_s": 600}
+        fleet["reboot"] = {"timeout_s": 1800}
         (self.folder / "profiles").mkdir(exist_ok=True)
         (self.folder / "profiles/bare.yml").write_text(yaml.safe_dump(PROFILE))
         (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
@@ -121,14 +121,14 @@ def main() -> int:
             [node] = lab.up(1)
             site = Site(lab, node, Path(folder))
             older, newer = two_kernels(site)
-            compile_for(site, older, newer)
+            compiled(site, older, newer)
             off = time.monotonic()
             site.node = lab.virtualise(node, older)
             say(f"    disk made, booted, update-grub: {time.monotonic() - off:.0f} s")
-            boots(site, older, following=older)
-            newer_arrives(site, older, newer)
-            mended(site, older, newer)
+            waits(site, older, newer)
+            gated(site, older)
             rebooted(site, newer)
+            fits(site, newer)
         finally:
             if not keep:
                 lab.down()
@@ -137,64 +137,102 @@ def main() -> int:
 
 
 def two_kernels(site: Site) -> tuple[str, str]:
-    """The newest kernel of the archive and the one before; the node is left with the older one alone."""
+    """The kernel before the newest one, which is installed beside it, and the newest one."""
     newer = site.node.kernel
-    pattern = re.sub(r"-\d+-", r"-[0-9]+-", re.escape(newer).replace(r"\-", "-"))
+    pattern = re.sub(r"-\d+-", "-[0-9]+-", newer)
     listed = site.says(
         f"apt-get -q update >/dev/null; apt-cache search --names-only '^linux-headers-{pattern}$'"
     )
     known = {line.split()[0].removeprefix("linux-headers-") for line in listed.splitlines()}
     older = max((kernel for kernel in known if Version(kernel) < Version(newer)), key=Version)
     site.does(f"installing kernel {older}", f"{APT} install --no-install-recommends linux-image-{older}")
-    site.does(f"removing kernel {newer}", f"{APT} purge linux-image-amd64 linux-image-{newer}")
-    site.saw("kernels of the node", site.node.kernel, fine=site.node.kernel == older)
     return older, newer
 
 
-def compile_for(site: Site, older: str, newer: str) -> None:
-    """Compile for both kernels; what is there for the newer one is put aside with its headers."""
-    say(f"--- while the node is an ordinary one: the driver is compiled for {older}, and ahead for {newer}")
-    site.lock(older)
+def compiled(site: Site, older: str, newer: str) -> None:
+    """The driver is there for the newer kernel, and for that one only."""
+    say(f"--- an ordinary node: the driver is compiled for {newer}")
+    site.lock(newer)
     site.apply(*(word for role in ROLES for word in ("--role", role)))
-    site.does(f"headers of {newer}, for which DKMS compiles", f"{APT} install linux-headers-{newer}")
-    site.saw("dkms status", site.says("dkms status"), fine=site.says("dkms status").count(": installed") == 2)
-    site.says(
-        f"cd /var/lib/dkms/nvidia-current/*/ && tar -cf {BUILT} {newer} && cd / && "
-        f"dkms remove nvidia-current/$(basename $OLDPWD) -k {newer}; "
-        f"{APT} purge linux-headers-{newer}; rm -rf /lib/modules/{newer}"
-    )
-    site.saw("dkms status", site.says("dkms status"), fine=older in site.says("dkms status"))
+    status = site.says("dkms status")
+    site.saw("dkms status", status, fine=f"{newer}, x86_64: installed" in status and older not in status)
 
 
-def boots(site: Site, kernel: str, *, following: str) -> None:
-    """The machine runs a kernel, the module fits it, nothing foreign is in the way; gpuprov sees it."""
-    say(f"--- the machine under {kernel}")
+def waits(site: Site, older: str, newer: str) -> None:
+    """The machine runs the older kernel; what the lock names is what boots next."""
+    say(f"--- the machine under {older}, {newer} boots next")
     runs = site.says("uname -r")
-    site.saw("uname -r", runs, fine=runs == kernel)
-    site.lock("running")
-    facts = site.facts()
-    seen = f"runs {facts.kernel}, boots {facts.kernels.next_boot} next ({facts.kernels.next_boot_reason})"
-    site.saw("gpuprov facts", seen, fine=(facts.kernel, facts.kernels.next_boot) == (kernel, following))
-    built = [f"{each.kernel} {each.state}" for each in facts.dkms]
-    site.saw("gpuprov facts, DKMS", built, fine=f"{kernel} installed" in built)
-    loads(site, kernel)
-    nothing_foreign(site, kernel)
+    site.saw("uname -r", runs, fine=runs == older)
+    entry = site.says("grep -m1 -oE 'vmlinuz-[^ ]+' /boot/grub/grub.cfg")
+    site.saw("GRUB's first entry", entry, fine=entry == f"vmlinuz-{newer}")
+    observed(site, older, newer)
+    nothing_foreign(site, newer)
+    asked = site.says("modprobe nvidia; echo exit $?")
+    site.saw("modprobe nvidia", asked, fine="not found in directory" in asked and older in asked)
     drift = site.drift()
-    site.saw("gpuprov drift", drift or "nothing differs", fine=not drift)
+    site.saw(f"gpuprov drift, the lock names {newer}", drift or "nothing differs", fine=not drift)
 
 
-def loads(site: Site, kernel: str) -> None:
-    """The kernel takes the real module, whose symbols and version fit: it only misses a GPU."""
-    module = site.says(
-        "modinfo -F vermagic nvidia-current; modinfo -F version nvidia-current; modinfo -n nvidia-current"
-    )
-    site.saw("modinfo nvidia-current", module, fine=module.startswith(f"{kernel} "))
+def gated(site: Site, older: str) -> None:
+    """Held to the kernel that runs, the node differs, and no upgrade starts on it."""
+    kept = (site.folder / "fleet.lock.yml").read_text()
+    site.lock("running", driver=OLDER_DRIVER)
+    (site.folder / "other.lock.yml").write_text((site.folder / "fleet.lock.yml").read_text())
+    (site.folder / "fleet.lock.yml").unlink()
+    site.lock("running")
+    drift = site.drift()
+    fine = {"kernel.headers", "driver.module_on_disk"} == set(drift) and older in json.dumps(drift)
+    site.saw("gpuprov drift, the lock names the running kernel", json.dumps(drift, indent=1), fine=fine)
+    done = gpuprov(site.folder, "upgrade", "--to", "other.lock.yml", "--plan", code=None)
+    named = [line for line in (done.stdout + done.stderr).splitlines() if older in line]
+    seen = "\n".join([f"exit {done.returncode}", *named])
+    site.saw("gpuprov upgrade --plan", seen, fine=done.returncode == 5 and bool(named))
+    (site.folder / "fleet.lock.yml").write_text(kept)
+
+
+def rebooted(site: Site, newer: str) -> None:
+    """gpuprov reboots the node, which comes back under the newer kernel."""
+    say("--- gpuprov apply --reboot")
+    before = site.node.boot_id()
+    site.apply("--reboot")
+    site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
+    runs = site.says("uname -r")
+    site.saw("uname -r", runs, fine=runs == newer)
+
+
+def fits(site: Site, kernel: str) -> None:
+    """The kernel takes the real module, whose version and symbols fit: it only misses a GPU."""
+    site.lock("running")
+    observed(site, kernel, kernel)
+    headers = site.says('ls -d "/lib/modules/$(uname -r)/build/Makefile"')
+    site.saw("headers", headers, fine=headers.endswith("Makefile") and kernel in headers)
+    module = site.says("for part in filename version vermagic; do modinfo -F $part nvidia-current; done")
+    site.saw("modinfo nvidia-current", module, fine=f"\n{kernel} SMP" in module)
     site.says("dmesg --clear")
     asked = site.says("modprobe nvidia; echo exit $?")
     site.saw("modprobe nvidia", asked, fine="No such device" in asked)
     told = site.says("dmesg | grep -iE 'nvrm|nvidia'")
-    refused = re.search(r"disagrees about|Unknown symbol|version magic|exec format", told, re.IGNORECASE)
+    refused = re.search(r"disagrees about|unknown symbol|version magic|exec format", told, re.IGNORECASE)
     site.saw("kernel log", told, fine="No NVIDIA GPU found" in told and not refused)
+    nothing_foreign(site, kernel)
+    drift = site.drift()
+    site.saw("gpuprov drift, the lock names the running kernel", drift or "nothing differs", fine=not drift)
+
+
+def observed(site: Site, running: str, following: str) -> None:
+    """gpuprov's own view of kernels and builds is the node's."""
+    facts = site.facts()
+    kernels = facts.kernels
+    built = ", ".join(f"{each.kernel} {each.state}" for each in facts.dkms)
+    lines = (
+        f"runs {facts.kernel}",
+        f"boots {kernels.next_boot} next: {kernels.next_boot_reason}",
+        f"headers of {', '.join(kernels.headers)}",
+        f"DKMS: {built}",
+    )
+    site.saw(
+        "gpuprov facts", "\n".join(lines), fine=(facts.kernel, kernels.next_boot) == (running, following)
+    )
 
 
 def nothing_foreign(site: Site, kernel: str) -> None:
@@ -209,63 +247,6 @@ def nothing_foreign(site: Site, kernel: str) -> None:
     held = site.says(f"modprobe -b -a -R {MODALIAS}").split()
     chosen = f"{free}, with the blacklist {held}"
     site.saw("modules for an A100 on the bus", chosen, fine="nouveau" in free and "nouveau" not in held)
-
-
-def newer_arrives(site: Site, older: str, newer: str) -> None:
-    """A kernel comes by apt and its headers do not: gpuprov has to say so, and the gate has to be shut."""
-    say(f"--- {newer} arrives by apt, without its headers")
-    site.does("apt-get install of the kernel", f"{APT} install --no-install-recommends linux-image-{newer}")
-    entry = site.says(
-        "sed -n '0,/^[[:space:]]*linux/s/^[[:space:]]*linux[[:space:]]*//p' /boot/grub/grub.cfg"
-    )
-    site.saw("GRUB's first entry", entry, fine=f"vmlinuz-{newer} " in entry)
-    facts = site.facts()
-    seen = f"runs {facts.kernel}, boots {facts.kernels.next_boot} next"
-    site.saw("gpuprov facts", seen, fine=(facts.kernel, facts.kernels.next_boot) == (older, newer))
-    drift = site.drift()
-    wanted = {"kernel.headers", "driver.module_on_disk"}
-    site.saw(
-        "gpuprov drift", json.dumps(drift, indent=1), fine=wanted <= set(drift) and newer in json.dumps(drift)
-    )
-    told = site.apply("--check", *(word for role in ROLES for word in ("--role", role)))
-    site.saw("apply --check names the kernel", newer in told, fine=newer in told)
-    gated(site, newer)
-
-
-def gated(site: Site, newer: str) -> None:
-    """An upgrade does not start on a node that would boot without its module."""
-    kept = (site.folder / "fleet.lock.yml").read_text()
-    site.lock("running", driver=OLDER_DRIVER)
-    (site.folder / "other.lock.yml").write_text((site.folder / "fleet.lock.yml").read_text())
-    (site.folder / "fleet.lock.yml").write_text(kept)
-    done = gpuprov(site.folder, "upgrade", "--to", "other.lock.yml", "--plan", code=None)
-    told = done.stdout + done.stderr
-    named = [line for line in told.splitlines() if newer in line]
-    seen = "\n".join([f"exit {done.returncode}", *named])
-    site.saw("gpuprov upgrade --plan", seen, fine=done.returncode == 5 and bool(named))
-
-
-def mended(site: Site, older: str, newer: str) -> None:
-    """Apply installs headers and module for the kernel that boots next, and keeps the running one's."""
-    say(f"--- gpuprov apply; what was compiled for {newer} is back where DKMS finds it")
-    site.says(f"cd /var/lib/dkms/nvidia-current/*/ && tar -xf {BUILT}")
-    site.apply(*(word for role in ROLES for word in ("--role", role)))
-    status = site.says("dkms status")
-    fine = all(re.search(rf"{re.escape(kernel)}, \S+: installed", status) for kernel in (older, newer))
-    site.saw("dkms status", status, fine=fine)
-    headers = site.says("ls -d /lib/modules/*/build")
-    site.saw("headers", headers, fine=all(kernel in headers for kernel in (older, newer)))
-    drift = site.drift()
-    site.saw("gpuprov drift", drift or "nothing differs", fine=not drift)
-
-
-def rebooted(site: Site, newer: str) -> None:
-    """gpuprov reboots the node, which comes back under the newer kernel."""
-    say("--- gpuprov apply --reboot")
-    before = site.node.boot_id()
-    site.apply("--reboot")
-    site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
-    boots(site, newer, following=newer)
 
 
 def say(line: str) -> None:
