@@ -2,7 +2,10 @@
 
 Standard library only; runs on the node from stdin. Argument: the record of the set's packages.
 
-    {"installed": {"libnccl2": "2.28.9-1+cuda13.0"}, "ours": ["libnccl2", "libnccl-dev"]}
+    {"installed": {"libnccl2": "2.28.9-1+cuda13.0"}, "left": {"nvidia-driver-pinning-570": "570.195.03-1"},
+     "ours": ["libnccl2", "libnccl-dev"], "room": true}
+
+`left` are packages of which only the configuration is there: that of a pinning package still pins.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ def main() -> None:
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
     look = {
         "installed": {name: version for state, name, version in rows if state[1] not in "nc"},
+        "left": {name: version for state, name, version in rows if state[1] == "c"},
         "ours": record.read_text().split() if record.exists() else [],
+        "room": record.parent.is_dir(),
     }
     json.dump(look, sys.stdout)
 

@@ -57,6 +57,10 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
             "the package repository is half synced or stale",
         ),
         (
+            "fetching took longer than 600 s",
+            "the package repository is too slow",
+        ),
+        (
             "Packages were downgraded and -y was used without --allow-downgrades.",
             "that would downgrade packages",
         ),
