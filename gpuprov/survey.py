@@ -18,6 +18,7 @@ from gpuprov.expectations import (
     expectations,
 )
 from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT, textfile_path
+from gpuprov.expectations.storage import clients
 from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup
@@ -31,6 +32,7 @@ LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 def parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at on nodes of a group."""
     named = [name for _, component in group.components.each() for name in component.closure]
+    named += clients(group)
     absent = group.components.absent
     units = (
         PERSISTENCE_UNIT,

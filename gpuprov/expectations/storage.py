@@ -1,13 +1,31 @@
-"""Scratch space: mounted, by UUID at every boot, read ahead."""
+"""Scratch space: mounted, by UUID at every boot, read ahead; clients of storage elsewhere."""
 
 from __future__ import annotations
 
 from gpuprov.expectations.statement import Expectation
 from gpuprov.lock import LockedGroup
 
+CLIENTS = {"nfs": "nfs-common", "ceph": "ceph-common", "lustre": "lustre-client-utils"}
+"""Packages of clients. Debian's and Ubuntu's archives have the first two; Lustre's is in its makers' own
+repository."""
+
 
 def storage(group: LockedGroup) -> list[Expectation]:
-    """Every scratch file system of the lock."""
+    """Every scratch file system of the lock, and the clients."""
+    return [*_scratch(group), *_clients(group)]
+
+
+def clients(group: LockedGroup) -> list[str]:
+    """Packages of the clients that are asked for."""
+    return sorted(CLIENTS[each] for each in group.setting("storage_clients") or ())
+
+
+def _clients(group: LockedGroup) -> list[Expectation]:
+    names = clients(group)
+    return [Expectation("storage.clients", names, "storage")] if names else []
+
+
+def _scratch(group: LockedGroup) -> list[Expectation]:
     stated = group.setting("scratch")
     if not stated:
         return []

@@ -1,4 +1,4 @@
-"""Readings of scratch file systems."""
+"""Readings of scratch file systems and of clients of others."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def _at_boot(facts: Facts, expectation: Expectation) -> Any:
 @observes("scratch.read_ahead")
 def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
     return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}
+
+
+@observes("storage.clients")
+def _clients(facts: Facts, expectation: Expectation) -> Any:
+    return [name for name in expectation.expected if facts.packages.version(name)]

@@ -10,7 +10,7 @@ from gpuprov.settings.containers import Containers
 from gpuprov.settings.gpus import Clocks, ComputeMode, MigProfile
 from gpuprov.settings.nccl import NcclValue, NcclVariable
 from gpuprov.settings.observing import Monitoring
-from gpuprov.settings.storage import Scratch
+from gpuprov.settings.storage import Scratch, StorageClient
 from gpuprov.settings.tuning import Tuning
 
 __all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
@@ -47,6 +47,9 @@ class Settings(Strict):
     scratch: tuple[Scratch, ...] | None = Field(
         default=None, description="local devices that jobs may fill and nobody backs up"
     )
+    storage_clients: tuple[StorageClient, ...] | None = Field(
+        default=None, description="file systems of other machines that this one can mount"
+    )
     tuning: Tuning | None = Field(
         default=None, description="limits, kernel parameters, processors and the environment of logins"
     )
@@ -72,6 +75,7 @@ ROLE_OF_SETTING = {
     "containers": "docker",
     "kernel": "nvidia_driver",
     "scratch": "storage",
+    "storage_clients": "storage",
     "tuning": "system_tuning",
     "profiling_counters": "profiling_tools",
     "monitoring": "monitoring",

@@ -1,4 +1,4 @@
-"""Local storage that jobs may fill and nobody backs up."""
+"""Local storage that jobs may fill and nobody backs up, and clients of storage elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from gpuprov.documents import Strict
+
+StorageClient = Literal["nfs", "ceph", "lustre"]
 
 
 class Scratch(Strict):

@@ -1,4 +1,4 @@
-"""Scratch space: mounted now and at every boot, read ahead."""
+"""Scratch space: mounted now and at every boot, read ahead; clients of storage elsewhere."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
         for mount in expected
     }
     assert {mount: int(said.stdout or 0) // 2 for mount, said in sectors.items()} == expected
+
+
+@pytest.mark.check("storage.clients")
+def test_clients_are_there(host: Node, expected: list[str]) -> None:
+    assert [name for name in expected if name in host.apt.versions] == expected

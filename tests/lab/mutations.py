@@ -213,6 +213,7 @@ ELSEWHERE = {
     "nccl.*": "tests/lab/test_nvidia_roles.py",
     "docker.*": "tests/lab/test_containers.py",
     "container_toolkit.*": "tests/lab/test_containers.py",
+    "storage.*": "tests/lab/test_storage.py",
     "*.absent": "scripts/campaign roles, whose last lock has nothing of it",
     "scratch.*": "tests/lab/test_storage.py",
     "monitoring.*": "a campaign without a metrics package in Debian 12's archive",

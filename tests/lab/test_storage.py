@@ -104,6 +104,19 @@ def test_device_with_anything_on_it_is_never_touched(driven: Driven, name: str) 
     assert driven.says(f"sha256sum {OTHER}") == before
 
 
+def test_clients_of_storage_elsewhere(driven: Driven) -> None:
+    driven.state({"storage_clients": ["nfs"]})
+    assert driven.drift("storage.") == {"storage.clients"}
+    assert driven.apply(ROLE)[0].ok
+    assert driven.drift("storage.") == set()
+    assert driven.failed("storage.") == {}
+    assert driven.apply(ROLE)[1] == []
+    assert driven.says("mount.nfs -V").startswith("mount.nfs")
+    driven.state({"storage_clients": ["nfs", "lustre"]})
+    assert "does not have what the lock names" in driven.apply(ROLE)[0].failed[0]["msg"]
+    driven.state({"storage_clients": None})
+
+
 def test_pattern_that_matches_two_devices_is_refused(driven: Driven) -> None:
     outcome, _ = driven.apply(ROLE, storage_scratch=[{**SCRATCH, "device": "/dev/loop[0-9]*"}])
     assert "not one device" in outcome.failed[0]["msg"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuprov.expectations.storage import clients
 from gpuprov.lock import LockedGroup
 
 
 def storage(group: LockedGroup) -> dict[str, Any]:
-    """The scratch file systems."""
-    return {"storage_scratch": list(group.setting("scratch") or [])}
+    """The scratch file systems, and packages of clients."""
+    return {"storage_scratch": list(group.setting("scratch") or []), "storage_clients": clients(group)}
