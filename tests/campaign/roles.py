@@ -1,6 +1,6 @@
 """Every role on every system: what was seen of it, cell by cell.
 
-    scripts/campaign roles [--system ID]... [--markdown FILE] [-v]
+    scripts/campaign roles [--system ID]... [--results FILE] [--markdown FILE] [-v]
 
 Four nodes get everything in one run, a second run, a changed lock, a hand that breaks a thing of every role,
 and a lock that has most of it no more. A cell is `seen`, has a reason why there is nothing to see, or is BAD.
@@ -10,6 +10,7 @@ Exit 1 when any is bad.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -54,6 +55,16 @@ class Table:
         """Cells that are neither seen nor excused."""
         moot = {why for trial in TRIALS for why in trial.moot.values()}
         return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
+
+    def join(self, path: Path) -> None:
+        """Add what a file has of other systems, and write both there."""
+        rows = json.loads(path.read_text()) if path.exists() else []
+        earlier = {(role, system, column): said for role, system, column, said in rows}
+        self.cells = {
+            cell: said for cell, said in earlier.items() if cell[1] not in self.systems
+        } | self.cells
+        self.systems = [each for each in STACKS if each in {system for _, system, _ in self.cells}]
+        path.write_text(json.dumps([[*cell, said] for cell, said in self.cells.items()], indent=0) + "\n")
 
     def say(self, text: str) -> None:
         """A line, with the time since the beginning."""
@@ -289,6 +300,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--system", action="append", choices=list(STACKS), help="only this one; repeatable")
+    parser.add_argument("--results", type=Path, help="add to what an earlier run saw on other systems")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
     wanted = parser.parse_args()
@@ -299,6 +311,8 @@ def main() -> int:
         fleet = bring_up(stack, f"roles-{os.getpid()}", folder, table.systems)
         table.say(f"{len(fleet.nodes)} nodes and the mirror are up")
         Campaign(fleet, table, wanted.verbose).run()
+    if wanted.results:
+        table.join(wanted.results)
     sys.stdout.write("\n".join(lines(table)) + "\n")
     bad = table.bad()
     table.say(f"{len(table.cells)} cells, {len(bad)} bad")

@@ -55,12 +55,13 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
     missing = [name for name in re.findall(r"(?m)^Filename: (.*)$", listing) if not (root / name).exists()]
     assert missing == [], missing
     (pool / deb_name(STUB)).write_bytes(build_deb(STUB))
-    listing += stanza({**control(STUB), **_fetched(root, STUB)})
+    stub = stanza({**control(STUB), **_fetched(root, STUB)})
     for codename in CODENAMES.values():
         about = {"Origin": "Ubuntu", "Label": "Ubuntu", "Codename": codename}
         for suite in (codename, f"{codename}-updates", f"{codename}-security"):
-            empty = dict.fromkeys(COMPONENTS, "")
-            texts = {**empty, "universe": listing} if suite == codename else empty
+            # apt forgets a suite that has nothing in it.
+            packages = listing + stub if suite == codename else stub
+            texts = {**dict.fromkeys(COMPONENTS, ""), "universe": packages}
             publish_suite(root, suite, texts, "amd64", key, about)
 
 

@@ -6,55 +6,24 @@ and DKMS are real. Tests build on each other: one node goes from fresh to provis
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab, Node
+from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.serve import MirrorServer, served
-from gpuprov.lab.variants import with_os_release
-from gpuprov.lock import Lock, LockedGroup
-from gpuprov.locking import build_lock
-from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.lab.mirror.key import SigningKey, signing_key
+from gpuprov.lab.mirror.serve import served
+from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.survey import survey
-from gpuprov.verify import run as verify
+from tests.lab.mirrored import INSTALLED, Mirrored, ubuntu
 
-UBUNTU = """\
-PRETTY_NAME="Ubuntu 24.04.3 LTS"
-NAME="Ubuntu"
-VERSION_ID="24.04"
-VERSION="24.04.3 LTS (Noble Numbat)"
-VERSION_CODENAME=noble
-ID=ubuntu
-ID_LIKE=debian
-UBUNTU_CODENAME=noble
-"""
-ROLES = (
-    "preflight",
-    "repositories",
-    "nvidia_driver",
-    "fabric_manager",
-    "cuda_toolkit",
-    "cudnn",
-    "nccl",
-    "package_pins",
-)
-STACK = {
-    "repository": "nvidia",
-    "driver": "570.195.03",
-    "cuda": ["12.8", "12.6"],
-    "cudnn": "9.15",
-    "nccl": "auto",
-}
-INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
+SYSTEM = "ubuntu24.04"
 BREAK = """
 set -e
 update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126
@@ -69,108 +38,43 @@ SNAPSHOT = f"{INSTALLED}; apt-mark showhold; {FILES}"
 
 
 @dataclass
-class Driven:
-    """A node, the fleet that states it, and ways to lock it and run roles on it."""
+class Days:
+    """A mirror that has another day whenever it is built."""
 
-    node: Node
     folder: Path
-    system: str
-    ssh: dict[str, Any]
-    mirror: nvidia.Mirror
-    server: MirrorServer
-    settings: dict[str, Any] = field(default_factory=dict)
-    runs: int = 0
-    lock: Lock = field(init=False)
+    key: SigningKey
+    tool: str = "1.0"
+    unseen: list[str] = field(default_factory=lambda: ["570.211.01"])
 
-    def state(self, **stack: object) -> LockedGroup:
-        """Write the fleet with this stack and lock it, as a person does."""
-        key = str(self.mirror.key)
-        fleet = {
-            "ssh": self.ssh,
-            "groups": {
-                "train": {
-                    "profile": "eight",
-                    "os": self.system,
-                    "hosts": {self.node.name: self.node.address},
-                    "stack": {**STACK, **stack},
-                    "settings": {"kernel": self.node.kernel, **self.settings},
-                }
-            },
-            "repositories": {
-                "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
-                "container-toolkit": {"url": self.mirror.container_toolkit(self.server.url), "key": key},
-            },
-        }
-        (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
-        self.lock = build_lock(self.folder / "fleet.yml", previous=getattr(self, "lock", None))
-        return self.group
+    def build(self) -> nvidia.Mirror:
+        """What it holds today: a tool of no concern, and all drivers but those still to come."""
 
-    @property
-    def group(self) -> LockedGroup:
-        return self.lock.groups["train"]
+        def today(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+            if folder != "ubuntu2404":
+                return specs
+            known = [spec for spec in specs if not spec.version.startswith(tuple(self.unseen))]
+            return [*known, PackageSpec("site-tool", self.tool, "all")]
 
-    def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
-        """Run roles; the outcome, and the names of the tasks that changed."""
-        events: list[dict[str, Any]] = []
-        self.runs += 1
-        run = self.folder / f"run{self.runs}"
-        run.mkdir()
-        nodes = {self.node.name: {"gpuprov_roles": list(roles or ROLES), **variables}}
-        options = Options(check=check)
-        outcome = run_playbook("site", self.lock, nodes, run, options=options, listen=events.append)
-        changed = [event["task"] for event in events if event.get("status") == "changed"]
-        return outcome[self.node.name], changed
-
-    def drift(self) -> dict[str, Any]:
-        """What differs, apart from what only a reboot or hardware brings: check -> what is there."""
-        [node] = survey(self.lock, [self.node.name])
-        return {each.check: each.actual for each in node.drift if each.role in ROLES}
-
-    def says(self, command: str) -> str:
-        done = self.node.run(command, check=False)
-        return (done.stdout + done.stderr).strip()
-
-    def failed(self) -> set[str]:
-        """Checks of these roles that fail under verify's own eyes."""
-        [seen] = verify(self.lock, [self.node.name]).nodes
-        assert seen.checks, seen.message
-        areas = ("repositories.", "fabric_manager.", "cuda.", "cudnn.", "nccl.", "pins.", "driver.packages")
-        return {check.check for check in seen.failed_checks if check.check.startswith(areas)}
-
-    @property
-    def installed(self) -> dict[str, str]:
-        return dict(line.split(" ") for line in self.says(INSTALLED).splitlines())
+        return nvidia.build(self.folder, load(), [SYSTEM], key=self.key, change=today)
 
 
 @pytest.fixture(scope="module")
-def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
-    return nvidia.build(tmp_path_factory.mktemp("mirror"), load(), ["debian12", "ubuntu24.04"])
+def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Days]:
+    with signing_key() as key:
+        yield Days(tmp_path_factory.mktemp("mirror"), key)
 
 
 @pytest.fixture(scope="module")
-def server(mirror: nvidia.Mirror) -> Iterator[MirrorServer]:
-    with served(mirror.root) as server:
-        yield server
+def driven(module_lab: Lab, days: Days, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+    mirror = days.build()
+    with ExitStack() as stack:
+        server = stack.enter_context(served(mirror.root))
+        driven = ubuntu(module_lab, tmp_path_factory.mktemp("nvidia"), mirror, server)
+        driven.state()
+        yield driven
 
 
-@pytest.fixture(scope="module")
-def driven(
-    module_lab: Lab, mirror: nvidia.Mirror, server: MirrorServer, tmp_path_factory: pytest.TempPathFactory
-) -> Driven:
-    """A fresh node that says it is Ubuntu 24.04, with eight simulated H200 behind switches."""
-    [node] = module_lab.up(1, os="debian12", gpu="h200x8", prepare=[with_os_release(UBUNTU)])
-    node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
-    folder = tmp_path_factory.mktemp("nvidia")
-    (folder / "profiles").mkdir()
-    profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
-    (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
-    ssh = yaml.safe_load(module_lab.fleet("eight"))["ssh"]
-    driven = Driven(node, folder, "ubuntu24.04", ssh, mirror, server)
-    driven.state()
-    return driven
-
-
-def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+def test_check_says_what_would_change_and_changes_nothing(driven: Mirrored) -> None:
     before = driven.says(SNAPSHOT)
     outcome, changed = driven.apply(check=True)
     assert outcome.ok, outcome.failed
@@ -178,7 +82,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> Non
     assert driven.says(SNAPSHOT) == before
 
 
-def test_a_fresh_node_gets_everything_in_one_run(driven: Driven) -> None:
+def test_a_fresh_node_gets_everything_in_one_run(driven: Mirrored) -> None:
     outcome, _ = driven.apply()
     assert outcome.ok, outcome.failed
     for name, component in driven.group.components.each():
@@ -186,20 +90,20 @@ def test_a_fresh_node_gets_everything_in_one_run(driven: Driven) -> None:
     assert driven.drift() == {}
 
 
-def test_a_second_run_changes_nothing(driven: Driven) -> None:
+def test_a_second_run_changes_nothing(driven: Mirrored) -> None:
     outcome, changed = driven.apply()
     assert outcome.ok, outcome.failed
     assert changed == []
 
 
-def test_after_a_reboot_the_fabric_is_joined_and_both_witnesses_are_content(driven: Driven) -> None:
+def test_after_a_reboot_the_fabric_is_joined_and_both_witnesses_are_content(driven: Mirrored) -> None:
     driven.node.reboot()
     [node] = survey(driven.lock, [driven.node.name])
     assert [(each.check, each.actual) for each in node.drift] == []
     assert driven.failed() == set()
 
 
-def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Driven) -> None:
+def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Mirrored) -> None:
     driven.node.run(BREAK)
     seen = {
         "repositories.sources",
@@ -219,35 +123,35 @@ def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Driven) ->
     assert driven.failed() == set()
 
 
-def test_a_full_upgrade_moves_nothing_of_the_closure(driven: Driven) -> None:
-    before = driven.installed
-    driven.node.run("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get -yq full-upgrade")
+UNATTENDED = """\
+Unattended-Upgrade::Origins-Pattern { "origin=NVIDIA"; };
+APT::Periodic::Unattended-Upgrade "1";
+"""
+
+
+def test_what_appears_overnight_moves_nothing_of_the_closure_by_itself(driven: Mirrored, days: Days) -> None:
+    driven.node.run("apt-get -q update && apt-get -yq install site-tool unattended-upgrades")
+    driven.node.run("cat >/etc/apt/apt.conf.d/99site", input=UNATTENDED)
     held = {name for _, component in driven.group.components.each() for name in component.closure}
-    assert {name: driven.installed[name] for name in held} == {name: before[name] for name in held}
-
-
-@pytest.mark.parametrize(
-    ("mood", "says"),
-    [("gone", "does not have what the lock names"), ("broken", "half synced|does not answer as it should")],
-)
-def test_a_bad_day_of_the_mirror_leaves_the_node_as_it_was(driven: Driven, mood: str, says: str) -> None:
-    driven.state(driver="580.95.05")
-    driven.node.run("rm -f /var/cache/apt/archives/*580.95.05*")  # lab nodes share what apt fetched
-    before = driven.installed
-    driven.server.mood = mood
-    try:
-        outcome, _ = driven.apply("nvidia_driver")
-    finally:
-        driven.server.mood = "well"
-    assert outcome.unreachable is None
-    [failed] = outcome.failed
-    assert re.search(f"^NVIDIA driver 580.95.05 could not be installed: .*({says})", failed["msg"])
-    assert driven.installed == before
-    assert driven.says("dpkg --audit") == ""
+    before = {name: driven.installed[name] for name in held}
+    days.tool, days.unseen = "2.0", []
+    days.build()
+    assert "570.211.01" in driven.says("apt-get -q update; apt-cache madison nvidia-open-570")
+    said = driven.says("unattended-upgrade --verbose")
+    assert driven.installed["site-tool"] == "2.0", said
+    assert {name: driven.installed[name] for name in held} == before
+    days.tool = "3.0"
+    days.build()
+    driven.node.run("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get -yq full-upgrade")
+    assert driven.installed["site-tool"] == "3.0"
+    assert {name: driven.installed[name] for name in held} == before
+    assert driven.failed() == set()
 
 
 @pytest.mark.parametrize(("driver", "gone"), [("580.95.05", "570"), ("570.195.03", "580")])
-def test_a_changed_lock_switches_branches_in_one_transaction(driven: Driven, driver: str, gone: str) -> None:
+def test_a_changed_lock_switches_branches_in_one_transaction(
+    driven: Mirrored, driver: str, gone: str
+) -> None:
     driven.state(driver=driver)
     transactions = driven.says("grep -c ^Start-Date /var/log/apt/history.log")
     outcome, _ = driven.apply("repositories", "nvidia_driver", "fabric_manager", "package_pins")
@@ -263,7 +167,7 @@ def test_a_changed_lock_switches_branches_in_one_transaction(driven: Driven, dri
 KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 half-installed; pkill -9 -x apt-get; pkill -9 -x dpkg"
 
 
-def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Driven) -> None:
+def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Mirrored) -> None:
     driven.state(driver="580.95.05")
     driven.node.run(f"systemd-run --quiet --unit=killer sh -c {shlex.quote(KILL)}")
     outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver")
@@ -275,10 +179,24 @@ def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Driven) -> N
     assert driven.drift() == {}
 
 
-def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Driven) -> None:
+def test_the_pins_of_a_removed_driver_are_lifted(driven: Mirrored) -> None:
+    """As a kill between the removal of one pinning package and the arrival of the next leaves it."""
+    preferences = "/etc/apt/preferences.d/nvidia-driver-pin"
+    driven.node.run("dpkg --remove --force-depends --force-hold nvidia-driver-pinning-580.95.05")
+    assert "580.95.05" in driven.says(f"cat {preferences}")
+    driven.state(driver="570.195.03")
+    outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver", "package_pins")
+    assert outcome.ok, outcome.failed
+    assert "Pin: version 570.*" in driven.says(f"cat {preferences}")
+    assert driven.says("dpkg-query -W -f '${db:Status-Abbrev}${Package}\\n' | grep ^rc | grep nvidia") == ""
+    assert driven.drift() == {}
+
+
+def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Mirrored) -> None:
     driven.settings = {"nccl": {"NCCL_SOCKET_IFNAME": "eth0"}}
     driven.state(cuda="12.6")
-    outcome, _ = driven.apply("cuda_toolkit", "nccl", "package_pins")
+    # What the resolver chooses for this toolkit is older than what was chosen for the other.
+    outcome, _ = driven.apply("cuda_toolkit", "nccl", "package_pins", packages_allow_downgrade=True)
     assert outcome.ok, outcome.failed
     assert "cuda-toolkit-12-8" not in driven.installed
     assert driven.says("readlink -f /usr/local/cuda") == "/usr/local/cuda-12.6"
@@ -286,7 +204,7 @@ def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Driven) -> None
     assert driven.drift() == {}
 
 
-def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: Driven) -> None:
+def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: Mirrored) -> None:
     place = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
     url = driven.group.repositories["nvidia"].url
     driven.node.run(f"echo 'deb [signed-by=/usr/share/keyrings/other.gpg] {url} /' >{place}")
@@ -295,17 +213,3 @@ def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: Driven) ->
     assert changed == ["Set files aside that name the same repositories"]
     assert driven.says(f"ls {place}*") == f"{place}.disabled"
     assert driven.says("apt-get indextargets >/dev/null") == ""
-
-
-def test_a_rotated_key_is_told_and_a_new_lock_mends_it(driven: Driven) -> None:
-    driven.settings = {}
-    before = driven.installed
-    nvidia.build(driven.mirror.root, load(), ["ubuntu24.04"])
-    outcome, _ = driven.apply("nccl", nccl_packages={"libnccl2": "another"})
-    [failed] = outcome.failed
-    assert "the signature of the package repository does not hold" in failed["msg"]
-    assert driven.installed == before
-    driven.state(cuda="12.6", nccl="2.29")
-    outcome, _ = driven.apply("repositories", "nccl", "package_pins")
-    assert outcome.ok, outcome.failed
-    assert driven.drift() == {}

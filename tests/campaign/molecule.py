@@ -1,0 +1,30 @@
+"""Every scenario of molecule, whole: check, converge, idempotence, verify.
+
+scripts/campaign molecule [SCENARIO]...
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.lab.test_molecule import SCENARIOS, molecule
+
+
+def main() -> int:
+    """Run them one after the other; 1 when one did not come to its end."""
+    wanted = sys.argv[1:] or SCENARIOS
+    bad = 0
+    for scenario in wanted:
+        began = time.monotonic()
+        done = molecule(scenario)
+        bad += done.returncode != 0
+        outcome = "good" if done.returncode == 0 else f"BAD\n{done.stdout[-6000:]}{done.stderr[-3000:]}"
+        sys.stdout.write(f"{time.monotonic() - began:6.0f} s  {scenario}: {outcome}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(wanted)} scenarios, {bad} bad\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Bad days of a package mirror: one clear sentence, the node as it was, and well again when the mirror is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.lab import Lab
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import SigningKey, signing_key
+from gpuprov.lab.mirror.serve import served
+from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov.lock import Lock
+from tests.lab.mirrored import Mirrored, ubuntu
+
+SYSTEM = "ubuntu24.04"
+NCCL = ("2.26.2+cuda12.8", "2.27.3+cuda12.9")
+LONG_AGO = ("--faked-system-time", "20250101T000000")
+STATE = "md5sum /etc/apt/sources.list.d/* /etc/apt/preferences.d/*; apt-mark showhold; dpkg --audit"
+
+
+@dataclass
+class Place:
+    """The mirror's folder and key, and a node that reads it."""
+
+    folder: Path
+    key: SigningKey
+    driven: Mirrored
+
+    def build(self, key: SigningKey | None = None, without: str = "-") -> None:
+        """Build the mirror anew, as it is or with another key or without a version."""
+
+        def change(_: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+            return [spec for spec in specs if not spec.version.startswith(without)]
+
+        nvidia.build(self.folder, load(), [SYSTEM], key=key or self.key, change=change)
+
+
+@pytest.fixture(scope="module")
+def place(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("mirror")
+    with ExitStack() as stack:
+        key = stack.enter_context(signing_key())
+        mirror = nvidia.build(folder, load(), [SYSTEM], key=key)
+        server = stack.enter_context(served(folder))
+        driven = ubuntu(module_lab, tmp_path_factory.mktemp("days"), mirror, server)
+        driven.state(nccl=NCCL[0])
+        outcome, _ = driven.apply("repositories", "nccl")
+        assert outcome.ok, outcome.failed
+        yield Place(folder, key, driven)
+
+
+def of_mood(mood: str) -> Callable[[Place], AbstractContextManager[None]]:
+    @contextmanager
+    def day(place: Place) -> Iterator[None]:
+        place.driven.server.mood = mood
+        yield
+        place.driven.server.mood = "well"
+
+    return day
+
+
+@contextmanager
+def rotated_key(place: Place) -> Iterator[None]:
+    """Of a node that has not read it before: others go on with the lists that were signed as they know."""
+    place.driven.node.run("rm -r /var/lib/apt/lists/*_compute_*")
+    with signing_key() as other:
+        place.build(other)
+    yield
+    place.build()
+
+
+@contextmanager
+def expired_key(place: Place) -> Iterator[None]:
+    lock = place.driven.lock
+    with signing_key(LONG_AGO, expires="1d") as old:
+        place.build(old)
+        place.driven.lock = with_key(lock, old.public.decode())
+    yield
+    place.build()
+    place.driven.lock = lock
+
+
+@contextmanager
+def another_version_overnight(place: Place) -> Iterator[None]:
+    place.build(without=wanted(place.driven))
+    yield
+    place.build()
+
+
+def wanted(driven: Mirrored) -> str:
+    """The version that the lock names."""
+    nccl = driven.group.components.nccl
+    assert nccl is not None
+    return nccl.packages["libnccl2"]
+
+
+def with_key(lock: Lock, key: str) -> Lock:
+    """The same lock, made when its repositories were signed with that key."""
+    [(name, group)] = lock.groups.items()
+    others = {each: spec.model_copy(update={"signed_by": key}) for each, spec in group.repositories.items()}
+    return lock.model_copy(update={"groups": {name: group.model_copy(update={"repositories": others})}})
+
+
+DAYS = {
+    "files-gone": (of_mood("gone"), "does not have what the lock names"),
+    "half-a-download": (of_mood("broken"), "half synced|does not answer as it should"),
+    "slow": (of_mood("slow"), "is too slow"),
+    "key-rotated": (rotated_key, "signature of the package repository does not hold"),
+    "key-expired": (expired_key, "signature of the package repository does not hold"),
+    "another-version-overnight": (another_version_overnight, "does not have what the lock names"),
+}
+
+
+@pytest.mark.parametrize("name", DAYS)
+def test_a_bad_day_ends_in_a_sentence_and_the_next_is_well(place: Place, name: str) -> None:
+    day, says = DAYS[name]
+    driven = place.driven
+    [target] = [each for each in NCCL if not driven.installed["libnccl2"].startswith(each.partition("+")[0])]
+    driven.state(nccl=target)
+    allow = {"packages_allow_downgrade": True}
+    driven.node.run("rm -f /var/cache/apt/archives/libnccl*")  # lab nodes share what apt fetched
+    before = driven.installed, driven.says(STATE)
+    patience = {"packages_fetch_timeout": 10} if name == "slow" else {}
+    with day(place):
+        outcome, _ = driven.apply("repositories", "nccl", **patience, **allow)
+    assert outcome.unreachable is None
+    [failed] = outcome.failed
+    assert re.search(rf"^(NCCL|the package repositories).* could not be installed: .*({says})", failed["msg"])
+    assert len(failed["msg"]) < 800
+    assert (driven.installed, driven.says(STATE)) == before
+    outcome, _ = driven.apply("repositories", "nccl", **allow)
+    assert outcome.ok, outcome.failed
+    assert (
+        driven.installed["libnccl2"] == driven.group.components.model_dump()["nccl"]["packages"]["libnccl2"]
+    )
