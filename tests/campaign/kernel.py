@@ -1,12 +1,13 @@
 """The kernel path on a machine with a kernel of its own: headers, module, initramfs, nouveau, an upgrade.
 
-    scripts/campaign kernel [--keep]
+    scripts/campaign kernel [--real] [--keep]
 
-Debian's driver is really compiled for Debian's newest kernel while the node is an ordinary one, since an
-emulated machine would take hours. Then the node boots as a machine under the kernel before that one. gpuprov
-has to see which kernel runs, which boots next, and for which there is a module; the gate has to be shut. It
-reboots the node, and the kernel that comes has to take the module. Printed is what was seen on the node, each
-with a verdict; exit 1 when one of them is not as it should be.
+The driver is compiled for Debian's newest kernel while the node is an ordinary one: a few lines of C behind
+the real packages, DKMS and kbuild, or with --real all of NVIDIA's source, for which an emulated machine would
+take hours. Then the node boots as a machine under the kernel before that one. gpuprov has to see which kernel
+runs, which boots next, and for which there is a module; the gate has to be shut. It reboots the node, and the
+kernel that comes has to take the module. Printed is what was seen on the node, each with a verdict; exit 1 when
+one of them is not as it should be.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from debian.debian_support import Version
 
 from gpuprov.facts import Facts
 from gpuprov.lab import Lab, Node
+from tests.campaign._small_driver import play_source
 from tests.lab.provisioned import gpuprov
 
 # Like every four-A100 server, but with nothing stated that needs a GPU to come true.
@@ -113,7 +115,8 @@ def main() -> int:
     """Walk the path; 0 when everything was as it should be."""
     parser = argparse.ArgumentParser(prog="scripts/campaign kernel", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
-    keep = parser.parse_args().keep
+    parser.add_argument("--real", action="store_true", help="compile NVIDIA's own source: minutes more")
+    chosen = parser.parse_args()
     begun = time.monotonic()
     lab = Lab(f"kernel-{os.getpid()}")
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +124,8 @@ def main() -> int:
             [node] = lab.up(1)
             site = Site(lab, node, Path(folder))
             older, newer = two_kernels(site)
+            if not chosen.real:
+                play_source(node)
             compiled(site, older, newer)
             off = time.monotonic()
             site.node = lab.virtualise(node, older)
@@ -130,7 +135,7 @@ def main() -> int:
             rebooted(site, newer)
             fits(site, newer)
         finally:
-            if not keep:
+            if not chosen.keep:
                 lab.down()
     say(f"{len(site.wrong)} not as it should be; {time.monotonic() - begun:.0f} s in all")
     return 1 if site.wrong else 0
