@@ -6,8 +6,8 @@ The driver is compiled for Debian's newest kernel while the node is an ordinary 
 the real packages, DKMS and kbuild, or with --real all of NVIDIA's source, for which an emulated machine would
 take hours. Then the node boots as a machine under the kernel before that one. gpuprov has to see which kernel
 runs, which boots next, and for which there is a module; the gate has to be shut. It reboots the node, and the
-kernel that comes has to take the module. Printed is what was seen on the node, each with a verdict; exit 1 when
-one of them is not as it should be.
+kernel that comes has to take the module. Printed is what was seen on the node, each with a verdict; exit 1
+when one of them is not as it should be.
 """
 
 from __future__ import annotations
