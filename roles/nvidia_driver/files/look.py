@@ -3,7 +3,7 @@
 Standard library only; runs on the node from stdin. Arguments: the names a module `nvidia` may have on disk.
 
     {"kernel": {"running": "6.1.0-56-amd64", "next": "6.1.0-56-amd64" or null},
-     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "dkms": true}},
+     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "flavour": "proprietary", "dkms": true}},
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
      "sources": ["nvidia-current/535.309.01"],
      "failed_builds": [{"source": "nvidia-current/550.163.01", "kernel": "6.12.117+deb13-amd64",
@@ -58,13 +58,15 @@ def next_kernel() -> str | None:
     return newest.stdout.split()[-1] if names else None
 
 
-def module_version(kernel: str, names: list[str]) -> str | None:
-    """The version of the module on disk, whatever name the distribution gives it."""
+def module(kernel: str, names: list[str]) -> dict:
+    """Version and flavour of the module on disk, whatever name the distribution gives it."""
     for name in names:
         version = output("modinfo", "-k", kernel, "-F", "version", name).strip()
         if version:
-            return version
-    return None
+            # NVIDIA's open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA".
+            licence = output("modinfo", "-k", kernel, "-F", "license", name)
+            return {"module": version, "flavour": "open" if "GPL" in licence else "proprietary"}
+    return {"module": None, "flavour": None}
 
 
 def dkms_installed() -> set[str]:
@@ -103,8 +105,7 @@ def main() -> None:
     look = {
         "kernel": {"running": os.uname().release, "next": next_kernel()},
         "kernels": {
-            release: {"module": module_version(release, sys.argv[1:]), "dkms": release in installed}
-            for release in releases
+            release: {**module(release, sys.argv[1:]), "dkms": release in installed} for release in releases
         },
         "sources": sources(),
         "failed_builds": failed_builds(),

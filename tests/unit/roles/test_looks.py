@@ -58,6 +58,18 @@ def test_kernels_that_dkms_installed_a_module_for(monkeypatch: pytest.MonkeyPatc
     assert driver.dkms_installed() == {"6.1.0-56-amd64", "5.4.0-200-generic"}
 
 
+@pytest.mark.parametrize(
+    ("licence", "flavour"), [("NVIDIA\n", "proprietary"), ("Dual MIT/GPL\n", "open")], ids=["NVIDIA", "MIT"]
+)
+def test_a_module_on_disk_is_known_by_version_and_flavour(
+    monkeypatch: pytest.MonkeyPatch, licence: str, flavour: str
+) -> None:
+    said = {("version", "nvidia"): "535.1\n", ("license", "nvidia"): licence}
+    monkeypatch.setattr(driver, "output", lambda *argv: said.get(argv[-2:], ""))
+    assert driver.module("6.1.0", ["nvidia-current", "nvidia"]) == {"module": "535.1", "flavour": flavour}
+    assert driver.module("6.1.0", ["nvidia-current"]) == {"module": None, "flavour": None}
+
+
 def test_packages_by_the_name_that_apt_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = (
         "ii \tlibc6:amd64\t2.36\nhi \tlibcuda1:amd64\t535.1\nii \tlibcuda1:i386\t535.1\n"
