@@ -126,7 +126,7 @@ DEAD = "echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d
 ALIVE = "rm -f /etc/apt/apt.conf.d/99dead"
 BAD_COMPILER = "echo 'MAKE[0]=false' >/etc/dkms/nvidia.conf"
 GOOD_COMPILER = "rm -f /etc/dkms/nvidia.conf"
-TAKEN = 'fcntl.lockf(open("/var/lib/dpkg/lock-frontend","r+"),fcntl.LOCK_EX)'
+TAKEN = 'file=open("/var/lib/dpkg/lock-frontend","r+");fcntl.lockf(file,fcntl.LOCK_EX)'
 OTHER_LEASE = (
     'printf \'{"run":"other","holder":"x@y","seconds":600,"until":%s}\' $(($(date +%s)+LEFT))'
     " >/var/lib/gpuprov/lease.json"
@@ -145,7 +145,7 @@ GATE = [
     Fault(
         "dpkg-locked",
         "holds the package manager's lock",
-        f"systemd-run -q --unit=locker python3 -c 'import fcntl,time;x={TAKEN};time.sleep(900)'; sleep 1",
+        f"systemd-run -q --unit=locker python3 -c 'import fcntl,time;{TAKEN};time.sleep(900)'; sleep 1",
         "systemctl stop locker",
         exits=5,
         stands=NOTHING,
