@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from gpuprov.drift import NodeDrift, judge, without_facts
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
-from gpuprov.expectations import (
-    CDI_UNIT,
-    CLOCKS_UNIT,
-    CUDA_LINK,
-    DOCKER_UNIT,
-    FABRIC_UNIT,
-    FIREWALL_UNIT,
-    MODES_UNIT,
-    PERSISTENCE_UNIT,
-    expectations,
-)
-from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT, textfile_path
-from gpuprov.expectations.storage import clients
-from gpuprov.expectations.tuning import environment, sysctls
+from gpuprov.errors import GpuprovError
+from gpuprov.expectations import expectations
 from gpuprov.facts import Facts
-from gpuprov.lock import Lock, LockedGroup
-from gpuprov.probe.collect import ask, collect_local
+from gpuprov.lock import Lock
+from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
+from gpuprov.questions import as_root, parameters
 from gpuprov.transport import Limits, Session, Target, fan_out, targets
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
-
-
-def parameters(group: LockedGroup) -> Parameters:
-    """What the probe has to look at on nodes of a group."""
-    named = [name for _, component in group.components.each() for name in component.closure]
-    named += clients(group)
-    absent = group.components.absent
-    units = (
-        PERSISTENCE_UNIT,
-        CLOCKS_UNIT,
-        MODES_UNIT,
-        CDI_UNIT,
-        DOCKER_UNIT,
-        FABRIC_UNIT,
-        EXPORTER_UNIT,
-        DCGM_UNIT,
-        FIREWALL_UNIT,
-    )
-    tuning = group.setting("tuning") or {}
-    variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
-    return Parameters(
-        packages=named,
-        package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
-        units=units,
-        files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
-        sysctls=tuple(sysctls(tuning)),
-        environment=variables,
-        scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
-        mig=bool(group.setting("mig")),
-        login=group.connection.user,
-    )
 
 
 def gather(
@@ -97,22 +54,6 @@ def survey(
     return [found[name] for name in of_host if name in found]
 
 
-def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
-    """The drift of this machine, which is the one node named.
-
-    Raises:
-        InvalidInput: several nodes are named.
-        NodeFailed: no root rights here, or no answer from the probe.
-    """
-    if len(names) != 1:
-        raise InvalidInput(
-            f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
-        )
-    group = lock.hosts()[names[0]]
-    facts = _as_root(collect_local(parameters(group)), "this user")
-    return [judge(names[0], facts, expectations(group))]
-
-
 def gather_from(
     nodes: list[Target], *, forks: int = 64, password: str | None = None
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
@@ -123,13 +64,4 @@ def gather_from(
 
 
 def _probe(session: Session, payload: Payload) -> Facts:
-    return _as_root(ask(session, payload), session.target.connection.user)
-
-
-def _as_root(facts: Facts, user: str) -> Facts:
-    if not facts.is_root:
-        raise NodeFailed(
-            f"no root rights: {user} may not use sudo without a password",
-            do="allow it in sudoers, or give the password with -K",
-        )
-    return facts
+    return as_root(ask(session, payload), session.target.connection.user)

@@ -70,11 +70,14 @@ def command(
 
 def _look(chosen: options.Chosen, local: bool) -> Run:
     from gpuprov.history.record import of_survey
-    from gpuprov.survey import survey, survey_here
 
     if local:
+        from gpuprov.here import survey_here
+
         found = survey_here(chosen.lock, chosen.names)
     else:
+        from gpuprov.survey import survey
+
         found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
     return of_survey(chosen.lock, chosen.lock_path, found)
 

@@ -19,9 +19,10 @@ from gpuprov.lock import LockedGroup
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
+from gpuprov.questions import parameters
 from gpuprov.report.words import difference, fold
 from gpuprov.resources import share
-from gpuprov.survey import LIMITS, parameters
+from gpuprov.survey import LIMITS
 from gpuprov.transport import Session, fan_out, targets
 from gpuprov.upgrade.fetching import closure
 from gpuprov.upgrade.trip import Trip

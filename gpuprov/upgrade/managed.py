@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.lock import LockedGroup
-from gpuprov.survey import parameters
+from gpuprov.questions import parameters
 
 FILES = (
     "/etc/apt/sources.list.d/*gpuprov*",

@@ -27,7 +27,7 @@ import paramiko
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import Lock
 from gpuprov.probe.payload import build
-from gpuprov.survey import parameters
+from gpuprov.questions import parameters
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.provisioned import provision
 
