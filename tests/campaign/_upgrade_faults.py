@@ -176,7 +176,7 @@ GATE = [
     ),
     Fault("node-unreachable", "reach: ", how=ways.unreachable, exits=5, stands=NOTHING),
     Fault("package-404-after-the-gate", "404", CLEAN, mood="gone", exits=5, stands=NOTHING),
-    Fault("package-cut-short", "train2: apt-get: ", CLEAN, mood="broken", exits=5, stands=NOTHING),
+    Fault("package-cut-short", "Failed to fetch", CLEAN, mood="broken", exits=5, stands=NOTHING),
     Fault("checksum-mismatch", "Hash Sum mismatch", how=ways.falsified, exits=5, stands=NOTHING),
     Fault("mirror-gone-after-the-gate", "apt-get: ", DEAD, ALIVE, exits=5, stands=NOTHING),
     Fault(
