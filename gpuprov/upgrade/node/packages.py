@@ -181,9 +181,9 @@ def _download(targets: "list[str]") -> None:
         code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
         if code != 0:
             said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
-            rest = " and {} more".format(len(targets) - 3) if len(targets) > 3 else ""
+            rest = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
             what = ", ".join(targets[:3]) + rest
-            raise Failed("no way back: {} cannot be fetched ({})".format(what, said[:300]))
+            raise Failed(f"no way back: {what} cannot be fetched ({said[:300]})")
         for name in names_in(folder):
             os.rename(os.path.join(folder, name), os.path.join(POOL, name))
 
