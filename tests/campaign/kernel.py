@@ -248,9 +248,9 @@ def nothing_foreign(site: Site, kernel: str) -> None:
     files = inside.splitlines()
     fine = not any(".ko" in name for name in files) and "etc/modprobe.d/gpuprov-nouveau.conf" in files
     site.saw(f"nouveau, nova in initrd.img-{kernel}", inside, fine=fine)
-    free = site.says(f"modprobe -a -R {MODALIAS}").split()
+    free = site.says(f"modprobe --config /dev/null -a -R {MODALIAS}").split()
     held = site.says(f"modprobe -b -a -R {MODALIAS}").split()
-    chosen = f"{free}, with the blacklist {held}"
+    chosen = f"{free}, with what modprobe.d says {held}"
     site.saw("modules for an A100 on the bus", chosen, fine="nouveau" in free and "nouveau" not in held)
 
 
