@@ -41,8 +41,8 @@ DRIVE = (
 )
 """A drive that is there at every boot, and what systemd does with fstab where it is not in a container."""
 OF_CUDA_12: tuple[dict[str, Any], dict[str, Any]] = (
-    {"cuda": ["12.8", "12.6"], "nccl": "2.26.2+cuda12.8"},
-    {"cuda": "12.6", "nccl": "2.29.7+cuda12.9"},
+    {"cuda": ["12.6", "12.8"], "nccl": "2.26.2+cuda12.8"},
+    {"cuda": "12.8", "nccl": "2.29.7+cuda12.9"},
 )
 OF_CUDA_13: tuple[dict[str, Any], dict[str, Any]] = (
     {"cuda": ["13.1", "13.2"], "nccl": "2.28.9+cuda13.0"},

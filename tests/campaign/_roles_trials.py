@@ -164,7 +164,7 @@ TRIALS = (
     Trial(
         "ssh_hardening",
         changed=("ssh.options",),
-        harm="rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh",
+        harm="rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh; sleep 2",
         broken=("ssh.options",),
         moot={"removed": "a lock that says nothing of SSH leaves it as it is"},
     ),
