@@ -125,6 +125,7 @@ CLEAN = "apt-get clean"
 DEAD = "echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99dead"
 ALIVE = "rm -f /etc/apt/apt.conf.d/99dead"
 BAD_COMPILER = "echo 'MAKE[0]=false' >/etc/dkms/nvidia.conf"
+NEW_MODULE = "/etc/dkms/nvidia-NEW.conf"
 GOOD_COMPILER = "rm -f /etc/dkms/nvidia.conf"
 TAKEN = 'file=open("/var/lib/dpkg/lock-frontend","r+");fcntl.lockf(file,fcntl.LOCK_EX)'
 OTHER_LEASE = (
@@ -215,7 +216,13 @@ MOVING = [
         mend=ALIVE,
         rules=at_drain(f"{DEAD}; {CLEAN}"),
     ),
-    Fault("build-fails-at-apply", "apply failed on", mend=GOOD_COMPILER, rules=at_drain(BAD_COMPILER)),
+    Fault(
+        "build-fails-at-apply",
+        "apply failed on",
+        mend=f"rm -f {NEW_MODULE}",
+        rules=at_drain(f"echo 'MAKE[0]=false' >{NEW_MODULE}"),
+    ),
+    Fault("no-compiler-from-apply-on", "apply failed on", mend=GOOD_COMPILER, rules=at_drain(BAD_COMPILER)),
     Fault(
         "disk-full-at-apply",
         "apply failed on",
