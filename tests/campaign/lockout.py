@@ -47,6 +47,7 @@ class Outcome:
     seconds: float
     recovered: bool
     told: str
+    tried: bool = True
 
 
 def say(line: str = "", *, to: TextIO = sys.stdout) -> None:
@@ -119,7 +120,7 @@ def _try(
             way.before(trial)
         outcome = _lose(lab, trial, way, system)
     except GpuprovError as error:
-        outcome = Outcome(way, system, f"not tried: {error}", 0.0, recovered=False, told="")
+        outcome = Outcome(way, system, str(error), 0.0, recovered=False, told="", tried=False)
     say(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", to=sys.stderr)
     lab.down([node.name])
     return outcome
@@ -230,9 +231,9 @@ def _gets_in(trial: Trial, user: str) -> bool:
 def _say(outcomes: list[Outcome], seconds: float, guard: int, *, verbose: bool) -> None:
     width = max(len(outcome.way.name) for outcome in outcomes)
     for outcome in outcomes:
-        verdict = "in again" if outcome.recovered else "LOST"
+        verdict = "in again" if outcome.recovered else "LOST" if outcome.tried else "not tried"
         name = f"{outcome.way.name:<{width}}"
-        say(f"{name}  {outcome.system}  {verdict:<8}  {outcome.seconds:5.1f} s  {outcome.how}")
+        say(f"{name}  {outcome.system}  {verdict:<9}  {outcome.seconds:5.1f} s  {outcome.how}")
         if verbose or not outcome.recovered:
             say(outcome.told)
     back = sum(outcome.recovered for outcome in outcomes)

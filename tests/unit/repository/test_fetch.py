@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -43,9 +44,10 @@ def site() -> Iterator[Site]:
             body = CONTENT if status == 200 else b""
             self.send_header("Content-Length", str(len(body) + about.short))
             self.end_headers()
-            for byte in body:
-                time.sleep(about.drip)
-                self.wfile.write(bytes([byte]))
+            with suppress(BrokenPipeError):  # who waits no longer has hung up
+                for byte in body:
+                    time.sleep(about.drip)
+                    self.wfile.write(bytes([byte]))
 
         def log_message(self, *_: object) -> None:
             """Silence."""
