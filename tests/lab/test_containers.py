@@ -196,6 +196,7 @@ def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven:
     assert driven.apply("docker")[1] == []
 
 
+@pytest.mark.slow
 def test_docker_of_debian_13_gives_gpus_by_the_device_interface_as_well(lab: Lab, tmp_path: Path) -> None:
     mirror = build(tmp_path / "mirror", load([]), [])
     driven = node_with_mirror(lab, "debian13", mirror.root, tmp_path)

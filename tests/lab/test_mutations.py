@@ -20,8 +20,6 @@ def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witn
 @pytest.mark.parametrize(
     "name",
     [
-        "a hold released",
-        "the blacklist deleted",
         "other clocks on one GPU",
         "the clocks' unit disabled",
         "nouveau in the driver's place",
