@@ -22,7 +22,7 @@ def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witn
     [
         "other clocks on one GPU",
         "the clocks' unit disabled",
-        "nouveau in the driver's place",
+        "the module unloaded",
         "a GPU taken out",
     ],
 )
