@@ -1,7 +1,7 @@
 """Nodes with a kernel of their own: QEMU, by software alone, boots a disk made of an ordinary node's tree.
 
 All between the power button and the login is real: firmware, GRUB with what the node's own `update-grub`
-wrote, Debian's kernel, initramfs and modules. A boot takes half a minute and a compiler half a day: whatever
+wrote, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day: whatever
 takes processor time is done while the node is still an ordinary one.
 """
 
