@@ -14,7 +14,7 @@ from gpuprov.probe.payload import pack as program
 from gpuprov.transport import Limits, Session, fan_out, targets
 
 PROBE_PARTS = ("base", "system", "main")
-PARTS = ("lease", "files", "packages", "lastgood", "main")
+PARTS = ("lease", "files", "packages", "modules", "ahead", "lastgood", "main")
 MODULES = (
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),

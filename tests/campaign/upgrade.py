@@ -180,16 +180,17 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
 
 
 def real() -> int:
-    """Debian's driver to the older one of its archive and back, each compiled by DKMS on the node."""
+    """Debian's driver to the older one of its archive, compiled by DKMS, and back when nothing compiles any more."""
     name = f"up-real-{os.getpid()}"
     with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
         try:
             fleet, seconds = timed(lambda: provisioned(lab, Path(folder), 1, name, played=False))
             say(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
-            for version, words in (
-                (OLDER, ("upgrade", "--to", fleet.lock(OLDER))),
-                (NEWER, ("rollback",)),
+            for version, words, before in (
+                (OLDER, ("upgrade", "--to", fleet.lock(OLDER)), "true"),
+                (NEWER, ("rollback",), "echo 'MAKE[0]=false' >/etc/dkms/nvidia-current.conf"),
             ):
+                fleet.nodes[0].run(before)
                 done, seconds = timed(lambda: fleet.gpuprov(*words, "--yes", "-o", "json"))  # noqa: B023
                 wrong = fleet.wrong(f"{version}.lock.yml")
                 say(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")

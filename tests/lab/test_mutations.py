@@ -22,7 +22,7 @@ def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witn
     [
         "other clocks on one GPU",
         "the clocks' unit disabled",
-        "the module unloaded",
+        "nouveau in the driver's place",
         "a GPU taken out",
     ],
 )

@@ -45,13 +45,23 @@ def mig(parameters: "Values") -> "Any":
 def modules(parameters: "Values") -> "Any":
     """The loaded modules that matter, and what NVIDIA's says of itself."""
     wanted = re.compile(parameters["module_pattern"])
+    lines = read_or_none("/proc/modules") or _modules_of_sysfs()
     return {
-        "loaded": "\n".join(
-            line for line in (read_or_none("/proc/modules") or "").splitlines() if wanted.match(line)
-        ),
+        "loaded": "\n".join(line for line in lines.splitlines() if wanted.match(line)),
         "driver": read_or_none("/proc/driver/nvidia/version"),
         "params": read_or_none("/proc/driver/nvidia/params"),
     }
+
+
+def _modules_of_sysfs() -> str:
+    """Module, size and users as /proc/modules has them; what is built into the kernel has no initstate."""
+    rows = []
+    for name in names_in("/sys/module"):
+        folder = "/sys/module/" + name + "/"
+        if os.path.exists(folder + "initstate"):
+            values = [(read_or_none(folder + each) or "-").strip() for each in ("coresize", "refcnt")]
+            rows.append(" ".join([name, *values]))
+    return "\n".join(rows)
 
 
 @collector(seconds=20)

@@ -1,18 +1,28 @@
 """The last good set of a node: recorded before an upgrade, put back by a rollback.
 
-Every run has its record, `RUN.json`, beside `RUN.kept.json` (files of replaced packages, with their sums) and
-`RUN.after.json` (what was installed when its packages had moved). A record is written once: a run that is
-resumed cannot mistake a half-changed node for a good one.
+Every run has its record, `RUN.json`, beside `RUN.kept.json` (files of replaced packages and of modules, with
+their sums) and `RUN.after.json` (what was installed when its packages had moved). A record is written once: a
+run that is resumed cannot mistake a half-changed node for a good one.
 """
 
-import json
 import os
 import time
 
 from gpuprov.probe.node.base import Failed, find_program, names_in, run, run_anyway
 from gpuprov.probe.node.system import lock_holder
-from gpuprov.upgrade.node import files
-from gpuprov.upgrade.node.packages import HOME, POOL, apt, digest, file_name, installed, write
+from gpuprov.upgrade.node import files, modules
+from gpuprov.upgrade.node.modules import MODULE_S
+from gpuprov.upgrade.node.packages import (
+    HOME,
+    POOL,
+    apt,
+    digest,
+    file_name,
+    installed,
+    kept_sums,
+    read_document,
+    write,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,14 +31,13 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
 
 RUNS_KEPT = 3
-MODULE_S = 1800.0
 PATIENCE_S = 600.0
 
 
 def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
     """Write down what is on the node, unless this run did so before; returns the record."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
-    known = _read(run_id + ".json")  # type: Record | None
+    known = read_document(run_id + ".json")  # type: Record | None
     if known is not None:
         return known
     fresh = {
@@ -40,7 +49,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
         "holds": run("apt-mark", "showhold").split(),
         "files": files.files(managed["files"], managed["excepted"]),
         "units": files.units(managed["units"]),
-        "modules": modules(),
+        "modules": modules.modules(),
     }
     write(os.path.join(HOME, run_id + ".json"), fresh)
     _forget_old()
@@ -58,34 +67,19 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     Args:
         spare: the controller's copy of the record, for a node that lost its own.
     """
-    known = _read(run_id + ".json") or spare
+    known = read_document(run_id + ".json") or spare
     if known is None:
         raise Failed(f"no record of run {run_id} on this node")
     _wait_for_packages()
-    run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # what fails is replaced just below
-    changed = files.put_back(known["files"], managed["files"], managed["excepted"])
-    moved = _packages_back(known, _moved_since(known))
+    with modules.unbuilt(known["modules"]):
+        run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # what fails is replaced just below
+        changed = files.put_back(known["files"], managed["files"], managed["excepted"])
+        moved = _packages_back(known, _moved_since(known))
     switched = files.switch_back(known["units"])
-    _modules_back(known["modules"])
+    modules.put_back(known["modules"])
     if any(path.startswith("/etc/modprobe.d/") for path in changed) and find_program("update-initramfs"):
         run("update-initramfs", "-u", "-k", "all", seconds=MODULE_S)
     return {"packages": moved, "files": changed, "units": switched}
-
-
-def modules() -> "list[list[str]]":
-    """`[name, version, kernel]` of what DKMS has installed.
-
-    Lines as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`.
-    """
-    if not find_program("dkms"):
-        return []
-    rows = []
-    for line in run("dkms", "status", seconds=60).splitlines():
-        about, _, state = line.rpartition(": ")
-        parts = about.split(", ")
-        if state.strip().startswith("installed") and len(parts) == 3 and "/" in parts[0]:
-            rows.append(parts[0].split("/", 1) + [parts[1]])
-    return rows
 
 
 def _moved_since(known: "Record") -> "set[str]":
@@ -93,9 +87,9 @@ def _moved_since(known: "Record") -> "set[str]":
     now, names = installed(), set()
     for name in names_in(HOME):
         if not name.endswith((".kept.json", ".after.json")) and name.endswith(".json"):
-            one = _read(name)
+            one = read_document(name)
             if one is not None and one["at"] >= known["at"]:
-                names |= _differing(one["packages"], _read(one["run"] + ".after.json") or now)
+                names |= _differing(one["packages"], read_document(one["run"] + ".after.json") or now)
     return names or _differing(known["packages"], now)
 
 
@@ -111,7 +105,7 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
         name for name in before if name in half or (name in names and now.get(name) != before[name])
     )
     gone = sorted(names & set(now) - set(before))
-    sums = _sums()
+    sums = kept_sums()
     targets = [_kept_file(file_name(name, *before[name]), sums) for name in back]
     if targets or gone:
         # apt's own user may not look into our folder, and what is kept there was proven above.
@@ -146,22 +140,6 @@ def _kept_file(file: str, sums: "dict[str, str]") -> str:
     return "{}={}".format(name, version.replace("%3a", ":"))
 
 
-def _sums() -> "dict[str, str]":
-    found = {}  # type: dict[str, str]
-    for name in names_in(HOME):
-        if name.endswith(".kept.json"):
-            found.update(_read(name) or {})
-    return found
-
-
-def _modules_back(wanted: "list[list[str]]") -> None:
-    """Modules that DKMS had for a kernel and has no more: a package builds for the running kernel alone."""
-    there = modules()
-    for name, version, kernel in wanted:
-        if [name, version, kernel] not in there:
-            run("dkms", "install", "--force", name + "/" + version, "-k", kernel, seconds=MODULE_S)
-
-
 def _wait_for_packages() -> None:
     """Wait until no other package manager runs, such as one that a dead controller left at work."""
     end = time.monotonic() + PATIENCE_S
@@ -172,14 +150,6 @@ def _wait_for_packages() -> None:
         if time.monotonic() > end:
             raise Failed(f"{holder} holds the package manager's lock")
         time.sleep(1)
-
-
-def _read(name: str) -> "Any":
-    try:
-        with open(os.path.join(HOME, name)) as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return None
 
 
 def _forget_old() -> None:
@@ -194,7 +164,7 @@ def _forget_old() -> None:
         for suffix in suffixes:
             if os.path.exists(os.path.join(HOME, old + suffix)):
                 os.unlink(os.path.join(HOME, old + suffix))
-    needed = set(_sums())
+    needed = set(kept_sums())
     for name in names_in(POOL):
         if name not in needed:
             os.unlink(os.path.join(POOL, name))

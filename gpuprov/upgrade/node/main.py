@@ -2,7 +2,7 @@
 
 from gpuprov.probe.node.base import Failed
 from gpuprov.probe.node.main import say
-from gpuprov.upgrade.node import lastgood, lease, packages
+from gpuprov.upgrade.node import ahead, lastgood, lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 QUICK: "dict[str, Callable[..., Any]]" = {"take": lease.take, "release": lease.release}
 WORK: "dict[str, Callable[..., Any]]" = {
-    "fetch": packages.fetch,
+    "fetch": ahead.fetch,
     "record": lastgood.record,
     "seal": lastgood.seal,
     "restore": lastgood.restore,

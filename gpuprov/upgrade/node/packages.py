@@ -1,4 +1,4 @@
-"""Packages of a node: what is installed, what is downloaded ahead, and the files that lead back."""
+"""Packages of a node: what is installed, and the files that lead back."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 
-from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, read_or_none, run, run_anyway
+from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ HOME = "/var/lib/gpuprov/lastgood"
 POOL = HOME + "/packages"
 """Files of the packages that were replaced, for the way back."""
 ARCHIVES = "/var/cache/apt/archives"
-EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
 APT = (
     *("apt-get", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"),
     *("--allow-change-held-packages", "--option=DPkg::Lock::Timeout=300", "--option=Acquire::Retries=2"),
@@ -55,79 +54,6 @@ def apt(*words: str) -> str:
         ]
         raise Failed("apt-get: " + ("; ".join(said)[:600] or f"exited with {code}"))
     return out
-
-
-def fetch(
-    run_id: str,
-    wanted: "dict[str, str]",
-    unwanted: "list[str]",
-    sources: "str | None",
-    kernels: "list[str]",
-) -> "dict[str, Any]":
-    """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
-
-    Args:
-        wanted: package → exact version.
-        unwanted: packages that go; apt removes what is held only when it is told by name.
-        sources: repositories that the node does not know yet, as apt writes them.
-        kernels: those to try the new module's build for; `running` is the running one.
-    """
-    os.makedirs(POOL, mode=0o700, exist_ok=True)
-    try:
-        if sources:
-            with open(EXTRA_SOURCES, "w") as file:
-                file.write(sources)
-        apt("update", "--option=APT::Update::Error-Mode=any")
-        there = {name.split(":")[0] for name in installed()}
-        targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
-        targets += [name + "-" for name in unwanted if name in there]
-        changes = _simulated(targets)
-        kept = keep({name: change[0] for name, change in changes.items() if change[0]})
-        apt("install", "--download-only", *targets)
-        moving = [name for name, change in changes.items() if change[1]]
-        _build_ahead({name: wanted[name] for name in moving if name.endswith("-dkms")}, kernels)
-    finally:
-        if sources:
-            os.unlink(EXTRA_SOURCES)
-    write(os.path.join(HOME, run_id + ".kept.json"), kept)
-    removed = sorted(name for name, (_, now) in changes.items() if now is None)
-    return {"moves": len(changes), "kept": len(kept), "removed": removed}
-
-
-def _build_ahead(packages: "dict[str, str]", kernels: "list[str]") -> None:
-    """Try what DKMS will have to do, in folders that go away again: what does not build is known before."""
-    for name, version in packages.items():
-        file = file_name(name, version, run("dpkg", "--print-architecture").strip())
-        paths = [os.path.join(ARCHIVES, each) for each in (file, file_name(name, version, "all"))]
-        path = next(each for each in paths if os.path.isfile(each))
-        with tempfile.TemporaryDirectory(dir=HOME) as folder:
-            run("dpkg-deb", "--extract", path, folder, seconds=120)
-            for source in names_in(os.path.join(folder, "usr/src")):
-                for kernel in kernels:
-                    _build(folder, source, os.uname().release if kernel == "running" else kernel)
-
-
-def _build(folder: str, source: str, kernel: str) -> None:
-    module, _, version = source.rpartition("-")
-    trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
-    os.makedirs(trees[-1], exist_ok=True)
-    words = ("-m", module, "-v", version, "-k", kernel, *trees)
-    code, out, err = run_anyway("nice", "dkms", "build", *words, seconds=APT_S)
-    if code != 0:
-        log = read_or_none(os.path.join(trees[-1], module, version, "build/make.log")) or err or out
-        lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]
-        said = (lines or log.strip().splitlines() or ["no word"])[0].strip()[:300]
-        raise Failed(f"{module} {version} does not build for kernel {kernel}: {said}")
-
-
-def _simulated(targets: "list[str]") -> "dict[str, tuple[str | None, str | None]]":
-    """Package → version before and after, of everything that a transaction would change.
-
-    Lines as `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
-    """
-    said = apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets)
-    found = re.findall(r"(?m)^(Inst|Remv) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", said)
-    return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
 
 
 def keep(versions: "dict[str, str]") -> "dict[str, str]":
@@ -208,6 +134,24 @@ def digest(path: str) -> str:
         for chunk in iter(lambda: file.read(1 << 20), b""):
             sum_.update(chunk)
     return sum_.hexdigest()
+
+
+def kept_sums() -> "dict[str, str]":
+    """File in the pool → SHA-256, of everything that some run kept."""
+    found = {}  # type: dict[str, str]
+    for name in names_in(HOME):
+        if name.endswith(".kept.json"):
+            found.update(read_document(name) or {})
+    return found
+
+
+def read_document(name: str) -> "Any":
+    """A JSON document of our folder; None if there is none, or half of one."""
+    try:
+        with open(os.path.join(HOME, name)) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
 
 
 def write(path: str, document: "Any") -> None:
