@@ -53,9 +53,9 @@ def fetch(
     return {"moves": len(changes), "kept": len(kept), "removed": removed}
 
 
-def _build_ahead(packages: "dict[str, str]", kernels: "list[str]") -> None:
+def _build_ahead(versions: "dict[str, str]", kernels: "list[str]") -> None:
     """Try what DKMS will have to do, in folders that go away again: what does not build is known before."""
-    for name, version in packages.items():
+    for name, version in versions.items():
         file = file_name(name, version, run("dpkg", "--print-architecture").strip())
         paths = [os.path.join(ARCHIVES, each) for each in (file, file_name(name, version, "all"))]
         path = next(each for each in paths if os.path.isfile(each))
