@@ -20,7 +20,7 @@ HOOK = """\
 post-invoke=/usr/lib/gpuprov-sim/arrange
 """
 LAUNCHER = """\
-#!/usr/bin/python3 -I
+#!/usr/bin/python3 -IS
 import sys
 
 sys.path.insert(0, "/usr/lib/gpuprov-sim")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 LAYOUTS = Path(__file__).parent.parent / "layouts"
 
@@ -69,7 +69,7 @@ def query_xml(lines: list[Line], values: Mapping[str, str], clocks: list[str]) -
         while len(open_tags) > line.tag_depth:
             yield "\t" * (len(open_tags) + 1) + f"</{open_tags.pop()}>"
         indent = "\t" * (line.tag_depth + 2)
-        value = escape(line.value.format_map(values))
+        value = html.escape(line.value.format_map(values), quote=False)
         following = entries[position + 1].tag_depth if position + 1 < len(entries) else 0
         if line.tag == "SUPPORTED_CLOCKS":
             yield from clocks

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
 from pathlib import Path
 
@@ -88,8 +86,12 @@ def module_field(path: Path, field: str) -> str:
     """A field of a module's `.modinfo` section, as `modinfo -F` prints it, or ''."""
     content = path.read_bytes()
     if path.suffix == ".xz":
+        import lzma  # slow to load, and every nvidia-smi would
+
         content = lzma.decompress(content)
     elif path.suffix == ".gz":
+        import gzip
+
         content = gzip.decompress(content)
     match = re.search(rb"\0" + field.encode() + rb"=([^\0]*)\0", content)
     return match[1].decode() if match else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -37,6 +36,8 @@ def publish(files: Files, machine: Machine, modules: dict[str, dict[str, str]]) 
 
     Raises OSError where the node's /proc/driver or /dev cannot be written.
     """
+    import shutil  # slow to load, and no nvidia-smi needs it
+
     _publish_sys_modules(files, modules)
     for path in (files.proc_driver, files.proc_switches.parent):
         if path.exists():
@@ -60,6 +61,8 @@ def version_line(nvidia: dict[str, str]) -> str:
 
 
 def _publish_sys_modules(files: Files, modules: dict[str, dict[str, str]]) -> None:
+    import shutil
+
     files.sys_module.mkdir(parents=True, exist_ok=True)
     for path in files.sys_module.iterdir():
         if path.name not in modules:
