@@ -125,7 +125,10 @@ class Run:
 
 @dataclass
 class Fleet:
-    """The nodes by system, and gpuprov at a folder with their fleet.yml."""
+    """The nodes by system, and gpuprov at a folder with their fleet.yml.
+
+    `loops`: system → loop device, of those that have a drive.
+    """
 
     lab: Lab
     folder: Path
@@ -158,7 +161,7 @@ class Fleet:
         else:
             stack |= dict.fromkeys([*COMMON[0], *FROM_THE_ARCHIVE, "cuda", "nccl"], "none")
         settings = {"kernel": node.kernel, **SETTINGS[step]}
-        if READ_AHEAD[step]:
+        if READ_AHEAD[step] and system in self.loops:
             drive = f"/dev/loop{self.loops[system]}"
             scratch = {"device": drive, "mount": "/scratch/fast", "read_ahead_kib": READ_AHEAD[step]}
             settings["scratch"] = [scratch]
@@ -225,9 +228,16 @@ def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> F
     loops = {system: FIRST_LOOP + number for number, system in enumerate(STACKS)}
     stack.callback(_detach, [loops[system] for system in systems])
     lab = stack.enter_context(Lab(name))
-    nodes = {system: _node(lab, system, loops[system]) for system in systems}
+    nodes = {system: new_node(lab, system, f"{plain(system)}-1", loops[system]) for system in systems}
+    return fleet_of(stack, lab, folder, nodes, loops)
+
+
+def fleet_of(
+    stack: ExitStack, lab: Lab, folder: Path, nodes: dict[str, Node], loops: dict[str, int]
+) -> Fleet:
+    """The mirror of these nodes' systems, and what their fleet.yml needs; `loops` as `Fleet` has it."""
     with signing_key() as key:
-        mirror = nvidia.build(folder / "mirror", load(), systems, key=key)
+        mirror = nvidia.build(folder / "mirror", load(), list(nodes), key=key)
         build_ubuntu(mirror.root / "ubuntu", next(iter(nodes.values())), key)
     (mirror.root / "again").symlink_to(".")
     (folder / "profiles").mkdir()
@@ -237,15 +247,17 @@ def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> F
     return Fleet(lab, folder, nodes, mirror, server, loops)
 
 
-def _node(lab: Lab, system: str, loop: int) -> Node:
+def new_node(lab: Lab, system: str, name: str, loop: int | None = None) -> Node:
+    """A fresh node that can have everything; with a loop device, a drive too."""
+
     def drive(root: Path) -> None:
         at_boot(root, "drive", DRIVE.format(n=loop))
 
     image = "debian13" if system == "debian13" else "debian12"
-    steps = [with_control_groups, with_network_parameters, drive]
+    steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
     if system.startswith("ubuntu"):
         steps.append(with_os_release(os_release(system)))
-    [node] = lab.up(1, os=image, gpu=MACHINE, names=[f"{plain(system)}-1"], prepare=steps)
+    [node] = lab.up(1, os=image, gpu=MACHINE, names=[name], prepare=steps)
     node.run(
         "mkdir -p /etc/initramfs-tools; echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
     )

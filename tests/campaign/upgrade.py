@@ -180,7 +180,7 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
 
 
 def real() -> int:
-    """Debian's driver to the older one of its archive, compiled by DKMS, and back when nothing compiles any more."""
+    """Debian's driver to the older one of its archive, compiled by DKMS, and back without a compiler."""
     name = f"up-real-{os.getpid()}"
     with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
         try:
