@@ -169,6 +169,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
         "packages_allow_downgrade": consent.downgrade,
         "preflight_force": consent.force,
         "docker_disturb": consent.force,
+        "containerd_disturb": consent.force,
     }
 
 

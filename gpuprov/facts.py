@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.parse.apt import Apt, parse_apt
+from gpuprov.probe.parse.containers import Containerd, parse_containerd
 from gpuprov.probe.parse.hardware import (
     Cpu,
     Disk,
@@ -282,6 +283,14 @@ class Facts:
         """Docker's daemon.json, secrets blotted out on the node; `None` when there is none."""
         value: Mapping[str, Any] | None = self.raw("daemon_json")["value"]
         return value
+
+    @cached_property
+    def containerd(self) -> Containerd:
+        """What containerd makes of its configuration, registries left out; empty where nobody asked it."""
+        try:
+            return parse_containerd(self.raw("containerd")["dump"] or "")
+        except ValueError as error:
+            raise Missing("containerd", f"its configuration as it prints it is not TOML: {error}") from None
 
     @cached_property
     def nccl(self) -> Nccl:

@@ -95,6 +95,7 @@ class Components(Strict):
     cudnn: Component | None = None
     nccl: Component | None = None
     docker: Component | None = None
+    containerd: Component | None = None
     container_toolkit: Component | None = None
     dcgm: Component | None = None
     profiling_tools: Component | None = None

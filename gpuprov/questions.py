@@ -6,6 +6,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.expectations import (
     CDI_UNIT,
     CLOCKS_UNIT,
+    CONTAINERD_UNIT,
     CUDA_LINK,
     DOCKER_UNIT,
     FABRIC_UNIT,
@@ -32,6 +33,7 @@ def parameters(group: LockedGroup) -> Parameters:
         MODES_UNIT,
         CDI_UNIT,
         DOCKER_UNIT,
+        CONTAINERD_UNIT,
         FABRIC_UNIT,
         EXPORTER_UNIT,
         DCGM_UNIT,
@@ -47,6 +49,7 @@ def parameters(group: LockedGroup) -> Parameters:
         sysctls=tuple(sysctls(tuning)),
         environment=variables,
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
+        containerd=group.components.containerd is not None,
         mig=bool(group.setting("mig")),
         login=group.connection.user,
     )

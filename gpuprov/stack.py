@@ -40,6 +40,9 @@ class StackPolicy(Strict):
     cudnn: VersionText | None = Field(default=None, description="9.15, or exactly: 9.15.0.57")
     nccl: VersionText | None = Field(default=None, description="2.29, or with its build: 2.29.7+cuda13.2")
     docker: VersionText | None = Field(default=None, description="of the distribution's own archive: 20.10")
+    containerd: VersionText | None = Field(
+        default=None, description="as the runtime of a Kubernetes node; of the same archive: 1.6"
+    )
     container_toolkit: VersionText | None = Field(default=None, description="1.20")
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
     profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")

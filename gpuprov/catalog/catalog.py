@@ -46,7 +46,8 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     },
     "containers": {
         "toolkits": (r.ContainerToolkit, "version"),
-        "docker_needs": (r.DockerNeed, "what"),
+        "docker_needs": (r.EngineNeed, "what"),
+        "containerd_needs": (r.EngineNeed, "what"),
         "limits": (r.ContainerLimit, "rule"),
     },
     "systems": {

@@ -35,7 +35,7 @@ def command(
 
     What is locked stays as it is while the fleet allows it; --upgrade moves everything, or the COMPONENTs
     named: driver (with fabric manager and what else goes with it), cuda, cudnn, nccl, docker,
-    container_toolkit, dcgm.
+    containerd (with Docker, where that is locked too), container_toolkit, dcgm.
     """
     from gpuprov.lock import read_lock, render_lock, write_lock
     from gpuprov.locking import MOVABLE, build_lock, changes

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gpuprov.expectations.absent import absent
 from gpuprov.expectations.access import FIREWALL_UNIT, access
-from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, containers
+from gpuprov.expectations.containers import CDI_UNIT, CONTAINERD_UNIT, DOCKER_UNIT, containers
 from gpuprov.expectations.driver import FOREIGN_MODULES, driver
 from gpuprov.expectations.gpus import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT, gpu_settings, hardware
 from gpuprov.expectations.libraries import CUDA_LINK, FABRIC_UNIT, fabric, libraries
@@ -27,6 +27,7 @@ from gpuprov.lock import LockedGroup
 __all__ = [
     "CDI_UNIT",
     "CLOCKS_UNIT",
+    "CONTAINERD_UNIT",
     "CUDA_LINK",
     "DOCKER_UNIT",
     "FABRIC_UNIT",

@@ -10,6 +10,7 @@ ROLES = {
     "cudnn": "cudnn",
     "nccl": "nccl",
     "docker": "docker",
+    "containerd": "containerd",
     "container_toolkit": "container_toolkit",
     "dcgm": "monitoring",
     "node_exporter": "monitoring",

@@ -15,6 +15,7 @@ from gpuprov.fleet import Fleet, Group, read_fleet
 from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.components import BY_REPOSITORY, Locker, family_pattern
+from gpuprov.locking.containers import check_containers
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
@@ -105,7 +106,7 @@ class Builder:
             connection=self._fleet.ssh,
             hardware=hardware.model_copy(update={"nvswitch": switched}),
             reboot=self._fleet.reboot,
-            components=self._components(name, locker, answer, want, request).model_copy(
+            components=self._components(name, locker, answer, want, request, settings).model_copy(
                 update={"absent": self._absent(want, system)}
             ),
             repositories=locker.repositories,
@@ -123,10 +124,17 @@ class Builder:
         moving = set(self._upgrade)
         moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()
         moving |= {"compat"} if "cuda" in moving else set()
+        moving |= {"docker"} if "containerd" in moving else set()
         return {name: each for name, each in locked.each() if name not in moving} if locked else {}
 
     def _components(
-        self, name: str, locker: Locker, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
+        self,
+        name: str,
+        locker: Locker,
+        answer: Answer,
+        want: Wanted,
+        request: Callable[[Wanted], Request],
+        settings: dict[str, Setting],
     ) -> Components:
         """Everything that is managed, exact; the driver's companions as the hardware asks."""
         found: dict[str, Component] = {"driver": locker.driver()}
@@ -140,6 +148,7 @@ class Builder:
                 found["cuda"] = locker.cuda(self._further_toolkits(name, answer, want, request))
             else:
                 found[each] = locker.component(each, want.text(each) if each in BY_REPOSITORY else None)
+        check_containers(name, found, want, settings, self._catalog, self._narrate)
         if "cuda" in found and "compat" in answer.packages:
             found["compat"] = locker.component("compat")
         return Components.model_validate(found)

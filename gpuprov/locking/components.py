@@ -29,7 +29,16 @@ RULES = {
 """How the names of the rules begin that give a component its version."""
 
 BY_REPOSITORY = frozenset(
-    {"nvlsm", "compat", "container_toolkit", "dcgm", "docker", "profiling_tools", "node_exporter"}
+    {
+        "nvlsm",
+        "compat",
+        "container_toolkit",
+        "dcgm",
+        "docker",
+        "containerd",
+        "profiling_tools",
+        "node_exporter",
+    }
 )
 """Components whose full version only the repository tells."""
 
@@ -64,6 +73,7 @@ class Locker:
         self._finder, self._system, self._arch = finder, system, arch
         self._answer, self._previous = answer, previous
         self.repositories: dict[str, Repository] = {}
+        self._decided: dict[str, str] = {}
 
     def following(self) -> Iterator[str]:
         """What the hardware needs beside the driver, from the repository that the driver comes from."""
@@ -121,6 +131,9 @@ class Locker:
             kept.closure if kept else {each: _known(index, each, text) for each, text in asked.items()},
             [family_pattern(stated.hold)],
         )
+        # Docker comes with containerd, which may be asked for by itself: what two share is one package.
+        whole |= {each: self._decided[each] for each in whole if each in self._decided}
+        self._decided |= whole
         self.repositories |= archives.repositories
         reason, source = (kept.reason, kept.source) if kept else self._why(name)
         return _Exact(

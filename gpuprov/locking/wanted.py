@@ -21,6 +21,7 @@ MOVABLE = (
     "cudnn",
     "nccl",
     "docker",
+    "containerd",
     "container_toolkit",
     "dcgm",
     "profiling_tools",

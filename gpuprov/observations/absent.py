@@ -14,6 +14,7 @@ from gpuprov.observations.registry import observes
 @observes("cudnn.absent")
 @observes("nccl.absent")
 @observes("docker.absent")
+@observes("containerd.absent")
 @observes("container_toolkit.absent")
 @observes("dcgm.absent")
 @observes("node_exporter.absent")

@@ -1,11 +1,11 @@
-"""Readings of Docker, its configuration and the container toolkit."""
+"""Readings of Docker, containerd, their configuration and the container toolkit."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpuprov.expectations import Expectation
-from gpuprov.expectations.containers import CDI_UNIT, DOCKER_UNIT, FORERUNNERS
+from gpuprov.expectations.containers import CDI_UNIT, CONTAINERD_UNIT, CRI, DOCKER_UNIT, FORERUNNERS
 from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
@@ -24,6 +24,26 @@ def _forerunners(facts: Facts, expectation: Expectation) -> Any:
 @observes("container_toolkit.cdi")
 def _cdi(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, CDI_UNIT)
+
+
+@observes("containerd.packages")
+def _containerd_packages(facts: Facts, expectation: Expectation) -> Any:
+    return {name: facts.packages.version(name) for name in expectation.expected}
+
+
+@observes("containerd.unit")
+def _containerd_unit(facts: Facts, expectation: Expectation) -> Any:
+    return enabled(facts, CONTAINERD_UNIT)
+
+
+@observes("containerd.config")
+def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
+    said = facts.containerd
+    table = next((said.plugins[name] for name in CRI if name in said.plugins), None)
+    # Before 1.7 there is no such key, and no such way.
+    seen = within({"enable_cdi": False, **table}, expectation.expected) if table else {}
+    off = [name for name in said.disabled if name in ("cri", *CRI)]
+    return {**seen, "disabled_plugins": off} if off else seen
 
 
 @observes("docker.packages")

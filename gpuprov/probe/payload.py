@@ -57,6 +57,8 @@ class Parameters:
     """Pattern of the variables whose values may leave the node."""
     scratch: Sequence[str] = ()
     """Mount points of scratch space."""
+    containerd: bool = False
+    """Whether containerd is asked what it makes of its configuration."""
     mig: bool = False
     """Whether GPU instances are asked for."""
     collectors: Sequence[str] = ()

@@ -56,6 +56,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
         ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
         ("docker", system.family, "docker", "docker" not in case.absent),
+        ("containerd", system.family, "containerd", True),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
         ("profiling_tools", system.family, "profiling_tools", True),
         ("node_exporter", system.family, "node_exporter", True),

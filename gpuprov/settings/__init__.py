@@ -37,7 +37,7 @@ class Settings(Strict):
         description="instances that every GPU is cut into, made anew at every boot; none is whole",
     )
     containers: Containers | None = Field(
-        default=None, description="what Docker gives a container that does not ask for anything else"
+        default=None, description="what containers and pods get that do not ask for anything else"
     )
     kernel: str | None = Field(
         default=None,

@@ -27,9 +27,11 @@ FILES = (
     "/usr/local/sbin/gpuprov-*",
     "/etc/nccl.conf",
     "/etc/docker/daemon.json",
+    "/etc/containerd/config.toml",
     "/var/lib/gpuprov/held",
     "/var/lib/gpuprov/packages/*",
     "/var/lib/gpuprov/daemon.json",
+    "/var/lib/gpuprov/containerd.json",
 )
 """As the shell matches them."""
 EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade\.sources$|gpuprov-dead"

@@ -38,6 +38,11 @@ def test_no_docker(host: Node, node: NodeUnderTest, expected: list[str]) -> None
     assert installed(host, node, "docker.absent") == expected
 
 
+@pytest.mark.check("containerd.absent")
+def test_no_containerd(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
+    assert installed(host, node, "containerd.absent") == expected
+
+
 @pytest.mark.check("container_toolkit.absent")
 def test_no_container_toolkit(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
     assert installed(host, node, "container_toolkit.absent") == expected

@@ -56,9 +56,13 @@ def libraries(group: LockedGroup) -> list[Expectation]:
 
 
 def containers(group: LockedGroup) -> list[Expectation]:
-    """That the daemon took its configuration, and what a container sees of it."""
-    if group.components.docker is None:
-        return []
+    """That the daemons took their configuration, and what a container sees of it."""
+    components = group.components
+    plugin = [Expectation("containerd.plugin", "ok", "containerd")] if components.containerd else []
+    return [*plugin, *_docker(group)] if components.docker else plugin
+
+
+def _docker(group: LockedGroup) -> list[Expectation]:
     config, toolkit = daemon_config(group), group.components.container_toolkit
     stated = group.setting("containers") or {}
     daemon = {

@@ -212,6 +212,7 @@ ELSEWHERE = {
     "cudnn.*": "tests/lab/test_nvidia_roles.py",
     "nccl.*": "tests/lab/test_nvidia_roles.py",
     "docker.*": "tests/lab/test_containers.py",
+    "containerd.*": "tests/lab/test_containerd.py",
     "container_toolkit.*": "tests/lab/test_containers.py",
     "storage.*": "tests/lab/test_storage.py",
     "*.absent": "scripts/campaign roles, whose last lock has nothing of it",

@@ -198,12 +198,12 @@ class ContainerToolkit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DockerNeed:
-    """What a way of giving GPUs to containers asks of Docker."""
+class EngineNeed:
+    """What a way of giving GPUs to containers asks of Docker, or of containerd."""
 
     what: str
     from_toolkit: Version | None = None
-    min_docker: Version
+    at_least: Version
     source: Sources
 
 

@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import ContainerToolkit, DockerNeed
+from gpuprov.catalog.records import ContainerToolkit, EngineNeed
 from gpuprov.catalog.version import Version
 
 
-def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[DockerNeed]:
+def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
     """What Docker is too old for: `--gpus` needs 19.03, the CDI specification of toolkit 1.19.1 and later
     26.1.0."""
-    for need in catalog.tables["containers.docker_needs"]:
+    return _unmet(catalog.tables["containers.docker_needs"], docker, toolkit)
+
+
+def unmet_containerd_needs(
+    catalog: Catalog, containerd: Version, toolkit: Version | None
+) -> Iterable[EngineNeed]:
+    """What containerd is too old for where GPUs are given to pods by the Container Device Interface."""
+    return _unmet(catalog.tables["containers.containerd_needs"], containerd, toolkit)
+
+
+def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
+    for need in needs:
         concerned = need.from_toolkit is None or (toolkit is not None and toolkit >= need.from_toolkit)
-        if concerned and docker < need.min_docker:
+        if concerned and engine < need.at_least:
             yield need
 
 

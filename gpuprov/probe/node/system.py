@@ -13,6 +13,7 @@ from gpuprov.probe.node.base import (
     blot,
     blot_value,
     collector,
+    find_program,
     link_name,
     names_in,
     read,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 HASH_LIMIT = 16 * 1024 * 1024
+REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)
+"""Tables of registries, as `containerd config dump` prints them."""
 
 
 @collector(seconds=5)
@@ -212,6 +215,16 @@ def daemon_json(parameters: "Values") -> "Any":
         return {"value": blot_value(json.loads(text))}
     except ValueError as error:
         raise Failed(f"/etc/docker/daemon.json is not JSON: {error}") from None
+
+
+@collector(seconds=10)
+def containerd(parameters: "Values") -> "Any":
+    """What containerd makes of its configuration, without registries, which may hold secrets; null where
+    nobody asks or it is not there."""
+    if not parameters["containerd"] or not find_program("containerd"):
+        return {"dump": None}
+    shown = "dump" if os.path.exists("/etc/containerd/config.toml") else "default"
+    return {"dump": blot(REGISTRIES.sub("", run("containerd", "config", shown)))}
 
 
 @collector(seconds=5)

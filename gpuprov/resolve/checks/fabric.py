@@ -65,7 +65,7 @@ def docker(case: Case, draft: Draft) -> Findings:
         yield from _system_docker(case, draft)
         return
     for need in containers.unmet_docker_needs(case.catalog, draft.docker, draft.container_toolkit):
-        text = f"{need.what} needs Docker {need.min_docker} or newer, not {draft.docker}"
+        text = f"{need.what} needs Docker {need.at_least} or newer, not {draft.docker}"
         if need.from_toolkit:
             yield warning(
                 case, "docker-cdi", f"container toolkit {draft.container_toolkit}: {text}", *need.source
@@ -80,7 +80,7 @@ def _system_docker(case: Case, draft: Draft) -> Findings:
         return
     for need in containers.unmet_docker_needs(case.catalog, own, draft.container_toolkit):
         text = (
-            f"container toolkit {draft.container_toolkit}: {need.what} needs Docker {need.min_docker}; "
+            f"container toolkit {draft.container_toolkit}: {need.what} needs Docker {need.at_least}; "
             f"{case.system.title} ships {own}"
         )
         yield warning(case, "docker-cdi", text, *need.source)

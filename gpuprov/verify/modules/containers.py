@@ -1,4 +1,4 @@
-"""`host.containers`: Docker's daemon, and a container that is run to look around inside.
+"""`host.containers`: Docker's daemon, containerd, and a container that is run to look around inside.
 
 testinfra's own `host.docker` knows one container by name; this is about what every container gets.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Inside(NamedTuple):
 
 
 class Containers(Observed):
-    """Test Docker.
+    """Test Docker and containerd.
 
     >>> host.containers.info["CgroupDriver"]
     'systemd'
@@ -60,6 +61,25 @@ class Containers(Observed):
             NodeFailed: it does not answer.
         """
         return dict(json.loads(self.ask("docker info --format '{{json .}}'")))
+
+    @cached_property
+    def containerd_config(self) -> dict[str, Any]:
+        """All of containerd's configuration, as it takes it from its files.
+
+        Raises:
+            NodeFailed: it cannot read them.
+        """
+        return tomllib.loads(self.ask("containerd config dump"))
+
+    @cached_property
+    def containerd_plugins(self) -> dict[str, str]:
+        """Plugins of the running containerd by name, `cri`, with their state: `ok`, `error`, `skip`.
+
+        Raises:
+            NodeFailed: it does not answer.
+        """
+        rows = [line.split() for line in self.ask("ctr plugins list").splitlines()[1:]]
+        return {row[1]: row[-1] for row in rows if row}
 
     def inside(self, asks: str = NOTHING) -> Inside:
         """What a container sees that asks for `NOTHING`, or for all GPUs by `HOOK` or `CDI`.

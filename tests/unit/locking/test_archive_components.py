@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpuprov.catalog import load
+from gpuprov.errors import Refused
 from gpuprov.expectations import expectations
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
@@ -17,29 +23,35 @@ from gpuprov.locking import build_lock
 
 MAIN = (
     PackageSpec("docker.io", "20.10.24+dfsg1-1", "amd64", relations={"Depends": "containerd, runc, adduser"}),
-    PackageSpec("containerd", "1.6.20~ds1-1", "amd64"),
+    PackageSpec("containerd", "1.6.20~ds1-1", "amd64", relations={"Depends": "runc"}),
     PackageSpec("runc", "1.1.5+ds1-1", "amd64"),
     PackageSpec("adduser", "3.134", "all"),
     PackageSpec("linux-perf", "6.1.192-1", "amd64"),
     PackageSpec("sysstat", "12.6.1-1", "amd64"),
     PackageSpec("atop", "2.8.1-1", "amd64"),
 )
+STACK = {"docker": "auto", "profiling_tools": "auto"}
 
 
-def fleet(folder: Path) -> Path:
-    """A fleet with Docker and profilers, on a mirror of Debian and one of NVIDIA."""
+def fleet(
+    folder: Path,
+    stack: Mapping[str, str] = STACK,
+    main: Sequence[PackageSpec] = MAIN,
+    containers: Mapping[str, Any] = {},
+) -> Path:
+    """A fleet of a stack, on a mirror of Debian and one of NVIDIA."""
     rest = dict.fromkeys(("contrib", "non-free", "non-free-firmware"), ())
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), ["debian12"], key=key)
-        for suite, main in (("bookworm", MAIN), ("bookworm-updates", ()), ("bookworm-security", ())):
-            build_suite(folder / "debian", suite, {"main": main, **rest}, "amd64", key)
+        for suite, held in (("bookworm", main), ("bookworm-updates", ()), ("bookworm-security", ())):
+            build_suite(folder / "debian", suite, {"main": held, **rest}, "amd64", key)
     archive = {"url": (folder / "debian").as_uri(), "key": str(mirror.key)}
     repositories = dict.fromkeys(("debian", "debian-updates", "debian-security"), archive)
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "A100 PCIe 80GB", "count": 2}}}
     (folder / "profiles/two.yml").write_text(json.dumps(profile))
-    stack = {"repository": "nvidia", "docker": "auto", "profiling_tools": "auto"}
-    group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "stack": stack}
+    group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "settings": {"containers": containers}}
+    group["stack"] = {"repository": "nvidia", **stack}
     repositories["nvidia"] = {"url": mirror.cuda(), "key": str(mirror.key)}
     (folder / "fleet.yml").write_text(json.dumps({"groups": {"g": group}, "repositories": repositories}))
     return folder / "fleet.yml"
@@ -68,3 +80,59 @@ def test_docker_that_shall_not_be_there_leaves_what_kubernetes_runs_on(tmp_path:
     [unwanted] = group_variables(group)["docker_unwanted"]
     assert re.match(unwanted, "docker.io=20.10.24+dfsg1-1")
     assert absent.role == "docker"
+
+
+def test_containerd_by_itself_is_locked_with_what_it_runs(tmp_path: Path) -> None:
+    path = fleet(tmp_path, {"containerd": "1.6"})
+    first = build_lock(path)
+    components = first.groups["g"].components
+    assert components.docker is None
+    assert components.containerd is not None
+    assert components.containerd.packages == {"containerd": "1.6.20~ds1-1"}
+    assert components.containerd.closure == {each.name: each.version for each in MAIN[1:3]}
+    assert build_lock(path, previous=first) == first
+
+
+def test_docker_and_containerd_share_the_packages_that_both_need(tmp_path: Path) -> None:
+    (tmp_path / "later").mkdir()
+    locked = build_lock(fleet(tmp_path, {"docker": "auto"}))
+    docker = locked.groups["g"].components.docker
+    assert docker is not None
+    newer = [replace(each, version=f"{each.version}+deb12u1") for each in MAIN[1:3]]
+    path = fleet(tmp_path / "later", {"docker": "auto", "containerd": "auto"}, [*MAIN, *newer])
+    for upgrade, companions in (((), MAIN[1:3]), (("containerd",), newer), (("docker",), newer)):
+        components = build_lock(path, previous=locked, upgrade=upgrade).groups["g"].components
+        assert components.docker is not None
+        assert components.containerd is not None
+        assert components.containerd.closure == {each.name: each.version for each in companions}
+        assert components.docker.closure == {**docker.closure, **components.containerd.closure}
+
+
+@pytest.mark.parametrize(
+    ("stack", "containers", "said"),
+    [
+        ({"docker": "auto", "containerd": "none"}, {}, "docker runs on containerd, which shall not be there"),
+        ({"containerd": "auto"}, {"default_runtime": "nvidia"}, "no container_toolkit is asked for"),
+        ({"containerd": "auto"}, {"cdi": True}, "needs containerd 1.7.0 or newer, not 1.6.20~ds1"),
+    ],
+    ids=["without", "no-runtime", "no-interface"],
+)
+def test_what_cannot_work_with_containerd_is_refused(
+    stack: dict[str, str], containers: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=said):
+        build_lock(fleet(tmp_path, stack, containers=containers))
+
+
+def test_docker_runs_on_the_containerd_that_it_comes_with(tmp_path: Path) -> None:
+    newer = PackageSpec("containerd", "1.7.24~ds1-1", "amd64", relations={"Depends": "runc"})
+    path = fleet(tmp_path, {"docker": "auto", "containerd": "1.6"}, [*MAIN, newer])
+    with pytest.raises(Refused, match=r"docker comes with containerd 1\.7\.24~ds1, not 1\.6"):
+        build_lock(path)
+
+
+def test_containerd_that_shall_not_be_there_leaves_runc_to_others(tmp_path: Path) -> None:
+    group = build_lock(fleet(tmp_path, {"containerd": "none"})).groups["g"]
+    [absent] = [each for each in expectations(group) if each.check == "containerd.absent"]
+    assert [each.name for each in MAIN if re.fullmatch(str(absent.subject), each.name)] == ["containerd"]
+    assert absent.role == "containerd"

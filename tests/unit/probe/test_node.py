@@ -171,3 +171,31 @@ def test_a_collector_gets_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch)
 def test_large_reads_of_proc_are_made_in_pieces() -> None:
     assert base.read("/proc/sys/kernel/ostype") == "Linux\n"
     assert base.read("/proc/self/status", limit=5) == "Name:"
+
+
+REGISTRY = """\
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni"
+
+    [plugins."io.containerd.grpc.v1.cri".registry]
+      config_path = ""
+
+      [plugins."io.containerd.grpc.v1.cri".registry.configs."r.example".auth]
+        auth = "dXNlcjpwYTU1"
+        list = ["[", "pa55"]
+
+    [plugins."io.containerd.grpc.v1.cri".x509_key_pair_streaming]
+      tls_cert_file = ""
+"""
+
+
+def test_registries_and_their_secrets_are_left_out() -> None:
+    shown = system.REGISTRIES.sub("", REGISTRY)
+    assert "pa55" not in shown
+    assert "dXNlcjpwYTU1" not in shown
+    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+        '[plugins."io.containerd.grpc.v1.cri".cni]',
+        'bin_dir = "/usr/lib/cni"',
+        '[plugins."io.containerd.grpc.v1.cri".x509_key_pair_streaming]',
+        'tls_cert_file = ""',
+    ]

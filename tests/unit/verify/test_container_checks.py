@@ -8,7 +8,9 @@ import pytest
 from nodes_on_paper import locked_group
 
 from gpuprov.expectations import expectations
+from gpuprov.facts import Facts, Missing
 from gpuprov.lock import Component, LockedGroup, Setting
+from gpuprov.observations import OBSERVERS
 from gpuprov.observations.containers import within
 from gpuprov.verify.modules.containers import Inside, parse_inside
 from gpuprov.verify.wanted import wanted
@@ -85,6 +87,100 @@ def test_the_lock_in_dockerds_own_words() -> None:
     assert found["docker.limits"].expected == {"shm_size": 2**30, "memlock": "unlimited", "stack": 2**26}
     assert found["docker.gpus"].expected == found["docker.cdi_gpus"].expected == 4
     assert found["container_toolkit.cdi"].expected == "enabled"
+
+
+def test_the_lock_in_containerds_own_words() -> None:
+    stated = {"cdi": True, "default_runtime": "nvidia"}
+    found = wanted(group(stated, "containerd", "container_toolkit"))
+    assert found["containerd.config"].expected == {
+        "containerd": {
+            "runtimes": {
+                "runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}},
+                "nvidia": {
+                    "runtime_type": "io.containerd.runc.v2",
+                    "options": {
+                        "BinaryName": "/usr/bin/nvidia-container-runtime",
+                        "SystemdCgroup": True,
+                    },
+                },
+            },
+            "default_runtime_name": "nvidia",
+        },
+        "enable_cdi": True,
+    }
+    assert found["containerd.plugin"].expected == "ok"
+    assert not [check for check in found if check.startswith("docker.")]
+
+
+def test_containerd_without_a_toolkit_runs_runc_alone() -> None:
+    [stated] = [
+        each
+        for each in expectations(group({"cgroup_driver": "cgroupfs"}, "containerd", "docker"))
+        if each.check == "containerd.config"
+    ]
+    assert stated.expected == {
+        "containerd": {
+            "runtimes": {
+                "runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": False}}
+            }
+        }
+    }
+
+
+DUMP = """\
+disabled_plugins = [{}]
+version = 2
+
+[plugins]
+
+  [plugins."io.containerd.grpc.v1.cri"]
+    sandbox_image = "registry.k8s.io/pause:3.6"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          BinaryName = ""
+          SystemdCgroup = true
+"""
+
+
+def seen(dump: str | None, stated: dict[str, Any] | None = None) -> Any:
+    facts = Facts("node", "", 0, {"containerd": {"dump": dump}})
+    expected = wanted(group(stated or {}, "containerd"))["containerd.config"]
+    return OBSERVERS["containerd.config"](facts, expected), expected.expected
+
+
+def test_containerds_configuration_is_read_as_far_as_it_is_wanted() -> None:
+    actual, expected = seen(DUMP.format(""))
+    assert actual == expected
+    actual, expected = seen(DUMP.format("").replace("grpc.v1.cri", "cri.v1.runtime"))
+    assert actual == expected
+
+
+def test_containerd_that_knows_of_no_device_interface_has_it_switched_off() -> None:
+    actual, expected = seen(DUMP.format(""), {"cdi": False})
+    assert actual == expected
+    actual, expected = seen(DUMP.format(""), {"cdi": True})
+    assert (actual["enable_cdi"], expected["enable_cdi"]) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["cri", "io.containerd.grpc.v1.cri"])
+def test_plugin_that_is_switched_off_is_told_by_its_name(name: str) -> None:
+    without_table = DUMP.partition("[plugins]")[0].format(f'"{name}"')
+    assert seen(without_table)[0] == {"disabled_plugins": [name]}
+
+
+def test_node_without_containerd_has_no_configuration_of_it() -> None:
+    assert seen(None)[0] == {}
+
+
+def test_containerd_that_prints_no_toml_is_a_fact_that_is_missing() -> None:
+    with pytest.raises(Missing, match="is not TOML: "):
+        seen("containerd: panic")
 
 
 def test_what_the_lock_does_not_have_is_not_expected() -> None:

@@ -1,0 +1,73 @@
+"""Whether what is locked of Docker, containerd and the toolkit fits together and suits the settings.
+
+Only here are all versions known: the resolver does not choose containerd's, the archive does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuprov.catalog import Catalog, version
+from gpuprov.catalog.rules.containers import unmet_containerd_needs
+from gpuprov.errors import Refused
+from gpuprov.lock import Component, Setting
+from gpuprov.locking.wanted import AUTO, Wanted, stated_texts
+from gpuprov.repository.versions import matches_upstream
+from gpuprov.resolve import ABSENT
+
+
+def check_containers(
+    name: str,
+    found: Mapping[str, Component],
+    want: Wanted,
+    settings: Mapping[str, Setting],
+    catalog: Catalog,
+    narrate: Callable[[str], None],
+) -> None:
+    """Hold the components of a group against each other.
+
+    Args:
+        name: the group, for what is told.
+
+    Raises:
+        Refused: they cannot work together; says why.
+    """
+    stated = settings["containers"].value if "containers" in settings else {}
+    _check_engines(name, found, stated_texts(want.policy, "containerd"))
+    if "containerd" not in found:
+        return
+    if stated.get("default_runtime") == "nvidia" and "container_toolkit" not in found:
+        raise Refused(
+            f"{name}: containers.default_runtime is nvidia, and no container_toolkit is asked for",
+            do="add container_toolkit: auto to the stack",
+        )
+    if stated.get("cdi"):
+        _check_interface(name, found, catalog, narrate)
+
+
+def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str, ...]) -> None:
+    """Docker runs on containerd: the one that it comes with."""
+    if "docker" not in found or not stated or stated == (AUTO,):
+        return
+    if ABSENT in stated:
+        raise Refused(f"{name}: docker runs on containerd, which shall not be there", do="drop one of them")
+    locked = found["containerd"].version
+    if not matches_upstream(locked, stated[0]):
+        raise Refused(
+            f"{name}: docker comes with containerd {locked}, not {stated[0]}", do="drop its version"
+        )
+
+
+def _check_interface(
+    name: str, found: Mapping[str, Any], catalog: Catalog, narrate: Callable[[str], None]
+) -> None:
+    """Whether containerd can give GPUs to pods by the Container Device Interface."""
+    toolkit = found.get("container_toolkit")
+    locked = found["containerd"].version
+    release = version(locked.partition("~")[0])
+    for need in unmet_containerd_needs(catalog, release, version(toolkit.version) if toolkit else None):
+        said = f"{name}: {need.what} needs containerd {need.at_least} or newer, not {locked}"
+        if need.from_toolkit is None:
+            raise Refused(said, do="take cdi out of containers: pods get GPUs by the runtime nvidia as well")
+        narrate(f"{said}: lock an older container_toolkit")

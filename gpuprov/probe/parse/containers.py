@@ -1,0 +1,31 @@
+"""What container engines make of their configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Containerd:
+    """containerd's configuration: its plugins' tables by plugin, and the plugins that it leaves out."""
+
+    plugins: Mapping[str, Mapping[str, Any]]
+    disabled: tuple[str, ...]
+
+
+def parse_containerd(text: str) -> Containerd:
+    """What `containerd config dump` prints.
+
+    Raises:
+        ValueError: it is not TOML; says where.
+    """
+    document = tomllib.loads(text)
+    plugins, disabled = document.get("plugins"), document.get("disabled_plugins")
+    tables = plugins.items() if isinstance(plugins, dict) else ()
+    return Containerd(
+        {name: table for name, table in tables if isinstance(table, dict)},
+        tuple(map(str, disabled)) if isinstance(disabled, list) else (),
+    )

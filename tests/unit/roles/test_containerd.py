@@ -1,0 +1,166 @@
+"""What the role containerd makes of config.toml, statement by statement, and what it reads of a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FILES = Path(__file__).parents[3] / "roles/containerd/files"
+CRI = 'plugins."io.containerd.grpc.v1.cri"'
+NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "nvidia", "SystemdCgroup": True}}
+WANTED = {
+    "containerd": {
+        "default_runtime_name": "nvidia",
+        "runtimes": {
+            "runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}},
+            "nvidia": NVIDIA,
+        },
+    },
+    "enable_cdi": True,
+}
+# As Debian's package has it, and what a site adds.
+SITES = f"""\
+# ours, said the site
+version = 2
+
+[plugins]
+  [{CRI}]
+    sandbox_image = "site/pause:3.9" # of our own registry
+    [{CRI}.cni]
+      bin_dir = "/usr/lib/cni"
+      conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.internal.v1.opt"]
+    path = "/var/lib/containerd/opt"
+"""
+
+
+def script(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"containerd_{name}", FILES / f"{name}.py")
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+merge, look = script("merge"), script("look")
+
+
+def test_what_is_wanted_is_added_and_every_line_of_the_sites_stays() -> None:
+    text, ours = merge.merged(SITES, WANTED, [])
+    table = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]
+    assert table["containerd"] == WANTED["containerd"]
+    assert table["enable_cdi"] is True
+    added = text.splitlines()
+    assert [line for line in SITES.splitlines() if line not in added] == []
+    assert merge.merged(text, WANTED, ours) == (text, ours)
+
+
+def test_what_was_ours_goes_and_leaves_the_file_as_it_was() -> None:
+    text, ours = merge.merged(SITES, WANTED, [])
+    assert merge.merged(text, {}, ours) == (SITES, [])
+
+
+def test_values_are_changed_where_they_stand() -> None:
+    site = f"""\
+version = 2
+[{CRI}.containerd]
+  default_runtime_name = "runc" # for now
+  snapshotter = "native"
+  [{CRI}.containerd.runtimes.nvidia]
+    runtime_type = "io.containerd.runc.v2"
+    privileged_without_host_devices = true
+    [{CRI}.containerd.runtimes.nvidia.options]
+      BinaryName = "other"
+"""
+    wanted = {"containerd": {"default_runtime_name": "nvidia", "runtimes": {"nvidia": NVIDIA}}}
+    text, ours = merge.merged(site, wanted, [])
+    assert text == site.replace('"runc" # for now', '"nvidia"').replace(
+        'BinaryName = "other"', 'SystemdCgroup = true\n      BinaryName = "nvidia"'
+    )
+    # A runtime's type that the site had named stays, or the runtime could not start.
+    rest, _ = merge.merged(text, {}, ours)
+    kept = tomllib.loads(rest)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+    assert kept == {
+        "snapshotter": "native",
+        "runtimes": {
+            "nvidia": {"runtime_type": "io.containerd.runc.v2", "privileged_without_host_devices": True}
+        },
+    }
+
+
+def test_what_the_site_changed_since_is_the_sites() -> None:
+    text, ours = merge.merged(SITES, {"enable_cdi": True}, [])
+    changed = text.replace("enable_cdi = true", "enable_cdi = false")
+    assert merge.merged(changed, {}, ours) == (changed, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "disabled"),
+    [
+        ('disabled_plugins = ["cri"]\n', []),
+        (
+            'version = 2\ndisabled_plugins = [\n  "io.containerd.grpc.v1.cri", # Docker\n  "a.b.v1.c",\n]\n',
+            ["a.b.v1.c"],
+        ),
+    ],
+    ids=["of-docker", "several"],
+)
+def test_plugin_that_is_switched_off_is_switched_on(text: str, disabled: list[str]) -> None:
+    document = tomllib.loads(merge.merged(text, WANTED, [])[0])
+    assert document["disabled_plugins"] == disabled
+    assert document["version"] == 2
+
+
+def test_plugin_stays_as_it_is_where_nothing_is_wanted_of_it() -> None:
+    text = 'disabled_plugins = ["cri"]\n'
+    assert merge.main({"text": text, "cri": {}, "ours": []}) == {"text": text, "refused": None, "ours": []}
+    assert merge.main({"text": None, "cri": {}, "ours": []}) == {"text": None, "refused": None, "ours": []}
+
+
+def test_file_that_is_not_there_is_made() -> None:
+    document = tomllib.loads(merge.merged("", WANTED, [])[0])
+    assert document == {"version": 2, "plugins": {"io.containerd.grpc.v1.cri": WANTED}}
+
+
+def test_version_3_calls_the_plugin_otherwise() -> None:
+    document = tomllib.loads(merge.merged("version = 3\n", WANTED, [])[0])
+    assert document == {"version": 3, "plugins": {"io.containerd.cri.v1.runtime": WANTED}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version = 2\n\nroot = /var\n", "is not TOML, line 3, column 8: "),
+        ("version = 2\n[plugins\n", "is not TOML, line 2, column 9: "),
+        ("disabled_plugins = [", "is not TOML, end of document: "),
+        ("[plugins.cri]\nsandbox_image = 'x'\n", "is of version 1, "),
+        (f"version = 2\n[{CRI}]\ncontainerd = {{snapshotter = 'native'}}\n", "has inline tables"),
+        (f"version = 2\n[{CRI}]\ncontainerd.snapshotter = 'native'\n", "has inline tables"),
+    ],
+    ids=["value", "header", "unfinished", "version-1", "inline", "dotted"],
+)
+def test_file_that_cannot_be_changed_is_refused(text: str, said: str) -> None:
+    answer = merge.main({"text": text, "cri": WANTED, "ours": []})
+    assert answer["refused"].startswith(said)
+    assert answer["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("dump", "files"),
+    [
+        (
+            'imports = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"]\n',
+            ["99-nvidia.toml"],
+        ),
+        ("version = 3\nimports = ['/etc/containerd/config.toml']\n", []),
+        ("", []),
+    ],
+)
+def test_imported_files_are_those_beside_the_configuration(dump: str, files: list[Any]) -> None:
+    assert [path.name for path in look.imported(dump)] == files
