@@ -69,11 +69,18 @@ def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
     """Remove NODES, or all nodes of the lab, and every trace of them."""
     from gpuprov.lab import lab_names
 
-    if every_lab and nodes:
-        raise InvalidInput("both --all and node names", do="give one of them")
+    if every_lab and (nodes or _stated("lab_name")):
+        raise InvalidInput(
+            "--all, which means all labs, and names", do="`--name LAB` alone takes down all nodes of a lab"
+        )
     for name in lab_names() if every_lab else [lab_name]:
         _lab(name).down(nodes or None)
     return Exit.OK
+
+
+def _stated(option: str) -> bool:
+    """Whether somebody typed the option of the command that runs."""
+    return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
 
 
 @command.command(name="list")

@@ -125,6 +125,8 @@ def faults(site: Site, chosen: Sequence[Fault]) -> int:
         )
         if against:
             say(f"      but     {against}")
+        if broken:  # what comes next deserves whole nodes
+            site.fleet.gpuprov("apply", "--full", "--reboot", "--yes", "--allow-downgrade")
     say(
         f"{len(chosen)} faults in {(time.monotonic() - begun) / 60:.0f} minutes:"
         f" a working stack on every node after {working}, ended as they should {len(chosen) - bad}"

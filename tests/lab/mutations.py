@@ -122,8 +122,16 @@ MUTATIONS = (
         OTHER_PCI.format("grep -lx 0x20b2 /run/pci/*/device | while read f; do echo 0x20b0 >$f; done"),
         undo=OWN_PCI,
     ),
-    _mutation("persistence off, and with it the clocks", "gpu.persistence gpu.clocks", "nvidia-smi -pm 0"),
-    _mutation("persistence off on one GPU", "gpu.persistence gpu.clocks", "nvidia-smi -i 2 -pm 0"),
+    _mutation(
+        "persistence off, and with it clocks and limit",
+        "gpu.persistence gpu.clocks gpu.power_limit",
+        "nvidia-smi -pm 0",
+    ),
+    _mutation(
+        "persistence off on one GPU",
+        "gpu.persistence gpu.clocks gpu.power_limit",
+        "nvidia-smi -i 2 -pm 0",
+    ),
     _mutation(
         "the persistence daemon disabled", "gpu.persistence_unit", "systemctl disable nvidia-persistenced"
     ),

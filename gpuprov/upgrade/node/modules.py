@@ -79,9 +79,9 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
         if [name, version, kernel] in there:
             continue
         if _kept(sums, name, version, kernel):
-            run_anyway("dkms", "add", f"{name}/{version}", seconds=60)  # fails where the package did it
             archive = os.path.join(POOL, _file_name(name, version, kernel))
-            run("dkms", "ldtarball", "--force", "--archive", archive, seconds=300)
+            # Fails at its last step, to make the module known, where that has been done.
+            run_anyway("dkms", "ldtarball", "--force", "--archive", archive, seconds=300)
         run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S)
 
 
