@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpuprov.lab import Lab
 from gpuprov.report.words import fold
@@ -145,40 +146,53 @@ def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
 
 
 def kills(site: Site, times: int, dice: random.Random) -> int:
-    """Upgrades to and fro, each killed at a moment drawn anew, then resumed."""
-    rules = {"canary": [site.fleet.nodes[0].name], "serial": ["100%"]}
-    done, longest = timed(lambda: site.upgrade(**rules))
-    if done.returncode:
-        say(done.stderr)
-        return 1
-    site.moved()
-    say(f"an upgrade of {len(site.fleet.nodes)} nodes takes {longest:.0f} s: {slowest(site.told())}")
+    """Upgrades to and fro, each killed at a random moment, then resumed: with a canary, and all at once."""
+    shapes = [{"canary": canary, "serial": ["100%"]} for canary in ([site.fleet.nodes[0].name], "none")]
+    lasting = []
+    for shape in shapes:
+        done, seconds = timed(lambda: site.upgrade(**shape))  # noqa: B023
+        if done.returncode:
+            say(done.stderr)
+            return 1
+        site.moved()
+        lasting.append(seconds)
+        say(f"an upgrade of {len(site.fleet.nodes)} nodes takes {seconds:.0f} s: {slowest(site.told())}")
     bad, struck, stood, took = 0, Counter[str](), Counter[str](), []
     for number in range(1, times + 1):
-        since, moment = time.monotonic(), dice.uniform(0, longest)
-        process = site.start(**rules)
-        time.sleep(moment)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        step = last_step(site.told())
-        done = site.fleet.gpuprov("upgrade", "--resume", "-o", "json")
-        ends = set(site.fleet.ends(done).values())
-        if ends == {"new"}:
-            site.moved()
-        site.settle()
-        wrong = site.drifted()
-        fine = not wrong and len(ends) <= 1 and ends <= {"old", "new"}
-        bad += not fine
+        moment = dice.uniform(0, lasting[number % 2])
+        (step, stand, wrong), seconds = timed(lambda: killed(site, moment, shapes[number % 2]))  # noqa: B023
+        bad += bool(wrong)
         struck[step] += 1
-        stood[f"all {ends.pop()}" if len(ends) == 1 else "nothing had begun"] += fine
-        took.append(time.monotonic() - since)
-        say(f"{'ok ' if fine else 'BAD'} kill {number} after {moment:.1f} s, in {step}; {took[-1]:.0f} s")
-        if not fine:
-            say(f"      exit {done.returncode}, {site.fleet.ends(done)}, {wrong}, {done.stderr[-600:]}")
+        stood[stand] += not wrong
+        took.append(seconds)
+        say(f"{'BAD' if wrong else 'ok '} kill {number} after {moment:.1f} s, in {step}; {seconds:.0f} s")
+        if wrong:
+            say(f"      {wrong}")
     verified = site.fleet.wrong(f"{site.here}.lock.yml")
     say(f"killed in: {counted(struck)}; then: {counted(stood)}; median {statistics.median(took):.0f} s")
     say(f"{times} kills, {bad} bad; at the end verified: {verified or 'every node'}")
     return 1 if bad or verified else 0
+
+
+def killed(site: Site, moment: float, rules: dict[str, Any]) -> tuple[str, str, str]:
+    """Kill an upgrade and resume it: in which step it was, where all nodes stand then, and what is wrong."""
+    process = site.start(**rules)
+    time.sleep(moment)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    step = last_step(site.told())
+    done = site.fleet.gpuprov("upgrade", "--resume", "-o", "json")
+    ends = site.fleet.ends(done)
+    if set(ends.values()) == {"new"}:
+        site.moved()
+    site.settle()
+    drifted = site.drifted()
+    whole = set(ends.values()) in (set(), {"old"}, {"new"})
+    stand = f"all {ends.popitem()[1]}" if whole and ends else "nothing had begun"
+    wrong = (
+        "" if whole and not drifted else f"exit {done.returncode}, {ends}, {drifted}, {done.stderr[-600:]}"
+    )
+    return step, stand, wrong
 
 
 def real() -> int:
