@@ -52,7 +52,7 @@ def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: 
     assert {key: _of(table.get(key, False), value) for key, value in expected.items()} == expected
 
 
-@pytest.mark.check("containerd.plugin", "ctr plugins list", CONTAINERD)
+@pytest.mark.check("containerd.plugin", CONTAINERD)
 def test_kubernetes_can_talk_to_containerd(host: Node, expected: str) -> None:
     assert host.containers.containerd_plugins.get("cri", "missing") == expected
 

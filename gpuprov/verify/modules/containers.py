@@ -78,7 +78,7 @@ class Containers(Observed):
         Raises:
             NodeFailed: it does not answer.
         """
-        rows = [line.split() for line in self.ask("ctr plugins list").splitlines()[1:]]
+        rows = [line.split() for line in self.ask("ctr --connect-timeout 2s plugins list").splitlines()[1:]]
         return {row[1]: row[-1] for row in rows if row}
 
     def inside(self, asks: str = NOTHING) -> Inside:

@@ -1,0 +1,222 @@
+"""containerd for Kubernetes on a real node: Debian's containerd, its own `containerd config dump`.
+
+The tests build on each other: a node goes from fresh to configured, broken, mended, with and without Docker.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+from driven import Driven, component, drive
+
+from gpuprov.lab import Lab
+from gpuprov.lab.variants import with_control_groups
+
+AREA = "containerd."
+CONFIG = "/etc/containerd/config.toml"
+CRI = "io.containerd.grpc.v1.cri"
+OFF = f'disabled_plugins = ["{CRI}"]'
+SITES_OWN = f"""\
+# what the site needs, and a plugin that Docker's packages switch off
+version = 2
+{OFF}
+
+[plugins."{CRI}"]
+  sandbox_image = "site/pause:3.9" # of our own registry
+"""
+TOOLKIT = component({"nvidia-container-toolkit": "1.19.0-1"})
+WRITE = "Put what is asked for into the configuration"
+RUN = "Run the daemon, now and at every boot"
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
+    drive(node)
+    node.run("apt-get -q update")
+    driven = Driven(module_lab, node, tmp_path_factory.mktemp("containerd"))
+    packages = driven.candidate("containerd", "runc")
+    driven.state(
+        {"containers": {"default_runtime": "nvidia"}},
+        containerd=component(packages),
+        container_toolkit=TOOLKIT,
+    )
+    return driven
+
+
+def effective(driven: Driven) -> dict[str, Any]:
+    """The plugin's table as containerd takes it from its files."""
+    document = tomllib.loads(driven.node.run("containerd config dump").stdout)
+    table: dict[str, Any] = document["plugins"][CRI]
+    return table
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+    snapshot = "dpkg-query -W; find /etc /var/lib/gpuprov -newer /etc/hostname -type f | sort"
+    before = driven.says(snapshot)
+    outcome, changed = driven.apply("containerd", check=True)
+    assert outcome.ok, outcome.failed
+    assert {WRITE, "Say what would be installed and removed, as --check cannot try"} <= set(changed)
+    assert driven.says(snapshot) == before
+    assert driven.drift(AREA) == {"containerd.packages", "containerd.unit", "containerd.config"}
+
+
+def test_fresh_node_gets_a_runtime_for_pods_and_keeps_the_sites_own(driven: Driven) -> None:
+    driven.node.run(f"mkdir -p /etc/containerd && cat >{CONFIG} && chmod 640 {CONFIG}", input=SITES_OWN)
+    outcome, _ = driven.apply("containerd")
+    assert outcome.ok, outcome.failed
+    table = effective(driven)
+    assert table["sandbox_image"] == "site/pause:3.9"
+    assert table["containerd"]["default_runtime_name"] == "nvidia"
+    options = {name: each["options"] for name, each in table["containerd"]["runtimes"].items()}
+    binary = "/usr/bin/nvidia-container-runtime"
+    assert options == {
+        "runc": {"SystemdCgroup": True},
+        "nvidia": {"SystemdCgroup": True, "BinaryName": binary},
+    }
+    lines = driven.says(f"cat {CONFIG}").splitlines()
+    assert [line for line in SITES_OWN.splitlines() if line not in lines] == [OFF]
+    assert driven.says(f"stat -c %a {CONFIG}") == "640"
+    assert driven.drift(AREA) == set()
+    assert driven.failed(AREA) == {}
+
+
+def test_second_run_changes_nothing(driven: Driven) -> None:
+    assert driven.apply("containerd")[1] == []
+    assert driven.apply("containerd", check=True)[1] == []
+
+
+# Each with the checks that have to see it; what asks the daemon fails beside them under verify.
+FAULTS = {
+    "configuration": (
+        f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {CONFIG}",
+        {"containerd.config"},
+        set(),
+    ),
+    "switched-off": (
+        f"sed -i 's/^disabled_plugins.*/{OFF}/' {CONFIG}; systemctl restart containerd",
+        {"containerd.config"},
+        {"containerd.plugin"},
+    ),
+    "not-running": (
+        "systemctl disable --now containerd; dpkg --remove --force-depends runc",
+        {"containerd.unit", "containerd.packages"},
+        {"containerd.plugin"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, name: str) -> None:
+    fault, checks, also_failing = FAULTS[name]
+    driven.node.run(fault)
+    assert driven.drift(AREA) == checks
+    assert set(driven.failed(AREA)) == checks | also_failing
+    outcome, _ = driven.apply("containerd")
+    assert outcome.ok, outcome.failed
+    assert driven.drift(AREA) == set()
+    assert driven.failed(AREA) == {}
+
+
+def test_configuration_that_is_no_toml_is_refused_with_its_place(driven: Driven) -> None:
+    kept = driven.says(f"cat {CONFIG}")
+    driven.node.run(f"cat >{CONFIG}", input="version = 2\n\nroot = /var/lib\n")
+    assert driven.drift(AREA) == {"containerd.config"}
+    outcome, changed = driven.apply("containerd")
+    [failed] = outcome.failed
+    assert f"{CONFIG} is not TOML, line 3, column 8: " in failed["msg"]
+    assert changed == []
+    assert driven.says(f"cat {CONFIG}") == "version = 2\n\nroot = /var/lib"
+    driven.node.run(f"cat >{CONFIG}", input=kept + "\n")
+
+
+def test_imported_file_that_would_undo_it_is_refused(driven: Driven) -> None:
+    kept = driven.says(f"cat {CONFIG}")
+    imported = "/etc/containerd/conf.d/99-nvidia.toml"
+    driven.node.run(
+        f"mkdir -p /etc/containerd/conf.d; cat >{imported}; sed -i '1i imports = [\"{imported}\"]' {CONFIG}",
+        input=f'version = 2\n[plugins."{CRI}"]\n  enable_selinux = false\n',
+    )
+    assert "site/pause" not in driven.says("containerd config dump")
+    assert driven.drift(AREA) == {"containerd.config"}
+    assert set(driven.failed(AREA)) == {"containerd.config"}
+    outcome, changed = driven.apply("containerd")
+    [failed] = outcome.failed
+    assert f"{imported}, which {CONFIG} imports, has a table of its own" in failed["msg"]
+    assert changed == []
+    driven.node.run(f"rm {imported}; cat >{CONFIG}", input=kept + "\n")
+
+
+def test_configuration_that_the_plugin_refuses_is_taken_back(driven: Driven) -> None:
+    assert driven.apply("containerd")[1] == [RUN]  # the file was written since the daemon's start
+    before = driven.says(f"cat {CONFIG}")
+    nonsense = {"containerd": {"default_runtime_name": "nonsense"}}
+    outcome, _ = driven.apply("containerd", containerd_config=nonsense)
+    assert not outcome.ok, (outcome, driven.says(f"cat {CONFIG}; ctr plugins list"))
+    [failed] = outcome.failed
+    assert "no corresponding runtime configured" in failed["msg"]
+    assert failed["msg"].endswith("its former configuration is in place")
+    assert driven.says(f"cat {CONFIG}") == before
+    assert driven.says("systemctl is-active containerd") == "active"
+    assert driven.apply("containerd")[1] == []
+    assert driven.failed(AREA) == {}
+
+
+def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> None:
+    driven.node.run(
+        "mkdir -p /root/asked; tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /root/asked;"
+        " ctr run --detach --rootfs --device /dev/nvidia0 --label io.kubernetes.pod.name=trainer-0"
+        " /root/asked trainer /bin/sh -c 'while :; do :; done'"
+    )
+    driven.state({"containers": {"default_runtime": "runc"}})
+    outcome, changed = driven.apply("containerd")
+    [failed] = outcome.failed
+    assert "under default/trainer-0 on the GPUs" in failed["msg"]
+    assert changed == []
+    outcome, changed = driven.apply("containerd", containerd_disturb=True)
+    assert outcome.ok, outcome.failed
+    assert RUN in changed
+    assert "RUNNING" in driven.says("ctr tasks list")
+    driven.node.run("ctr tasks kill --signal SIGKILL trainer; sleep 1; ctr containers delete trainer")
+    assert driven.failed(AREA) == {}
+
+
+def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: Driven) -> None:
+    driven.state({"containers": {}}, container_toolkit=None)
+    assert driven.apply("containerd")[0].ok
+    assert "nvidia" not in driven.says(f"cat {CONFIG}")
+    table = effective(driven)
+    assert list(table["containerd"]["runtimes"]) == ["runc"]
+    assert table["sandbox_image"] == "site/pause:3.9"
+    assert driven.apply("containerd")[1] == []
+
+
+def test_docker_comes_and_goes_beside_it(driven: Driven) -> None:
+    docker = component(driven.candidate("docker.io", "containerd", "runc"))
+    driven.state(docker=docker)
+    outcome, _ = driven.apply("containerd", "docker")
+    assert outcome.ok, outcome.failed
+    assert driven.failed(AREA, "docker.") == {}
+    driven.state(docker=None)
+    absent = driven.group.components.model_copy(update={"absent": {"docker": "docker\\.io"}})
+    driven.group = driven.group.model_copy(update={"components": absent})
+    outcome, _ = driven.apply("containerd", "docker")
+    assert outcome.ok, outcome.failed
+    assert driven.drift(AREA, "docker.") == set()
+    assert driven.failed(AREA, "docker.") == {}
+
+
+def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: Driven) -> None:
+    components = driven.group.components.model_copy(
+        update={"containerd": None, "absent": {"containerd": "containerd"}}
+    )
+    driven.group = driven.group.model_copy(update={"components": components})
+    assert driven.drift(AREA) == {"containerd.absent"}
+    outcome, _ = driven.apply("containerd")
+    assert outcome.ok, outcome.failed
+    assert driven.drift(AREA) == set()
+    assert driven.failed(AREA) == {}
+    assert driven.says(f"ls {CONFIG}").endswith("No such file or directory")
+    assert driven.apply("containerd")[1] == []
