@@ -140,7 +140,9 @@ def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
     if set(ends.values()) == {"new"}:
         site.moved()
     elif {"new", "stuck"}.intersection(ends.values()):
-        site.rollback()
+        done = site.rollback()
+        if done.returncode:
+            say(f"      rollback exits with {done.returncode}: {done.stderr[-900:]}")
     site.settle()
     return site.fleet.wrong(f"{site.here}.lock.yml")
 
