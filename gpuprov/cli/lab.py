@@ -63,7 +63,7 @@ def up(
 
 @command.command()
 @click.argument("nodes", nargs=-1)
-@click.option("--all", "every_lab", is_flag=True, help="all nodes of all labs")
+@click.option("--all", "every_lab", is_flag=True, help="all labs that nobody uses")
 @name_option
 def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
     """Remove NODES, or all nodes of the lab, and every trace of them."""
@@ -71,10 +71,15 @@ def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
 
     if every_lab and (nodes or _stated("lab_name")):
         raise InvalidInput(
-            "--all, which means all labs, and names", do="`--name LAB` alone takes down all nodes of a lab"
+            "--all, which means all labs that nobody uses, and names",
+            do="`--name LAB` alone takes down all nodes of a lab",
         )
     for name in lab_names() if every_lab else [lab_name]:
-        _lab(name).down(nodes or None)
+        lab = _lab(name)
+        if every_lab and lab.in_use:
+            note(f"lab: {name} is in use; `gpuprov lab down --name {name}` takes it down all the same")
+        else:
+            lab.down(nodes or None)
     return Exit.OK
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -74,6 +75,18 @@ def locked(path: Path) -> Iterator[None]:
             if path.exists() and path.samefile(f"/proc/self/fd/{handle.fileno()}"):
                 yield
                 return
+
+
+def hold(path: Path) -> IO[str] | None:
+    """The file at `path`, locked until it is closed or the process dies; None where another one holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = path.open("a")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:

@@ -11,13 +11,22 @@ from itertools import count as counting
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import IO, Self, TypeVar
 
 from gpuprov.errors import InvalidInput
 from gpuprov.lab import engine, identity, vm
 from gpuprov.lab.archive import harvest, read_archive
 from gpuprov.lab.handover import fleet_text
-from gpuprov.lab.host import locked, remove_tree, require_root, require_tools, say, state_home, write_whole
+from gpuprov.lab.host import (
+    hold,
+    locked,
+    remove_tree,
+    require_root,
+    require_tools,
+    say,
+    state_home,
+    write_whole,
+)
 from gpuprov.lab.images import Image, drop_image, find_image, save_image
 from gpuprov.lab.node import Node, load_node
 
@@ -37,15 +46,31 @@ class Lab(AbstractContextManager["Lab"]):
         require_root()
         self.name = _valid(name, "lab")
         self.folder = state_home() / name
+        self._use = self.folder.with_name(f"{name}.use")
+        self._held: IO[str] | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take every node down."""
         self.down()
+        if self._held:
+            self._use.unlink(missing_ok=True)
+            self._held.close()
 
     def __enter__(self) -> Self:
+        self._held = hold(self._use)
         return self
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process that is alive has this lab for itself, such as a test."""
+        if not self._use.exists():
+            return False
+        handle = hold(self._use)
+        if handle:
+            handle.close()
+        return handle is None
 
     @property
     def identity_file(self) -> Path:

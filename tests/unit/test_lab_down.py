@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from gpuprov import lab
 from gpuprov.cli.lab import command
+from gpuprov.lab import Lab
 
 
 @pytest.mark.parametrize("words", [["--all", "--name", "one"], ["--all", "node1"]])
@@ -16,3 +19,19 @@ def test_all_labs_and_one_by_name_is_a_contradiction(
     monkeypatch.setattr(lab, "lab_names", lambda: pytest.fail("it went on"))
     result = CliRunner().invoke(command, ["down", *words])
     assert "all labs" in str(result.exception)
+
+
+def test_what_a_living_process_uses_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gpuprov.lab.lab.require_root", lambda: None)
+    monkeypatch.setattr("gpuprov.lab.lab.state_home", lambda: tmp_path)
+    gone: list[str] = []
+    monkeypatch.setattr(Lab, "down", lambda self, names=None: gone.append(self.name))
+    for name in ("used", "left"):
+        (tmp_path / name).mkdir()
+    with Lab("used"):
+        said = CliRunner().invoke(command, ["down", "--all"], catch_exceptions=False).stderr
+        assert gone == ["left"]
+        assert "used is in use" in said
+    assert gone == ["left", "used"]
+    CliRunner().invoke(command, ["down", "--all"], catch_exceptions=False)
+    assert gone[2:] == ["left", "used"]
