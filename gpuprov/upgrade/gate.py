@@ -25,6 +25,7 @@ from gpuprov.resources import share
 from gpuprov.survey import LIMITS
 from gpuprov.transport import Session, fan_out, targets
 from gpuprov.upgrade.fetching import closure
+from gpuprov.upgrade.leases import is_over
 from gpuprov.upgrade.trip import Trip
 
 MODULES = (
@@ -229,7 +230,7 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
     lease = facts.raw("gate")["lease"]
-    if lease and lease["run"] != run:
+    if lease and lease["run"] != run and not is_over(lease["run"]):
         yield Finding("bad", "lease", f"run {lease['run']} of {lease['holder']} is at work on this node")
 
 

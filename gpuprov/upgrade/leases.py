@@ -6,10 +6,15 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.report.words import fold
+from gpuprov.runs import state_dir
+from gpuprov.upgrade.journal import NAME, read
 from gpuprov.upgrade.remote import act, same
+from gpuprov.upgrade.start import ended
 from gpuprov.upgrade.trip import Trip
 
 LEASE_S = 3600.0
@@ -27,7 +32,8 @@ class Leases:
         """Take all of them, or none.
 
         Raises:
-            Refused: another run holds a node. One that does not answer fails at its first step.
+            Refused: another run holds a node, and has not ended as far as is known here. A node that does not
+                answer fails at its first step.
         """
         self._ask(self._nodes)
 
@@ -49,18 +55,39 @@ class Leases:
         if len(nodes) == len(self._nodes):
             self._taken = time.monotonic()
         holder = f"{os.environ.get('USER', 'root')}@{platform.node()}"
+        others = self._taken_by_others(nodes, holder)
+        left = {name: lease["run"] for name, lease in others.items() if is_over(lease["run"])}
+        if left:
+            ended = {name: [run] for name, run in left.items()}
+            act(self._trip.old, "release", ended, self._trip.options)
+            others = {
+                **{name: lease for name, lease in others.items() if name not in left},
+                **self._taken_by_others(list(left), holder),
+            }
+        if others:
+            self.release()
+            lease = next(iter(others.values()))
+            minutes = max(0, lease["until"] - time.time()) / 60
+            raise Refused(
+                f"run {lease['run']} of {lease['holder']} is at work on {fold(others)}",
+                do=f"wait for it or resume it there; its lease ends in {minutes:.0f} minutes at the latest",
+            )
+
+    def _taken_by_others(self, nodes: Sequence[str], holder: str) -> dict[str, dict[str, Any]]:
+        """Ask for nodes; node → lease, of those that another run holds."""
         arguments = same(nodes, self._trip.id, holder, LEASE_S)
         answers = act(self._trip.old, "take", arguments, self._trip.options)
-        others = {
+        return {
             name: answer
             for name, answer in answers.items()
             if not isinstance(answer, GpuprovError) and answer["run"] != self._trip.id
         }
-        if others:
-            self.release()
-            lease = next(iter(others.values()))
-            left = max(0, lease["until"] - time.time()) / 60
-            raise Refused(
-                f"run {lease['run']} of {lease['holder']} is at work on {fold(others)}",
-                do=f"wait for it or resume it there; its lease ends in {left:.0f} minutes at the latest",
-            )
+
+
+def is_over(run_id: str) -> bool:
+    """Whether a run from here has come to its end.
+
+    A lease that it left is on a node that was out of reach then, and in nobody's way.
+    """
+    folder = state_dir() / "runs" / Path(run_id).name
+    return (folder / NAME).is_file() and ended(read(folder))

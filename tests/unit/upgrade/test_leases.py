@@ -11,6 +11,8 @@ from gpuprov.errors import Refused, Unreachable
 from gpuprov.lock import read_lock
 from gpuprov.playbook import Options
 from gpuprov.upgrade import leases
+from gpuprov.upgrade.journal import NAME, Journal
+from gpuprov.upgrade.story import Event
 from gpuprov.upgrade.trip import Trip
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
@@ -61,6 +63,28 @@ def test_all_or_none(nodes: Nodes) -> None:
 def test_a_node_out_of_reach_is_no_other_run(nodes: Nodes) -> None:
     lease_on("n1", "dark").take()
     assert nodes.holders == {"n1": "mine"}
+
+
+@pytest.mark.parametrize("end", ["done", "failed", None])
+def test_a_lease_that_an_ended_run_left_is_in_nobodys_way(
+    nodes: Nodes, end: Event | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A node was out of reach when its run ended: the way back need not wait for an hour."""
+    monkeypatch.setattr(leases, "state_dir", lambda: tmp_path)
+    earlier = tmp_path / "runs/earlier"
+    earlier.mkdir(parents=True)
+    with Journal(earlier / NAME) as journal:
+        journal.write("run", "begun")
+        if end:
+            journal.write("run", end)
+    nodes.holders["n2"] = "earlier"
+    mine = lease_on("n1", "n2")
+    if end:
+        mine.take()
+        assert nodes.holders == {"n1": "mine", "n2": "mine"}
+    else:
+        with pytest.raises(Refused, match="run earlier of x@y is at work on n2"):
+            mine.take()
 
 
 def test_a_controller_that_slept_too_long_does_nothing_more(nodes: Nodes) -> None:
