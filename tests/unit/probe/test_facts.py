@@ -18,7 +18,7 @@ PROPERTIES = [
 
 LATER = {
     name: {"error": "not asked when this was recorded"}
-    for name in ("firewall", "hugepages", "listening", "mig", "scratch", "undone")
+    for name in ("containerd", "firewall", "hugepages", "listening", "mig", "scratch", "undone")
 }
 
 
