@@ -66,7 +66,7 @@ def _gpu(machine: str, index: int, gpu: dict[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in gpu.items() if key not in ("address", "numa_node", "uuid")},
     }
     return {
-        "index": index,
+        "number": index,
         "address": gpu["address"],
         "numa_node": gpu["numa_node"],
         "uuid": gpu.get("uuid", f"GPU-{uuid.UUID(bytes=seed[:16], version=4)}"),

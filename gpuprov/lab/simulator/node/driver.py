@@ -57,7 +57,7 @@ class Driver:
 
     def lost(self, gpu: Gpu) -> bool:
         """Whether a GPU fell off the bus."""
-        return str(gpu.index) in self.settings.faults().get("gpu-lost", [])
+        return str(gpu.number) in self.settings.faults().get("gpu-lost", [])
 
     def fabric_manager_runs(self) -> bool:
         """Whether the fabric manager's process is alive."""

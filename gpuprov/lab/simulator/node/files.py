@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT_VARIABLE = "GPUPROV_SIMULATOR_ROOT"
 """Environment variable that names a node's root tree; unset means that this program runs on the node."""
@@ -13,8 +13,7 @@ HOME = "var/lib/gpuprov-sim"
 RUN = "run/gpuprov-sim"
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """The node's file system as the simulator uses it."""
 
     root: Path

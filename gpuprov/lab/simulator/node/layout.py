@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LAYOUTS = Path(__file__).parent.parent / "layouts"
 
 _RANGE = re.compile(r"(\d*):(\d*)")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One entry of `nvidia-smi -q`; depth counts from 0, None for an output that does not show it."""
 
     label: str | None
@@ -27,8 +25,7 @@ class Line:
     hexadecimal: bool
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One column of `--query-gpu`: the name it prints in the header, and what it answers."""
 
     name: str
@@ -69,7 +66,7 @@ def query_xml(lines: list[Line], values: Mapping[str, str], clocks: list[str]) -
         while len(open_tags) > line.tag_depth:
             yield "\t" * (len(open_tags) + 1) + f"</{open_tags.pop()}>"
         indent = "\t" * (line.tag_depth + 2)
-        value = html.escape(line.value.format_map(values), quote=False)
+        value = _escaped(line.value.format_map(values))
         following = entries[position + 1].tag_depth if position + 1 < len(entries) else 0
         if line.tag == "SUPPORTED_CLOCKS":
             yield from clocks
@@ -132,3 +129,8 @@ def _line(label: str, tag: str, value: str, words: list[str], before: list[Line]
 def _depth(cell: str) -> int:
     """Four spaces a level; every tag column starts with one space after its bar."""
     return (len(cell) - len(cell.lstrip())) // 4
+
+
+def _escaped(text: str) -> str:
+    """As text of XML; the library's own function is in modules that take long to load."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

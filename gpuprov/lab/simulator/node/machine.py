@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .files import Files
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """What all GPUs of one model have in common. Clocks in MHz, power in watts."""
 
     name: str
@@ -39,11 +37,10 @@ class Model:
         }
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU: where it sits and what tells it from its neighbours."""
 
-    index: int
+    number: int
     address: str
     numa_node: int
     uuid: str
@@ -55,8 +52,7 @@ class Gpu:
         return "0000" + self.address.upper()
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """A server: GPUs of one model, the switches between them, the CPUs beside them.
 
     `cpus` maps a NUMA node to its CPU list; `links` is the word of `topo -m` for two GPUs joined by NVLink,

@@ -89,14 +89,14 @@ def _publish_proc(files: Files, machine: Machine, nvidia: dict[str, str]) -> Non
 def _information(machine: Machine, gpu: Gpu, nvidia: dict[str, str]) -> str:
     rows = {
         "Model": machine.model.name,
-        "IRQ": str(41 + gpu.index),
+        "IRQ": str(41 + gpu.number),
         "GPU UUID": gpu.uuid,
         "Video BIOS": machine.model.values["vbios"].lower(),
         "Bus Type": "PCIe",
         "DMA Size": "52 bits",
         "DMA Mask": "0xfffffffffffff",
         "Bus Location": gpu.address,
-        "Device Minor": str(gpu.index),
+        "Device Minor": str(gpu.number),
         "GPU Firmware": nvidia["version"],
         "GPU Excluded": "No",
     }
@@ -106,7 +106,7 @@ def _information(machine: Machine, gpu: Gpu, nvidia: dict[str, str]) -> str:
 def _publish_devices(files: Files, machine: Machine, modules: dict[str, dict[str, str]]) -> None:
     wanted: dict[str, tuple[int, int]] = {}
     if "nvidia" in modules:
-        wanted = {f"nvidia{gpu.index}": (_NVIDIA_MAJOR, gpu.index) for gpu in machine.gpus}
+        wanted = {f"nvidia{gpu.number}": (_NVIDIA_MAJOR, gpu.number) for gpu in machine.gpus}
         wanted["nvidiactl"] = (_NVIDIA_MAJOR, 255)
     if "nvidia_modeset" in modules:
         wanted["nvidia-modeset"] = (_NVIDIA_MAJOR, 254)

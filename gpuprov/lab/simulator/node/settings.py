@@ -36,7 +36,7 @@ class Settings:
         `graphics` [min, max], `memory` [min, max] (MHz), `power` (W), `compute`, `mig`."""
         state = self._kernel.state.read()
         self._settle(state)
-        settings: dict[str, Any] = state.get("gpus", {}).get(str(gpu.index), {"persistence": False})
+        settings: dict[str, Any] = state.get("gpus", {}).get(str(gpu.number), {"persistence": False})
         return settings
 
     def _settle(self, state: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Settings:
     def set(self, gpu: Gpu, name: str, value: Any) -> None:
         """Change one setting; None takes the driver's default again."""
         with self._kernel.state.change() as state:
-            settings = state.setdefault("gpus", {}).setdefault(str(gpu.index), {"persistence": False})
+            settings = state.setdefault("gpus", {}).setdefault(str(gpu.number), {"persistence": False})
             settings[name] = value
             if value is None:
                 del settings[name]
@@ -74,7 +74,7 @@ class Settings:
             mode = self.of(gpu).get("mig", "Disabled")
             return mode, mode
         default = "Enabled" if name == "ecc" else "Disabled"
-        modes = self._kernel.durable.read().get(name, {}).get(str(gpu.index))
+        modes = self._kernel.durable.read().get(name, {}).get(str(gpu.number))
         return (modes["current"], modes["pending"]) if modes else (default, default)
 
     def set_mode(self, gpu: Gpu, name: str, value: str) -> None:
@@ -84,17 +84,17 @@ class Settings:
             return
         current, _ = self.mode(gpu, name)
         with self._kernel.durable.change() as durable:
-            durable.setdefault(name, {})[str(gpu.index)] = {"current": current, "pending": value}
+            durable.setdefault(name, {})[str(gpu.number)] = {"current": current, "pending": value}
 
     def reset(self, gpu: Gpu) -> None:
         """`nvidia-smi --gpu-reset` of one GPU: pending modes become current, faults and clocks go."""
         with self._kernel.durable.change() as durable:
             for modes in durable.values():
-                if str(gpu.index) in modes:
-                    modes[str(gpu.index)]["current"] = modes[str(gpu.index)]["pending"]
+                if str(gpu.number) in modes:
+                    modes[str(gpu.number)]["current"] = modes[str(gpu.number)]["pending"]
         with self._kernel.state.change() as state:
-            persistence = state.get("gpus", {}).get(str(gpu.index), {}).get("persistence", False)
-            state.setdefault("gpus", {})[str(gpu.index)] = {"persistence": persistence}
+            persistence = state.get("gpus", {}).get(str(gpu.number), {}).get("persistence", False)
+            state.setdefault("gpus", {})[str(gpu.number)] = {"persistence": persistence}
 
     def faults(self) -> dict[str, Any]:
         """The faults that were put in: name to argument."""

@@ -125,7 +125,7 @@ def _selected(driver: Driver, wanted: str | None) -> list[Gpu]:
 
 
 def _names(gpu: Gpu) -> set[str]:
-    return {str(gpu.index), gpu.uuid, gpu.bus_id, gpu.address}
+    return {str(gpu.number), gpu.uuid, gpu.bus_id, gpu.address}
 
 
 def _list(driver: Driver) -> Iterable[str]:
@@ -133,7 +133,7 @@ def _list(driver: Driver) -> Iterable[str]:
         raise NvmlError(NO_DEVICES, "No devices found.")
     for gpu in driver.gpus:
         name = driver.machine.model.name
-        yield _lost(gpu) if driver.lost(gpu) else f"GPU {gpu.index}: {name} (UUID: {gpu.uuid})"
+        yield _lost(gpu) if driver.lost(gpu) else f"GPU {gpu.number}: {name} (UUID: {gpu.uuid})"
 
 
 def _lost(gpu: Gpu) -> str:

@@ -33,7 +33,7 @@ def mig(driver: Driver, words: list[str], say: Say) -> int:
     gpus = [gpu for gpu in driver.gpus if driver.settings.mode(gpu, "mig")[0] == "Enabled"]
     if "-i" in words:
         place = words.index("-i")
-        gpus = [gpu for gpu in gpus if str(gpu.index) == words[place + 1]]
+        gpus = [gpu for gpu in gpus if str(gpu.number) == words[place + 1]]
         del words[place : place + 2]
     if not gpus:
         say("No MIG-enabled devices found.")
@@ -63,7 +63,7 @@ def _list(driver: Driver, gpus: list[Gpu], say: Say) -> int:
     say(_HEAD)
     for gpu, number, name in rows:
         slices = int(name[0])
-        say(_ROW.format(gpu=gpu.index, name=name, profile=slices, instance=number, place=f"0:{slices}"))
+        say(_ROW.format(gpu=gpu.number, name=name, profile=slices, instance=number, place=f"0:{slices}"))
         say(_RULE)
     return 0
 
@@ -76,10 +76,10 @@ def _create(driver: Driver, gpus: list[Gpu], profiles: list[str], say: Say) -> i
                 raise NvmlError(_USAGE, f"Invalid GPU instance profile: {profile}")
             instances = [*instances, profile]
             if sum(int(name[0]) for name in instances) > _SLICES:
-                text = f"Unable to create a GPU instance on GPU {gpu.index:>2} using profile {profile}"
+                text = f"Unable to create a GPU instance on GPU {gpu.number:>2} using profile {profile}"
                 raise NvmlError(_INSUFFICIENT, f"{text}: Insufficient Resources")
             number = len(instances)
-            where = f"GPU instance ID {number:>2} on GPU {gpu.index:>2}"
+            where = f"GPU instance ID {number:>2} on GPU {gpu.number:>2}"
             say(f"Successfully created {where} using profile MIG {profile}")
             driver.settings.set(gpu, "instances", instances)
     return 0
@@ -94,5 +94,5 @@ def _destroy(driver: Driver, gpus: list[Gpu], kind: str, say: Say) -> int:
     for gpu, number in found:
         if not kind:
             driver.settings.set(gpu, "instances", [])
-        say(f"Successfully destroyed {kind or 'GPU'} instance ID {number:>2} from GPU {gpu.index:>2}")
+        say(f"Successfully destroyed {kind or 'GPU'} instance ID {number:>2} from GPU {gpu.number:>2}")
     return 0

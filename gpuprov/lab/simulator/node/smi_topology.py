@@ -40,18 +40,18 @@ def answer(driver: Driver, command: str, arguments: list[str]) -> Iterable[str]:
         return _peers(driver)
     if command == "nvlink" and arguments and arguments[0] in ("-s", "--status"):
         wanted = arguments[2] if arguments[1:2] == ["-i"] and len(arguments) > 2 else None
-        return _links(driver, [gpu for gpu in driver.gpus if wanted in (None, str(gpu.index))])
+        return _links(driver, [gpu for gpu in driver.gpus if wanted in (None, str(gpu.number))])
     wrong = " ".join(arguments) or "none"
     raise NvmlError(_USAGE, f"Invalid option for {command}: {wrong}. Please run 'nvidia-smi {command} -h'.")
 
 
 def _matrix(driver: Driver) -> Iterator[str]:
-    columns = [f"GPU{gpu.index}" for gpu in driver.gpus]
+    columns = [f"GPU{gpu.number}" for gpu in driver.gpus]
     yield "\t" + "\t".join([*columns, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
     for gpu in driver.gpus:
         links = [_link(driver, gpu, other) for other in driver.gpus]
         cpus = driver.machine.cpus[gpu.numa_node]
-        yield "\t".join([f"GPU{gpu.index}", *links, cpus, str(gpu.numa_node), "", "N/A"])
+        yield "\t".join([f"GPU{gpu.number}", *links, cpus, str(gpu.numa_node), "", "N/A"])
     yield _LINK_WORDS
 
 
@@ -64,10 +64,10 @@ def _link(driver: Driver, one: Gpu, other: Gpu) -> str:
 
 
 def _peers(driver: Driver) -> Iterator[str]:
-    yield " \t" + "".join(f"GPU{gpu.index}\t" for gpu in driver.gpus)
+    yield " \t" + "".join(f"GPU{gpu.number}\t" for gpu in driver.gpus)
     for gpu in driver.gpus:
         words = ("X" if gpu is other else "OK" for other in driver.gpus)
-        yield f" GPU{gpu.index}\t" + "".join(f"{word}\t" for word in words)
+        yield f" GPU{gpu.number}\t" + "".join(f"{word}\t" for word in words)
     yield _PEER_WORDS
 
 
@@ -76,6 +76,6 @@ def _links(driver: Driver, gpus: list[Gpu]) -> Iterator[str]:
     if nvlink is None or not driver.machine.links:
         return
     for gpu in gpus:
-        yield f"GPU {gpu.index}: {driver.machine.model.name} (UUID: {gpu.uuid})"
+        yield f"GPU {gpu.number}: {driver.machine.model.name} (UUID: {gpu.uuid})"
         for link in range(nvlink["links"]):
             yield f"\t Link {link}: {nvlink['rate']}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
 from typing import Any
 
 from .driver import Driver
@@ -60,7 +60,7 @@ def cuda_version(branch: int) -> str:
 
 def now() -> str:
     """The time as nvidia-smi writes it above its logs."""
-    return datetime.now().strftime("%a %b %d %H:%M:%S %Y")
+    return time.strftime("%a %b %d %H:%M:%S %Y")
 
 
 def _identity(driver: Driver, gpu: Gpu) -> dict[str, str]:
@@ -68,11 +68,11 @@ def _identity(driver: Driver, gpu: Gpu) -> dict[str, str]:
     domain, bus, place = gpu.address.split(":")
     gsp = "gsp" in driver.machine.model.features
     return {
-        "timestamp": datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")[:-3],
+        "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.") + f"{time.time_ns() // 1_000_000 % 1000:03}",
         "driver_version": driver.version,
         "count": str(len(driver.machine.gpus)),
         "uuid": gpu.uuid,
-        "minor": str(gpu.index),
+        "minor": str(gpu.number),
         "bus_id": gpu.bus_id,
         "pci_domain": domain.upper(),
         "pci_bus": bus.upper(),
