@@ -240,8 +240,11 @@ MOVING = [
     Fault(
         "does-not-come-back",
         "reboot failed on",
+        "touch /root/armed",
         mend="systemctl unmask ssh",
-        rules=at_drain("systemctl mask ssh.service ssh.socket"),
+        rules=at_drain(
+            "! rm /root/armed || systemctl mask ssh.service ssh.socket"
+        ),  # not on the way back too
         stands=OLD | {"stuck"},
     ),
     Fault(

@@ -147,17 +147,30 @@ MUTATIONS = (
     _mutation("another power limit", "gpu.power_limit", "nvidia-smi -i 1 -pl 250"),
     _mutation("another compute mode", "gpu.compute_mode", "nvidia-smi -i 0 -c 3"),
     _mutation("ECC off from the next boot on", "gpu.ecc_pending", "nvidia-smi -i 0 -e 0"),
-    _mutation("ECC off", "gpu.ecc gpu.ecc_pending", "nvidia-smi -i 0 -e 0", reboots=True),
+    # Our unit asks for it again at that boot.
+    _mutation("ECC off", "gpu.ecc", "nvidia-smi -i 0 -e 0", reboots=True),
     _mutation(
         "a limit of logins lifted",
         "tuning.limits",
+        "sed -i s/16384/4096/ /etc/security/limits.d/90-gpuprov.conf",
+    ),
+    _mutation(
+        "a limit of logins lifted by the site, which has the last word",
+        "tuning.limits",
         "echo '* - nofile 4096' >/etc/security/limits.d/zz-site.conf",
+        undo="rm /etc/security/limits.d/zz-site.conf",
     ),
     _mutation(
         "a limit of services lifted",
         "tuning.service_limits",
-        "mkdir -p /etc/systemd/system.conf.d; printf '[Manager]\\nDefaultLimitNOFILE=4096\\n'"
-        " >/etc/systemd/system.conf.d/zz-site.conf; systemctl daemon-reexec",
+        "sed -i s/16384/4096/ /etc/systemd/system.conf.d/90-gpuprov.conf; systemctl daemon-reexec",
+    ),
+    _mutation(
+        "a limit of services lifted by the site, which has the last word",
+        "tuning.service_limits",
+        "printf '[Manager]\\nDefaultLimitNOFILE=4096\\n' >/etc/systemd/system.conf.d/zz-site.conf;"
+        " systemctl daemon-reexec",
+        undo="rm /etc/systemd/system.conf.d/zz-site.conf; systemctl daemon-reexec",
     ),
     _mutation(
         "a variable of logins taken away", "tuning.environment", "sed -i /OMP_NUM_THREADS/d /etc/environment"
