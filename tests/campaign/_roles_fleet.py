@@ -59,7 +59,7 @@ COMMON: tuple[dict[str, Any], ...] = (
     {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
     {"cudnn": "9.28", "container_toolkit": "1.19", "dcgm": "4.6.0"},
 )
-FROM_THE_ARCHIVE = ("docker", "profiling_tools", "node_exporter")
+FROM_THE_ARCHIVE = ("docker", "containerd", "profiling_tools", "node_exporter")
 LIMITS = {"memlock": 4194304, "stack": 67108864}
 SETTINGS: tuple[dict[str, Any], ...] = (
     {
@@ -85,7 +85,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "power_limit": 650,
         "compute_mode": "default",
         "nccl": {"NCCL_SOCKET_IFNAME": "eth1"},
-        "containers": {"shm_size": "2g", "cgroup_driver": "cgroupfs", **LIMITS},
+        "containers": {
+            "shm_size": "2g",
+            "cgroup_driver": "cgroupfs",
+            "default_runtime": "nvidia",
+            **LIMITS,
+        },
         "tuning": {
             "limits": {"nofile": 4096, **LIMITS},
             "sysctl": {"net.ipv4.tcp_keepalive_time": 600},

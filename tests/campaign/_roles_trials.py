@@ -117,6 +117,14 @@ TRIALS = (
         gone=_listed("*nvidia-container*"),
     ),
     Trial(
+        "containerd",
+        changed=("containerd.config",),
+        harm="sed -i 's/^ *default_runtime_name.*/default_runtime_name = \"runc\"/' /etc/containerd/config.toml;"
+        " systemctl disable --quiet containerd.service",
+        broken=("containerd.config", "containerd.unit"),
+        gone=_listed("containerd"),
+    ),
+    Trial(
         "docker",
         changed=("docker.config",),
         harm="sed -i s/2g/64m/ /etc/docker/daemon.json; systemctl disable --quiet docker.service",
