@@ -119,8 +119,8 @@ TRIALS = (
     Trial(
         "containerd",
         changed=("containerd.config",),
-        harm="sed -i 's/^ *default_runtime_name.*/default_runtime_name = \"runc\"/' /etc/containerd/config.toml;"
-        " systemctl disable --quiet containerd.service",
+        harm="sed -i 's/^ *default_runtime_name.*/default_runtime_name = \"runc\"/'"
+        " /etc/containerd/config.toml; systemctl disable --quiet containerd.service",
         broken=("containerd.config", "containerd.unit"),
         gone=_listed("containerd"),
     ),
