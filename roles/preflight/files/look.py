@@ -23,6 +23,7 @@ MACHINE_OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # s
 SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
 PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock")
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+RECORDS = Path("/var/lib/gpuprov/packages")  # the role packages writes them
 DISTRIBUTIONS = ("Debian", "Ubuntu")
 C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
 
@@ -159,6 +160,15 @@ def unfinished() -> bool:
     return journal or bool(run("dpkg", "--audit")[1].strip()) or run("apt-get", "check", "-qq")[0] == 100
 
 
+def lost() -> list[str]:
+    """Packages that our roles once installed and that are not there any more."""
+    form = "${db:Status-Status} ${Package}\n"
+    rows = [line.split() for line in run("dpkg-query", "-W", "-f", form)[1].splitlines()]
+    there = {name for status, name in rows if status not in ("not-installed", "config-files")}
+    ours = {name for path in RECORDS.glob("*") for name in path.read_text().split()}
+    return sorted(ours - there)
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 hands numbers on as text
@@ -176,6 +186,7 @@ def main() -> None:
         look["runfile"] = runfile_traces()
         look["foreign"] = foreign_packages(asked["driver_packages"], asked["sources"])
         look["unfinished"] = look["package_lock"] is None and unfinished()
+        look["lost"] = lost()
     json.dump(look, sys.stdout)
 
 

@@ -48,9 +48,23 @@ def settings_of(path: str, names: list[str]) -> list[dict]:
     return [{"path": path, "name": name} for name in names if re.search(pattern % re.escape(name), text)]
 
 
+def service() -> int:
+    """The process of ours that the init system started, such as sshd."""
+    pid = os.getpid()
+    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) > 1:
+        pid = parent
+    return pid
+
+
 def settable(name: str, value: int | str) -> bool:
-    """Whether the kernel lets root have a limit: tried in a child, which ends with it."""
+    """Whether the kernel lets root have a limit: tried in a child, which ends with it.
+
+    What the service has that let us in, every login can have, even if this one came with less.
+    """
     number = resource.RLIM_INFINITY if value == "unlimited" else int(value)
+    highest = resource.prlimit(service(), getattr(resource, f"RLIMIT_{name.upper()}"))[1]
+    if highest == resource.RLIM_INFINITY or 0 <= number <= highest:
+        return True
     child = os.fork()
     if child == 0:
         try:
