@@ -267,7 +267,7 @@ MOVING = [
     Fault("verify-fails-on-the-canary", "verify failed on", at_boot("apt-mark unhold libcuda1"), DISARM),
     Fault(
         "verify-fails-in-batch-1",
-        "batch 1 is bad",
+        "batch 1: verify failed on train2",
         at_boot("apt-mark unhold libcuda1"),
         DISARM,
         stands=WHOLE,

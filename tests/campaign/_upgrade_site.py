@@ -76,8 +76,10 @@ class Site:
         return self.fleet.upgrade(self.there, **rules)
 
     def rollback(self) -> CompletedProcess[str]:
-        """The way back of all nodes that the last upgrade touched."""
-        return self.fleet.gpuprov("rollback", "--yes", "-o", "json", "--lock", f"{self.there}.lock.yml")
+        """The way back of all nodes that the last upgrade touched; at its end the fleet's lock is the old one."""
+        text = (self.fleet.folder / f"{self.there}.lock.yml").read_text()
+        (self.fleet.folder / "fleet.lock.yml").write_text(text)
+        return self.fleet.gpuprov("rollback", "--yes", "-o", "json")
 
     def journals(self) -> list[Path]:
         """The journals of all runs, oldest first."""
