@@ -76,7 +76,7 @@ class Site:
         return self.fleet.upgrade(self.there, **rules)
 
     def rollback(self) -> CompletedProcess[str]:
-        """The way back of all nodes that the last upgrade touched; at its end the fleet's lock is the old one."""
+        """The way back of all nodes that the last upgrade touched; then the fleet has the old lock."""
         text = (self.fleet.folder / f"{self.there}.lock.yml").read_text()
         (self.fleet.folder / "fleet.lock.yml").write_text(text)
         return self.fleet.gpuprov("rollback", "--yes", "-o", "json")
