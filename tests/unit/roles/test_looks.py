@@ -356,6 +356,29 @@ def test_only_an_empty_device_or_our_own_is_not_objected_to(
     assert storage.objection("D", {"filesystem": "ext4"}) == told
 
 
+def test_package_of_ours_that_somebody_took_away_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cudnn").write_text("libcudnn9-cuda-12\nlibcudnn9-headers-cuda-12\n")
+    (tmp_path / "nccl").write_text("libnccl2\n")
+    rows = "installed libcudnn9-cuda-12\nconfig-files libcudnn9-headers-cuda-12\ninstalled libnccl2\n"
+    monkeypatch.setattr(preflight, "RECORDS", tmp_path)
+    monkeypatch.setattr(preflight, "run", lambda *_: (0, rows))
+    assert preflight.lost() == ["libcudnn9-headers-cuda-12"]
+
+
+def test_limit_that_a_login_came_without_can_still_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hand wrote less into a limits file: the service that let root in has more."""
+    has = {"us": 4096, "service": 20000}
+    monkeypatch.setattr(tuning, "service", lambda: "service")
+    monkeypatch.setattr(tuning.resource, "prlimit", lambda who, _: (0, has[who]))
+    monkeypatch.setattr(tuning.os, "fork", lambda: 1)
+    monkeypatch.setattr(tuning.os, "waitpid", lambda *_: (1, 256))
+    assert tuning.settable("nofile", 16384)
+    assert not tuning.settable("nofile", 30000)
+    assert not tuning.settable("memlock", "unlimited")
+
+
 def test_limit_that_the_kernel_refuses_is_found_by_trying() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = int(Path("/proc/sys/fs/nr_open").read_text())
