@@ -183,12 +183,17 @@ MUTATIONS = (
     _mutation(
         "passwords let in",
         "ssh.options",
-        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh",
+        "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/' /etc/ssh/sshd_config.d/00-gpuprov.conf;"
+        " systemctl reload ssh",
     ),
     _mutation("the firewall's unit disabled", "firewall.unit", "systemctl disable gpuprov-firewall"),
 )
 
 BYSTANDERS = {
+    # sshd takes the first word that it reads.
+    "a later word of the site's on passwords": (
+        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh"
+    ),
     "a package of the site's own": "apt-get -q update && apt-get -q -y install hello",
     "a package held by the site": "apt-mark hold less",
     "a module option of no concern": "echo 'options snd slots=a' >/etc/modprobe.d/sound.conf",

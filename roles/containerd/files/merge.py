@@ -61,7 +61,8 @@ def merged(text, cri, ours):
         remove(document, path)
     for path, value in changed.items():
         assign(document, path, value)
-    result = tomlkit.dumps(document)
+    # tomlkit 0.15 moves indents of what it wrote itself when it reads it again.
+    result = tomlkit.dumps(document) if changed or gone else text
     # Below dotted keys tomlkit 0.15 makes tables at the wrong place.
     if flat(parsed(result).unwrap()) != {**{path: now[path] for path in now.keys() - gone}, **wanted}:
         raise Refused("has dotted keys where `containerd config default` has tables with headers")

@@ -61,6 +61,14 @@ def test_what_is_wanted_is_added_and_every_line_of_the_sites_stays() -> None:
     assert merge.merged(text, WANTED, ours) == (text, ours)
 
 
+def test_what_is_as_it_shall_be_is_not_written_again() -> None:
+    """tomlkit reads its own tables with another indent than it wrote them with."""
+    without = "\n".join(line for line in SITES.splitlines() if "sandbox_image" not in line)
+    cri = {"containerd": {"runtimes": {"runc": {"options": {"SystemdCgroup": False}}, "nvidia": NVIDIA}}}
+    text, ours = merge.merged(without, cri, [])
+    assert merge.merged(text, cri, ours) == (text, ours)
+
+
 def test_what_was_ours_goes_and_leaves_the_file_as_it_was() -> None:
     text, ours = merge.merged(SITES, WANTED, [])
     left, nothing = merge.merged(text, {}, ours)
