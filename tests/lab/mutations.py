@@ -183,8 +183,8 @@ MUTATIONS = (
     _mutation(
         "passwords let in",
         "ssh.options",
-        "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/' /etc/ssh/sshd_config.d/00-gpuprov.conf;"
-        " systemctl reload ssh",
+        "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/'"
+        " /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh",
     ),
     _mutation("the firewall's unit disabled", "firewall.unit", "systemctl disable gpuprov-firewall"),
 )
