@@ -11,11 +11,6 @@ from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
 
 
-@observes("container_toolkit.packages")
-def _toolkit_packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
-
-
 @observes("container_toolkit.forerunners")
 def _forerunners(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in FORERUNNERS if facts.packages.version(name)]
@@ -24,11 +19,6 @@ def _forerunners(facts: Facts, expectation: Expectation) -> Any:
 @observes("container_toolkit.cdi")
 def _cdi(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, CDI_UNIT)
-
-
-@observes("containerd.packages")
-def _containerd_packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
 
 
 @observes("containerd.unit")
@@ -44,11 +34,6 @@ def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
     seen = within({"enable_cdi": False, **table}, expectation.expected) if table else {}
     off = [name for name in said.disabled if name in ("cri", *CRI)]
     return {**seen, "disabled_plugins": off} if off else seen
-
-
-@observes("docker.packages")
-def _docker_packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
 
 
 @observes("docker.unit")

@@ -10,11 +10,6 @@ from gpuprov.observations.registry import observes
 from gpuprov.probe.parse.modules import DiskModule
 
 
-@observes("driver.packages")
-def _packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
-
-
 @observes("kernel.headers")
 def _headers(facts: Facts, expectation: Expectation) -> Any:
     without = [kernel for kernel in _kernels(facts, expectation) if kernel not in facts.kernels.headers]

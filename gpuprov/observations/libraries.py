@@ -22,14 +22,6 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
     return [each for each in expectation.expected if each in used]
 
 
-@observes("fabric_manager.packages")
-@observes("cuda.packages")
-@observes("cudnn.packages")
-@observes("nccl.packages")
-def _packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
-
-
 @observes("fabric_manager.unit")
 def _fabric_unit(facts: Facts, expectation: Expectation) -> Any:
     """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""

@@ -16,11 +16,6 @@ WHO = {"0": "everybody", "1": "root"}
 MODULES = ("nvidia", "nvidia_current", "nvidia_current_open")
 
 
-@observes("profiling.packages")
-def _packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
-
-
 @observes("profiling.counters")
 def _counters(facts: Facts, expectation: Expectation) -> Any:
     """What modprobe will tell the module; nothing means root alone."""
@@ -33,12 +28,6 @@ def _counters_now(facts: Facts, expectation: Expectation) -> Any:
     if facts.loaded_driver is None:
         raise Missing("modules", "no driver is loaded")
     return WHO.get(facts.driver_parameters.get(PARAMETER, "1"), "not known")
-
-
-@observes("monitoring.packages")
-@observes("monitoring.dcgm_packages")
-def _exporter_packages(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.packages.version(name) for name in expectation.expected}
 
 
 @observes("monitoring.exporter")

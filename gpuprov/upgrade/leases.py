@@ -58,12 +58,8 @@ class Leases:
         others = self._taken_by_others(nodes, holder)
         left = {name: lease["run"] for name, lease in others.items() if is_over(lease["run"])}
         if left:
-            ended = {name: [run] for name, run in left.items()}
-            act(self._trip.old, "release", ended, self._trip.options)
-            others = {
-                **{name: lease for name, lease in others.items() if name not in left},
-                **self._taken_by_others(list(left), holder),
-            }
+            act(self._trip.old, "release", {name: [run] for name, run in left.items()}, self._trip.options)
+            others = self._taken_by_others(nodes, holder)
         if others:
             self.release()
             lease = next(iter(others.values()))

@@ -186,7 +186,7 @@ def main() -> None:
         look["runfile"] = runfile_traces()
         look["foreign"] = foreign_packages(asked["driver_packages"], asked["sources"])
         look["unfinished"] = look["package_lock"] is None and unfinished()
-        look["lost"] = lost()
+        look["lost"] = lost() if look["unfinished"] else []
     json.dump(look, sys.stdout)
 
 
