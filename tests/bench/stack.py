@@ -110,15 +110,9 @@ def model_script(fleet: Fleet) -> str:
 
 def by_hand(model: Node, group: LockedGroup, units: set[str]) -> str:
     """A shell script that makes of a fresh node what `model` is."""
-    sources = [
-        line for path in files(model, OURS) if path.startswith("/etc/apt") for line in written(model, path)
-    ]
-    others = [
-        line
-        for path in files(model, OURS)
-        if not path.startswith("/etc/apt")
-        for line in written(model, path)
-    ]
+    ours = files(model, OURS)
+    sources = [line for path in ours if path.startswith("/etc/apt") for line in written(model, path)]
+    others = [line for path in ours if not path.startswith("/etc/apt") for line in written(model, path)]
     textfiles = [line for path in files(model, PROM) for line in written(model, path)]
     held = model.run("apt-mark showhold").stdout.split()
     return "\n".join(
