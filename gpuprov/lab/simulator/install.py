@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.lab.simulator.machines import describe, for_node, pci_devices
-from gpuprov.lab.simulator.node.files import HOME
+from gpuprov.lab.simulator.node.places import HOME
 from gpuprov.lab.simulator.server import write_server
 
 PROGRAMS = Path("usr/lib/gpuprov-sim")

@@ -9,7 +9,8 @@ import pytest
 from simulated import KERNEL, Bare, Driven, Simulated
 
 from gpuprov.lab.simulator.machines import for_node, pci_devices
-from gpuprov.lab.simulator.node.files import ROOT_VARIABLE, Files
+from gpuprov.lab.simulator.node.files import Files
+from gpuprov.lab.simulator.node.places import ROOT_VARIABLE
 
 
 @pytest.fixture

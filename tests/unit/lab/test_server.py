@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.lab.simulator.machines import describe, pci_devices
-from gpuprov.lab.simulator.node.files import HOME
+from gpuprov.lab.simulator.node.places import HOME
 from gpuprov.lab.simulator.server import (
     FOLDER,
     with_memory,

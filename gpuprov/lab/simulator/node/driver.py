@@ -9,15 +9,8 @@ from pathlib import Path
 from .files import Files
 from .kernel import Kernel
 from .machine import Gpu
+from .places import LIBRARY, LIBRARY_FOLDERS
 from .settings import Settings
-
-_LIBRARY = "libnvidia-ml.so"
-_LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-)
 
 
 class NvmlError(Exception):
@@ -72,9 +65,9 @@ class Driver:
 
 def library_version(files: Files) -> str | None:
     """The version of the NVML library that the loader finds, by the name of the file behind its link."""
-    for folder in _LIBRARY_FOLDERS:
-        link = files.at(folder) / f"{_LIBRARY}.1"
-        match = re.fullmatch(re.escape(_LIBRARY) + r"\.(\d+(\.\d+)+)", link.resolve().name)
+    for folder in LIBRARY_FOLDERS:
+        link = files.at(folder) / f"{LIBRARY}.1"
+        match = re.fullmatch(re.escape(LIBRARY) + r"\.(\d+(\.\d+)+)", link.resolve().name)
         if link.exists() and match:
             return match[1]
     return None
@@ -95,8 +88,8 @@ _NOT_LOADED = (
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
 _LIBRARY_MISSING = (
-    f"NVIDIA-SMI couldn't find {_LIBRARY} library in your system. "
+    f"NVIDIA-SMI couldn't find {LIBRARY} library in your system. "
     "Please make sure that the NVIDIA Display Driver is properly installed and present in your system.\n"
-    f"Please also try adding directory that contains {_LIBRARY} to your system PATH."
+    f"Please also try adding directory that contains {LIBRARY} to your system PATH."
 )
 _MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: "

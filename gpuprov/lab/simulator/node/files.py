@@ -6,11 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT_VARIABLE = "GPUPROV_SIMULATOR_ROOT"
-"""Environment variable that names a node's root tree; unset means that this program runs on the node."""
-
-HOME = "var/lib/gpuprov-sim"
-RUN = "run/gpuprov-sim"
+from .places import HOME, ROOT_VARIABLE, RUN
 
 
 class Files(NamedTuple):

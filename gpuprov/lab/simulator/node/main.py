@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
 
-from .files import Files
+from .answers import Answer
+from .places import ROOT_VARIABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .files import Files
 
 
 def main(name: str, arguments: list[str]) -> int:
     """Run the stand-in of that name and return its exit status."""
+    if name == "nvidia-smi":
+        said = Answer(os.environ.get(ROOT_VARIABLE, "/"), arguments).again()
+        if said is not None:
+            sys.stdout.write(said)
+            return 0
+    from .files import Files
+
     return _program(name)(Files.here(), arguments)
 
 

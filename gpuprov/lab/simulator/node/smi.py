@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from . import smi_mig, smi_query, smi_settings, smi_table, smi_topology
+from .answers import Answer
 from .driver import Driver, NvmlError, library_version, nvml_version
 from .files import Files
 from .machine import Gpu
@@ -61,7 +62,7 @@ def main(files: Files, arguments: list[str]) -> int:
             return _write(smi_topology.answer(Driver(files), arguments[0], arguments[1:]))
         if arguments and arguments[0] == "mig":
             return smi_mig.mig(Driver(files), arguments[1:], _say)
-        return _answer(files, _parse(arguments))
+        return _answer(files, arguments)
     except NvmlError as error:
         _write([str(error)])
         return error.code
@@ -85,7 +86,8 @@ def _parse(arguments: list[str]) -> dict[str, str]:
     return options
 
 
-def _answer(files: Files, options: dict[str, str]) -> int:
+def _answer(files: Files, arguments: list[str]) -> int:
+    options = _parse(arguments)
     if "help" in options:
         return _write([_help(files)])
     driver = Driver(files)
@@ -103,7 +105,11 @@ def _answer(files: Files, options: dict[str, str]) -> int:
         )
     for name in changes:
         return smi_settings.change(driver, gpus, name, options[name], _say)
-    return _write(_question(options)(driver, gpus, options))
+    answer = Answer(str(files.root), arguments)
+    said = "".join(f"{line}\n" for line in _question(options)(driver, gpus, options))
+    answer.keep(said)
+    sys.stdout.write(said)
+    return 0
 
 
 def _question(options: dict[str, str]) -> Callable[[Driver, list[Gpu], dict[str, str]], Iterable[str]]:

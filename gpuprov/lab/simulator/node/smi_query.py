@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from .answers import now
 from .driver import Driver, NvmlError
 from .layout import query_fields, query_lines, query_text, query_xml
 from .machine import Gpu
-from .values import cuda_version, now, values_of
+from .values import cuda_version, values_of
 
 Question = Callable[[Driver, list[Gpu], dict[str, str]], Iterable[str]]
 

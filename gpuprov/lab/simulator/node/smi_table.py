@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .answers import now
 from .driver import Driver
 from .machine import Gpu
-from .values import cuda_version, now, values_of
+from .values import cuda_version, values_of
 
 _COMPUTE = {"Exclusive_Thread": "E. Thread", "Exclusive_Process": "E. Process"}
 _NAME_WIDTH = 27

@@ -58,11 +58,6 @@ def cuda_version(branch: int) -> str:
     return NATIVE_CUDA[max(known for known in NATIVE_CUDA if known <= max(branch, min(NATIVE_CUDA)))]
 
 
-def now() -> str:
-    """The time as nvidia-smi writes it above its logs."""
-    return time.strftime("%a %b %d %H:%M:%S %Y")
-
-
 def _identity(driver: Driver, gpu: Gpu) -> dict[str, str]:
     device = driver.machine.model.device
     domain, bus, place = gpu.address.split(":")

@@ -1,0 +1,14 @@
+"""Where on a node the simulator keeps what it knows."""
+
+ROOT_VARIABLE = "GPUPROV_SIMULATOR_ROOT"
+"""Environment variable that names a node's root tree; unset means that this program runs on the node."""
+
+HOME = "var/lib/gpuprov-sim"
+RUN = "run/gpuprov-sim"
+LIBRARY = "libnvidia-ml.so"
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+)
