@@ -9,7 +9,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.expectations import expectations
 from gpuprov.lock import Lock
 from gpuprov.probe.collect import collect_local
-from gpuprov.questions import as_root, parameters
+from gpuprov.questions import as_root, drift_parameters
 
 
 def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
@@ -24,5 +24,5 @@ def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
             f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
         )
     group = lock.hosts()[names[0]]
-    facts = as_root(collect_local(parameters(group)), "this user")
+    facts = as_root(collect_local(drift_parameters(group)), "this user")
     return [judge(names[0], facts, expectations(group))]

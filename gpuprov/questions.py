@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuprov.errors import NodeFailed
 from gpuprov.expectations import (
     CDI_UNIT,
@@ -13,17 +15,24 @@ from gpuprov.expectations import (
     FIREWALL_UNIT,
     MODES_UNIT,
     PERSISTENCE_UNIT,
+    expectations,
 )
 from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT, textfile_path
 from gpuprov.expectations.storage import clients
 from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.facts import Facts
 from gpuprov.lock import LockedGroup
+from gpuprov.observations.registry import collectors_for
 from gpuprov.probe.payload import Parameters
 
 
+def drift_parameters(group: LockedGroup) -> Parameters:
+    """What the probe has to look at for the group's expectations, and nothing beside."""
+    return replace(parameters(group), collectors=collectors_for(expectations(group)))
+
+
 def parameters(group: LockedGroup) -> Parameters:
-    """What the probe has to look at on nodes of a group."""
+    """What the probe has to look at on nodes of a group, with every collector."""
     named = [name for _, component in group.components.each() for name in component.closure]
     named += clients(group)
     absent = group.components.absent

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpuprov.drift import NodeDrift, judge, without_facts
 from gpuprov.errors import GpuprovError
 from gpuprov.expectations import expectations
 from gpuprov.facts import Facts
-from gpuprov.lock import Lock
+from gpuprov.lock import Lock, LockedGroup
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
-from gpuprov.questions import as_root, parameters
+from gpuprov.questions import as_root, drift_parameters, parameters
 from gpuprov.transport import Limits, Session, Target, fan_out, targets
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def gather(
-    lock: Lock, names: Iterable[str], *, forks: int = 64, password: str | None = None
+    lock: Lock,
+    names: Iterable[str],
+    question: Callable[[LockedGroup], Parameters] = parameters,
+    *,
+    forks: int = 64,
+    password: str | None = None,
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
     """Ask nodes for their facts; answers come as they are ready, failures among them.
 
     Args:
+        question: what to ask the nodes of a group.
         password: sudo's, where it asks for one.
     """
     payloads = {
         host: payload
         for group in lock.groups.values()
-        for payload in [build(parameters(group), password=password)]
+        for payload in [build(question(group), password=password)]
         for host in group.hosts
     }
 
@@ -46,7 +52,7 @@ def survey(
     expected = {name: expectations(group) for name, group in lock.groups.items()}
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
     found: dict[str, NodeDrift] = {}
-    for name, answer in gather(lock, names, forks=forks, password=password):
+    for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
         if isinstance(answer, Facts):
             found[name] = judge(name, answer, of_host[name])
         else:

@@ -10,15 +10,15 @@ from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 
 
-@observes("cuda.absent")
-@observes("cudnn.absent")
-@observes("nccl.absent")
-@observes("docker.absent")
-@observes("containerd.absent")
-@observes("container_toolkit.absent")
-@observes("dcgm.absent")
-@observes("node_exporter.absent")
-@observes("profiling_tools.absent")
+@observes("cuda.absent", "packages")
+@observes("cudnn.absent", "packages")
+@observes("nccl.absent", "packages")
+@observes("docker.absent", "packages")
+@observes("containerd.absent", "packages")
+@observes("container_toolkit.absent", "packages")
+@observes("dcgm.absent", "packages")
+@observes("node_exporter.absent", "packages")
+@observes("profiling_tools.absent", "packages")
 def _absent(facts: Facts, expectation: Expectation) -> Any:
     names = (name for name in facts.packages.by_name if re.fullmatch(str(expectation.subject), name))
     return sorted(name for name in names if facts.packages.version(name))

@@ -13,39 +13,39 @@ from gpuprov.observations.units import enabled
 SYNONYMS = {"without-password": "prohibit-password"}
 
 
-@observes("ssh.options")
+@observes("ssh.options", "sshd")
 def _options(facts: Facts, expectation: Expectation) -> Any:
     found = {keyword: " ".join(facts.sshd.get(keyword, ())) or None for keyword in expectation.expected}
     return {keyword: SYNONYMS.get(value or "", value) for keyword, value in found.items()}
 
 
-@observes("ssh.ports")
+@observes("ssh.ports", "listening")
 def _ports(facts: Facts, expectation: Expectation) -> Any:
     """Where sshd listens; systemd may listen in its place (ssh.socket)."""
     by_systemd = {port for port in facts.listening.get("systemd", ()) if port in expectation.expected}
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
 
 
-@observes("ssh.undone")
+@observes("ssh.undone", "undone")
 def _undone(facts: Facts, expectation: Expectation) -> Any:
     return facts.undone
 
 
-@observes("firewall.unit")
+@observes("firewall.unit", "units")
 def _unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, FIREWALL_UNIT)
 
 
-@observes("firewall.networks")
+@observes("firewall.networks", "firewall")
 def _networks(facts: Facts, expectation: Expectation) -> Any:
     return facts.firewall.networks if facts.firewall else None
 
 
-@observes("firewall.input")
+@observes("firewall.input", "firewall")
 def _input(facts: Facts, expectation: Expectation) -> Any:
     return facts.firewall.chains.get("input") if facts.firewall else None
 
 
-@observes("firewall.forward")
+@observes("firewall.forward", "firewall")
 def _forward(facts: Facts, expectation: Expectation) -> Any:
     return facts.firewall.chains.get("forward") if facts.firewall else None

@@ -11,22 +11,22 @@ from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
 
 
-@observes("container_toolkit.forerunners")
+@observes("container_toolkit.forerunners", "packages")
 def _forerunners(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in FORERUNNERS if facts.packages.version(name)]
 
 
-@observes("container_toolkit.cdi")
+@observes("container_toolkit.cdi", "units")
 def _cdi(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, CDI_UNIT)
 
 
-@observes("containerd.unit")
+@observes("containerd.unit", "units")
 def _containerd_unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, CONTAINERD_UNIT)
 
 
-@observes("containerd.config")
+@observes("containerd.config", "containerd")
 def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
     said = facts.containerd
     table = next((said.plugins[name] for name in CRI if name in said.plugins), None)
@@ -36,12 +36,12 @@ def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
     return {**seen, "disabled_plugins": off} if off else seen
 
 
-@observes("docker.unit")
+@observes("docker.unit", "units")
 def _unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, DOCKER_UNIT)
 
 
-@observes("docker.config")
+@observes("docker.config", "daemon_json")
 def _config(facts: Facts, expectation: Expectation) -> Any:
     return within(facts.daemon_json or {}, expectation.expected)
 

@@ -10,13 +10,13 @@ from gpuprov.observations.registry import observes
 from gpuprov.probe.parse.modules import DiskModule
 
 
-@observes("kernel.headers")
+@observes("kernel.headers", "system", "kernels")
 def _headers(facts: Facts, expectation: Expectation) -> Any:
     without = [kernel for kernel in _kernels(facts, expectation) if kernel not in facts.kernels.headers]
     return expectation.expected if not without else f"no headers for {', '.join(without)}"
 
 
-@observes("driver.module_on_disk")
+@observes("driver.module_on_disk", "system", "kernels", "disk_modules")
 def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
     found = {kernel: _module(facts, kernel) for kernel in _kernels(facts, expectation)}
     wrong = {
@@ -29,30 +29,30 @@ def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
     return ", ".join(f"{version or 'none'} for kernel {kernel}" for kernel, version in wrong.items())
 
 
-@observes("driver.module_flavour")
+@observes("driver.module_flavour", "system", "kernels", "disk_modules")
 def _module_flavour(facts: Facts, expectation: Expectation) -> Any:
     modules = [_module(facts, kernel) for kernel in _kernels(facts, expectation)]
     flavours = {"open" if module.open else "proprietary" for module in modules if module}
     return expectation.expected if flavours == {expectation.expected} else ", ".join(sorted(flavours)) or None
 
 
-@observes("driver.loaded")
+@observes("driver.loaded", "modules")
 def _loaded(facts: Facts, expectation: Expectation) -> Any:
     return facts.loaded_driver.version if facts.loaded_driver else None
 
 
-@observes("driver.answers")
+@observes("driver.answers", "smi")
 def _answers(facts: Facts, expectation: Expectation) -> Any:
     return facts.smi.error or expectation.expected
 
 
-@observes("nouveau.blacklist")
+@observes("nouveau.blacklist", "system", "modprobe")
 def _blacklist(facts: Facts, expectation: Expectation) -> Any:
     shut = {**facts.modprobe.blacklisted, **facts.modprobe.disabled}
     return [name for name in expectation.expected if name in shut]
 
 
-@observes("nouveau.loaded")
+@observes("nouveau.loaded", "modules")
 def _foreign(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in FOREIGN_MODULES if name in facts.loaded_modules]
 

@@ -12,18 +12,18 @@ from gpuprov.observations.units import enabled
 from gpuprov.probe.parse.gpu import Gpu
 
 
-@observes("gpu.model")
+@observes("gpu.model", "pci")
 def _model(facts: Facts, expectation: Expectation) -> Any:
     seen = sorted({device.id for device in facts.pci_gpus})
     return expectation.expected if set(seen) <= set(expectation.expected) else seen
 
 
-@observes("gpu.count")
+@observes("gpu.count", "pci")
 def _count(facts: Facts, expectation: Expectation) -> Any:
     return len(facts.pci_gpus)
 
 
-@observes("gpu.visible")
+@observes("gpu.visible", "pci", "smi")
 def _visible(facts: Facts, expectation: Expectation) -> Any:
     """How many the driver has, if they are those of the bus."""
     seen = {gpu.pci_address for gpu in _gpus(facts)}
@@ -33,64 +33,64 @@ def _visible(facts: Facts, expectation: Expectation) -> Any:
     return len(seen)
 
 
-@observes("gpu.persistence_unit")
+@observes("gpu.persistence_unit", "units")
 def _persistence_unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, PERSISTENCE_UNIT)
 
 
-@observes("gpu.persistence")
+@observes("gpu.persistence", "smi")
 def _persistence(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
 
 
-@observes("gpu.clocks_unit")
+@observes("gpu.clocks_unit", "units")
 def _clocks_unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, CLOCKS_UNIT)
 
 
-@observes("gpu.clocks")
+@observes("gpu.clocks", "smi")
 def _clocks(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 
-@observes("gpu.modes_unit")
+@observes("gpu.modes_unit", "units")
 def _modes_unit(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, MODES_UNIT)
 
 
-@observes("gpu.power_limit")
+@observes("gpu.power_limit", "smi")
 def _power_limit(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(facts, expectation.expected, lambda gpu: gpu.power.limit)
 
 
-@observes("gpu.compute_mode")
+@observes("gpu.compute_mode", "smi")
 def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(
         facts, expectation.expected, lambda gpu: gpu.compute_mode and gpu.compute_mode.lower()
     )
 
 
-@observes("gpu.ecc_pending")
+@observes("gpu.ecc_pending", "smi")
 def _ecc_pending(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.pending)
 
 
-@observes("gpu.ecc")
+@observes("gpu.ecc", "smi")
 def _ecc(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.current)
 
 
-@observes("gpu.mig_pending")
+@observes("gpu.mig_pending", "smi")
 def _mig_pending(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.pending)
 
 
-@observes("gpu.mig")
+@observes("gpu.mig", "smi")
 def _mig(facts: Facts, expectation: Expectation) -> Any:
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.current)
 
 
-@observes("gpu.mig_layout")
+@observes("gpu.mig_layout", "smi", "mig")
 def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
     """A GPU in whose driver MIG is not switched on yet has no instances; one without MIG needs none."""
 

@@ -11,22 +11,22 @@ from gpuprov.observations import server
 from gpuprov.observations.registry import observes
 
 
-@observes("gpu.nvswitches")
+@observes("gpu.nvswitches", "pci")
 def _nvswitches(facts: Facts, expectation: Expectation) -> Any:
     return at_least(expectation.expected, server.nvswitches(facts))
 
 
-@observes("hardware.cpu_cores")
+@observes("hardware.cpu_cores", "cpu")
 def _cores(facts: Facts, expectation: Expectation) -> Any:
     return at_least(expectation.expected, server.cores(facts))
 
 
-@observes("hardware.memory_mib")
+@observes("hardware.memory_mib", "memory")
 def _memory(facts: Facts, expectation: Expectation) -> Any:
     return at_least(expectation.expected, facts.memory.total_mib)
 
 
-@observes("hardware.nvme")
+@observes("hardware.nvme", "pci", "disks")
 def _nvme(facts: Facts, expectation: Expectation) -> Any:
     seen = {"count": server.nvme_drives(facts), "total_tb": server.nvme_tb(facts)}
     return {
@@ -35,7 +35,7 @@ def _nvme(facts: Facts, expectation: Expectation) -> Any:
     }
 
 
-@observes("hardware.nics")
+@observes("hardware.nics", "hcas", "nics", "pci")
 def _nics(facts: Facts, expectation: Expectation) -> Any:
     have = server.ports(facts)
     return [

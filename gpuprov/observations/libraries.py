@@ -11,7 +11,7 @@ from gpuprov.observations.registry import observes
 from gpuprov.observations.units import enabled
 
 
-@observes("repositories.sources")
+@observes("repositories.sources", "sources")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
     used = {
         f"{source.uri.rstrip('/')} {suite}"
@@ -22,14 +22,14 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
     return [each for each in expectation.expected if each in used]
 
 
-@observes("fabric_manager.unit")
+@observes("fabric_manager.unit", "units", "modules")
 def _fabric_unit(facts: Facts, expectation: Expectation) -> Any:
     """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""
     state, loaded = enabled(facts, FABRIC_UNIT), facts.loaded_driver
     return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]
 
 
-@observes("fabric_manager.fabric")
+@observes("fabric_manager.fabric", "smi")
 def _fabric(facts: Facts, expectation: Expectation) -> Any:
     if facts.smi.error:
         raise Missing("smi", facts.smi.error)
@@ -37,18 +37,18 @@ def _fabric(facts: Facts, expectation: Expectation) -> Any:
     return expectation.expected if states == {expectation.expected} else ", ".join(sorted(states)) or "no GPU"
 
 
-@observes("cuda.default")
+@observes("cuda.default", "files")
 def _default_toolkit(facts: Facts, expectation: Expectation) -> Any:
     link = facts.files.get(CUDA_LINK)
     return link.target if link else None
 
 
-@observes("cuda.environment")
+@observes("cuda.environment", "environment")
 def _cuda_environment(facts: Facts, expectation: Expectation) -> Any:
     found = facts.environment.get(CUDA_PROFILE, {})
     return {name: found.get(name) for name in expectation.expected}
 
 
-@observes("nccl.configuration")
+@observes("nccl.configuration", "nccl")
 def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.nccl.settings.get(name) for name in expectation.expected}

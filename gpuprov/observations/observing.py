@@ -16,30 +16,30 @@ WHO = {"0": "everybody", "1": "root"}
 MODULES = ("nvidia", "nvidia_current", "nvidia_current_open")
 
 
-@observes("profiling.counters")
+@observes("profiling.counters", "modprobe", "system")
 def _counters(facts: Facts, expectation: Expectation) -> Any:
     """What modprobe will tell the module; nothing means root alone."""
     options = [facts.modprobe.options.get(module, {}).get(OPTION) for module in MODULES]
     return WHO.get(next((value for value in options if value is not None), "1"), "not known")
 
 
-@observes("profiling.counters_now")
+@observes("profiling.counters_now", "modules")
 def _counters_now(facts: Facts, expectation: Expectation) -> Any:
     if facts.loaded_driver is None:
         raise Missing("modules", "no driver is loaded")
     return WHO.get(facts.driver_parameters.get(PARAMETER, "1"), "not known")
 
 
-@observes("monitoring.exporter")
+@observes("monitoring.exporter", "units")
 def _exporter(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, EXPORTER_UNIT)
 
 
-@observes("monitoring.dcgm")
+@observes("monitoring.dcgm", "units")
 def _dcgm(facts: Facts, expectation: Expectation) -> Any:
     return enabled(facts, DCGM_UNIT)
 
 
-@observes("monitoring.textfile")
+@observes("monitoring.textfile", "files")
 def _textfile(facts: Facts, expectation: Expectation) -> Any:
     return facts.files[str(expectation.subject)].sha256

@@ -9,16 +9,16 @@ from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 
 
-@observes("driver.packages")
-@observes("fabric_manager.packages")
-@observes("cuda.packages")
-@observes("cudnn.packages")
-@observes("nccl.packages")
-@observes("container_toolkit.packages")
-@observes("containerd.packages")
-@observes("docker.packages")
-@observes("profiling.packages")
-@observes("monitoring.packages")
-@observes("monitoring.dcgm_packages")
+@observes("driver.packages", "packages")
+@observes("fabric_manager.packages", "packages")
+@observes("cuda.packages", "packages")
+@observes("cudnn.packages", "packages")
+@observes("nccl.packages", "packages")
+@observes("container_toolkit.packages", "packages")
+@observes("containerd.packages", "packages")
+@observes("docker.packages", "packages")
+@observes("profiling.packages", "packages")
+@observes("monitoring.packages", "packages")
+@observes("monitoring.dcgm_packages", "packages")
 def _versions(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.packages.version(name) for name in expectation.expected}

@@ -9,12 +9,12 @@ from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 
 
-@observes("pins.hold")
+@observes("pins.hold", "packages")
 def _holds(facts: Facts, expectation: Expectation) -> Any:
     held = facts.packages.held
     return [name for name in expectation.expected if name in held]
 
 
-@observes("pins.unattended")
+@observes("pins.unattended", "sources")
 def _unattended(facts: Facts, expectation: Expectation) -> Any:
     return [pattern for pattern in expectation.expected if pattern in facts.apt.unattended_blacklist]

@@ -9,12 +9,12 @@ from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 
 
-@observes("scratch.mounted")
+@observes("scratch.mounted", "scratch")
 def _mounted(facts: Facts, expectation: Expectation) -> Any:
     return {mount: facts.scratch[mount]["filesystem"] for mount in expectation.expected}
 
 
-@observes("scratch.at_boot")
+@observes("scratch.at_boot", "scratch")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
     sources = {mount: facts.scratch[mount]["fstab"] for mount in expectation.expected}
     return {
@@ -23,11 +23,11 @@ def _at_boot(facts: Facts, expectation: Expectation) -> Any:
     }
 
 
-@observes("scratch.read_ahead")
+@observes("scratch.read_ahead", "scratch")
 def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
     return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}
 
 
-@observes("storage.clients")
+@observes("storage.clients", "packages")
 def _clients(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in expectation.expected if facts.packages.version(name)]

@@ -9,18 +9,18 @@ from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
 
 
-@observes("system.os")
+@observes("system.os", "system")
 def _os(facts: Facts, expectation: Expectation) -> Any:
     full, major = facts.os.id + facts.os.version, facts.os.id + facts.os.major
     return expectation.expected if expectation.expected in (full, major) else full
 
 
-@observes("system.arch")
+@observes("system.arch", "system")
 def _arch(facts: Facts, expectation: Expectation) -> Any:
     return facts.arch
 
 
-@observes("dpkg.consistent")
+@observes("dpkg.consistent", "packages")
 def _dpkg(facts: Facts, expectation: Expectation) -> Any:
     broken = [f"{package.name} {package.state}" for package in facts.packages.broken]
     return broken + ["dpkg was interrupted"] * facts.packages.interrupted

@@ -13,35 +13,35 @@ from gpuprov.probe.parse.limits import PamLimit
 IN_KIBIBYTES = ("memlock", "stack")  # limits.conf(5)
 
 
-@observes("tuning.limits")
+@observes("tuning.limits", "limits")
 def _limits(facts: Facts, expectation: Expectation) -> Any:
     return {name: _login(facts.limits.pam, name) for name in expectation.expected}
 
 
-@observes("tuning.service_limits")
+@observes("tuning.service_limits", "limits")
 def _service_limits(facts: Facts, expectation: Expectation) -> Any:
     systemd = facts.limits.systemd
     return {name: _bytes(systemd.get(f"DefaultLimit{name.upper()}")) for name in expectation.expected}
 
 
-@observes("tuning.sysctl")
+@observes("tuning.sysctl", "sysctls")
 def _sysctl(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.sysctls.get(name) for name in expectation.expected}
 
 
-@observes("tuning.hugepages")
+@observes("tuning.hugepages", "hugepages")
 def _hugepages(facts: Facts, expectation: Expectation) -> Any:
     return facts.hugepages
 
 
-@observes("tuning.governor")
+@observes("tuning.governor", "cpu")
 def _governor(facts: Facts, expectation: Expectation) -> Any:
     """A virtual machine's processors have no governor: what cannot be set does not differ."""
     governors = sorted(facts.cpu.governors)
     return ", ".join(governors) or expectation.expected
 
 
-@observes("tuning.environment")
+@observes("tuning.environment", "environment")
 def _environment(facts: Facts, expectation: Expectation) -> Any:
     found: dict[str, str] = {}
     for variables in facts.environment.values():
@@ -49,7 +49,7 @@ def _environment(facts: Facts, expectation: Expectation) -> Any:
     return {name: found.get(name) for name in expectation.expected}
 
 
-@observes("tuning.debugging")
+@observes("tuning.debugging", "environment")
 def _debugging(facts: Facts, expectation: Expectation) -> Any:
     return [
         f"{name} in {path}"

@@ -19,7 +19,7 @@ from gpuprov.lock import LockedGroup
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.questions import parameters
+from gpuprov.questions import drift_parameters
 from gpuprov.report.words import difference, fold
 from gpuprov.resources import share
 from gpuprov.survey import LIMITS
@@ -35,6 +35,8 @@ MODULES = (
     "gpuprov.upgrade.node.gate",
     PROBE[-1],
 )
+COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "state")
+"""What the gate reads beside drift."""
 AGAIN_S = 2.0
 
 
@@ -106,7 +108,8 @@ def _wakes(answer: Facts | GpuprovError, gate: NodeGate, settle_s: float) -> boo
 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
     """The probe's question with the gate's beside it, the same for all nodes of a group."""
-    asked = asdict(parameters(old))
+    asked = asdict(drift_parameters(old))
+    asked["collectors"] = sorted({*asked["collectors"], *COLLECTORS})
     asked["packages"] = sorted({*closure(old), *closure(new)})
     asked["gate_packages"] = [
         *asked["packages"],

@@ -27,7 +27,7 @@ import paramiko
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import Lock
 from gpuprov.probe.payload import build
-from gpuprov.questions import parameters
+from gpuprov.questions import drift_parameters
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.provisioned import provision
 
@@ -149,7 +149,7 @@ def floor(lock: Lock) -> Cost:
 def probes(node: Node, lock: Lock, count: int) -> Cost:
     """The probe as often as there are targets, without SSH."""
     [group] = lock.groups.values()
-    payload = build(parameters(group))
+    payload = build(drift_parameters(group))
     node.run("cat >/root/probe", input=payload.stdin.decode())
     node.run("cat >/root/ask", input=f"{payload.command} </root/probe >/dev/null\n")
     begun = time.perf_counter()

@@ -71,9 +71,9 @@ def disk_modules(parameters: "Values") -> "Any":
     kernels = [name for name in names_in("/lib/modules") if os.path.isfile(_dependencies(name))]
     kernels.sort(key=lambda name: os.stat(_dependencies(name)).st_mtime, reverse=True)
     for kernel in kernels[:KERNELS_AT_MOST]:
-        present = re.findall(r"(?m)^(?:\S*/)?([\w-]+)\.ko[.\w]*:", read(_dependencies(kernel)))
-        spelled = {name.replace("-", "_") for name in present}
-        names = [name for name in parameters["modules"] if name.replace("-", "_") in spelled]
+        lines = read(_dependencies(kernel)).splitlines()
+        present = {line.partition(".ko")[0].rpartition("/")[2].replace("-", "_") for line in lines}
+        names = [name for name in parameters["modules"] if name.replace("-", "_") in present]
         text = run_anyway("modinfo", "-k", kernel, *names)[1] if names else ""
         kept = re.findall(r"(?m)^(?:filename|version|license|vermagic|signer):.*$", text)
         described[kernel] = "\n".join(kept)

@@ -4,9 +4,9 @@ import glob
 import hashlib
 import json
 import os
-import platform
 import re
 import stat
+import sys
 
 from gpuprov.probe.node.base import (
     Failed,
@@ -44,7 +44,7 @@ def system(parameters: "Values") -> "Any":
         "cmdline": blot(read("/proc/cmdline").strip()),
         "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
         "uptime": float(read("/proc/uptime").split()[0]),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "uid": os.getuid(),
     }
 

@@ -33,7 +33,9 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
     """What each node answers; a lock that names them is in the current folder."""
     answers: Answers = {"gpu1": facts(), "gpu2": facts(), "gpu3": facts()}
 
-    def gather(lock: Lock, names: list[str], **_: Any) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    def gather(
+        lock: Lock, names: list[str], *_: Any, **__: Any
+    ) -> Iterator[tuple[str, Facts | GpuprovError]]:
         yield from ((name, answers[name]) for name in names)
 
     monkeypatch.setattr(gpuprov.survey, "gather", gather)

@@ -1,0 +1,93 @@
+"""Drift asks for what its expectations need and for nothing else; no reading does with less."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.expectations import Expectation, expectations
+from gpuprov.facts import Facts, Missing
+from gpuprov.lock import read_lock
+from gpuprov.observations import OBSERVERS
+from gpuprov.observations.registry import READS, collectors_for
+from gpuprov.probe.node import gpu, hardware, packages, services, system
+from gpuprov.probe.node.base import COLLECTORS
+from gpuprov.questions import drift_parameters
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+NODE = RECORDED / "verify/debian12-a100x4"
+UNRECORDED: dict[str, Any] = {
+    "containerd": {"dump": ""},
+    "firewall": {"text": ""},
+    "hugepages": {"transparent": "always [madvise] never"},
+    "listening": {"text": ""},
+    "mig": {"text": ""},
+    "nics": [],
+    "scratch": {},
+    "undone": {"text": None},
+}
+EXPECTED = ({}, [], "text", 1)
+"""Every reading takes one of these for what is expected."""
+
+
+class Watched(Facts):
+    """Facts that remember which collectors' values were read."""
+
+    def raw(self, collector: str) -> Any:
+        """As `Facts.raw`."""
+        self.__dict__.setdefault("read", set()).add(collector)
+        return super().raw(collector)
+
+
+def whole_answer() -> dict[str, Any]:
+    """All collectors' values, of two machines: what the first did not record is the second's."""
+    here = json.loads(NODE.with_suffix(".facts.json").read_text())
+    there = json.loads((RECORDED / "h200x4/facts.json").read_text())
+    return {**here, "collectors": {**there["collectors"], **here["collectors"], **UNRECORDED}}
+
+
+def reads_of(check: str) -> set[str]:
+    """What a reading reads on a whole node, whatever it makes of it."""
+    answer = whole_answer()
+    read: set[str] = set()
+    for expected in EXPECTED:
+        facts = Watched.from_answer(answer)
+        with suppress(AttributeError, KeyError, Missing, TypeError, ValueError):
+            OBSERVERS[check](facts, Expectation(check, expected, None, subject="running"))
+        read |= facts.__dict__.get("read", set())
+    return read
+
+
+@pytest.mark.parametrize("check", sorted(OBSERVERS))
+def test_a_check_names_the_collectors_that_it_reads(check: str) -> None:
+    assert reads_of(check) == set(READS[check])
+
+
+def test_every_collector_named_is_one() -> None:
+    assert {gpu, hardware, packages, services, system}  # they register when they are imported
+    assert {name for names in READS.values() for name in names} <= COLLECTORS.keys()
+
+
+def test_of_a_lock_with_a_driver_alone_nothing_of_ssh_is_asked() -> None:
+    [group] = read_lock(NODE.with_suffix(".lock.yml")).groups.values()
+    asked = set(drift_parameters(group).collectors)
+    assert {"system", "packages", "smi", "disk_modules"} <= asked
+    assert not {"sshd", "firewall", "gpu_use", "mounts"} & asked
+
+
+def test_what_needs_the_driver_asks_whether_it_answers() -> None:
+    assert "smi" in collectors_for([Expectation("profiling.counters_now", "root", None, needs_driver=True)])
+
+
+def test_facts_of_drifts_question_are_judged_as_all_facts() -> None:
+    [group] = read_lock(NODE.with_suffix(".lock.yml")).groups.values()
+    answer = whole_answer()
+    whole = Facts.from_answer(answer)
+    few = {name: answer["collectors"][name] for name in drift_parameters(group).collectors}
+    part = Facts.from_answer({**answer, "collectors": few})
+    for each in expectations(group):
+        assert OBSERVERS[each.check](part, each) == OBSERVERS[each.check](whole, each)
