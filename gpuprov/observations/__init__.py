@@ -16,6 +16,7 @@ from gpuprov.observations import (
     storage,
     system,
     tuning,
+    units,
 )
 from gpuprov.observations.registry import OBSERVERS
 
@@ -34,4 +35,5 @@ __all__ = [
     "storage",
     "system",
     "tuning",
+    "units",
 ]

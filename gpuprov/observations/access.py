@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.expectations import FIREWALL_UNIT, Expectation
+from gpuprov.expectations import Expectation
 from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
-from gpuprov.observations.units import enabled
 
 # sshd prints the older of two names for the same thing.
 SYNONYMS = {"without-password": "prohibit-password"}
@@ -29,11 +28,6 @@ def _ports(facts: Facts, expectation: Expectation) -> Any:
 @observes("ssh.undone", "undone")
 def _undone(facts: Facts, expectation: Expectation) -> Any:
     return facts.undone
-
-
-@observes("firewall.unit", "units")
-def _unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, FIREWALL_UNIT)
 
 
 @observes("firewall.networks", "firewall")

@@ -5,25 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations import Expectation
-from gpuprov.expectations.containers import CDI_UNIT, CONTAINERD_UNIT, CRI, DOCKER_UNIT, FORERUNNERS
+from gpuprov.expectations.containers import CRI, FORERUNNERS
 from gpuprov.facts import Facts
 from gpuprov.observations.registry import observes
-from gpuprov.observations.units import enabled
 
 
 @observes("container_toolkit.forerunners", "packages")
 def _forerunners(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in FORERUNNERS if facts.packages.version(name)]
-
-
-@observes("container_toolkit.cdi", "units")
-def _cdi(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, CDI_UNIT)
-
-
-@observes("containerd.unit", "units")
-def _containerd_unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, CONTAINERD_UNIT)
 
 
 @observes("containerd.config", "containerd")
@@ -34,11 +23,6 @@ def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
     seen = within({"enable_cdi": False, **table}, expectation.expected) if table else {}
     off = [name for name in said.disabled if name in ("cri", *CRI)]
     return {**seen, "disabled_plugins": off} if off else seen
-
-
-@observes("docker.unit", "units")
-def _unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, DOCKER_UNIT)
 
 
 @observes("docker.config", "daemon_json")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuprov.expectations import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT, Expectation
+from gpuprov.expectations import Expectation
 from gpuprov.facts import Facts, Missing
 from gpuprov.observations.registry import observes
-from gpuprov.observations.units import enabled
 from gpuprov.probe.parse.gpu import Gpu
 
 
@@ -33,29 +32,14 @@ def _visible(facts: Facts, expectation: Expectation) -> Any:
     return len(seen)
 
 
-@observes("gpu.persistence_unit", "units")
-def _persistence_unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, PERSISTENCE_UNIT)
-
-
 @observes("gpu.persistence", "smi")
 def _persistence(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
 
 
-@observes("gpu.clocks_unit", "units")
-def _clocks_unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, CLOCKS_UNIT)
-
-
 @observes("gpu.clocks", "smi")
 def _clocks(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
-
-
-@observes("gpu.modes_unit", "units")
-def _modes_unit(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, MODES_UNIT)
 
 
 @observes("gpu.power_limit", "smi")

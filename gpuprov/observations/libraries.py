@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations import Expectation
-from gpuprov.expectations.libraries import CUDA_LINK, CUDA_PROFILE, FABRIC_UNIT
+from gpuprov.expectations.libraries import CUDA_LINK, CUDA_PROFILE
 from gpuprov.facts import Facts, Missing
 from gpuprov.observations.registry import observes
-from gpuprov.observations.units import enabled
 
 
 @observes("repositories.sources", "sources")
@@ -20,13 +19,6 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
         for suite in source.suites
     }
     return [each for each in expectation.expected if each in used]
-
-
-@observes("fabric_manager.unit", "units", "modules")
-def _fabric_unit(facts: Facts, expectation: Expectation) -> Any:
-    """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""
-    state, loaded = enabled(facts, FABRIC_UNIT), facts.loaded_driver
-    return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]
 
 
 @observes("fabric_manager.fabric", "smi")

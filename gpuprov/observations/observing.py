@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations import Expectation
-from gpuprov.expectations.observing import DCGM_UNIT, EXPORTER_UNIT
 from gpuprov.facts import Facts, Missing
 from gpuprov.observations.registry import observes
-from gpuprov.observations.units import enabled
 
 OPTION = "NVreg_RestrictProfilingToAdminUsers"
 PARAMETER = "RmProfilingAdminOnly"
@@ -28,16 +26,6 @@ def _counters_now(facts: Facts, expectation: Expectation) -> Any:
     if facts.loaded_driver is None:
         raise Missing("modules", "no driver is loaded")
     return WHO.get(facts.driver_parameters.get(PARAMETER, "1"), "not known")
-
-
-@observes("monitoring.exporter", "units")
-def _exporter(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, EXPORTER_UNIT)
-
-
-@observes("monitoring.dcgm", "units")
-def _dcgm(facts: Facts, expectation: Expectation) -> Any:
-    return enabled(facts, DCGM_UNIT)
 
 
 @observes("monitoring.textfile", "files")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.expectations import Expectation, expectations
+from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, Expectation, expectations
 from gpuprov.facts import Facts, Missing
 from gpuprov.lock import read_lock
 from gpuprov.observations import OBSERVERS
@@ -74,9 +74,11 @@ def test_every_collector_named_is_one() -> None:
 
 def test_of_a_lock_with_a_driver_alone_nothing_of_ssh_is_asked() -> None:
     [group] = read_lock(NODE.with_suffix(".lock.yml")).groups.values()
-    asked = set(drift_parameters(group).collectors)
+    question = drift_parameters(group)
+    asked = set(question.collectors)
     assert {"system", "packages", "smi", "disk_modules"} <= asked
     assert not {"sshd", "firewall", "gpu_use", "mounts"} & asked
+    assert set(question.units) == {PERSISTENCE_UNIT, CLOCKS_UNIT}
 
 
 def test_what_needs_the_driver_asks_whether_it_answers() -> None:
