@@ -55,7 +55,11 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "families": (r.Family, "names"),
         "repositories": (r.Repository, "id"),
     },
-    "packages": {"packages": (r.PackageRule, ""), "holds": (r.HoldRule, "")},
+    "packages": {
+        "packages": (r.PackageRule, ""),
+        "storage_clients": (r.StorageClient, "client"),
+        "holds": (r.HoldRule, ""),
+    },
     "policies": {"policies": (r.Policy, "name")},
     "instances": {"instances": (r.InstanceType, "id")},
 }
@@ -181,6 +185,11 @@ class Catalog:
     def _hold_rule(self, component: str, manager: str) -> r.HoldRule | None:
         rules: tuple[r.HoldRule, ...] = self.tables["packages.holds"]
         return next((each for each in rules if (each.component, each.manager) == (component, manager)), None)
+
+    def storage_client(self, client: str, family: str) -> r.StorageClient | None:
+        """The package that mounts such a file system on systems of a family; None where none is known."""
+        rows: tuple[r.StorageClient, ...] = self.tables["packages.storage_clients"]
+        return next((row for row in rows if row.client == client and family in row.family), None)
 
     def cite(self, *keys: str) -> str:
         """Titles, addresses and dates of sources, for a person."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 from gpuprov.expectations.statement import Expectation
 from gpuprov.lock import LockedGroup
 
-CLIENTS = {"nfs": "nfs-common", "ceph": "ceph-common", "lustre": "lustre-client-utils"}
-"""Packages of clients. Debian's and Ubuntu's archives have the first two; Lustre's is in its makers' own
-repository."""
-
 
 def storage(group: LockedGroup) -> list[Expectation]:
     """Every scratch file system of the lock, and the clients."""
@@ -17,7 +13,7 @@ def storage(group: LockedGroup) -> list[Expectation]:
 
 def clients(group: LockedGroup) -> list[str]:
     """Packages of the clients that are asked for."""
-    return sorted(CLIENTS[each] for each in group.setting("storage_clients") or ())
+    return sorted((group.setting("storage_clients") or {}).values())
 
 
 def _clients(group: LockedGroup) -> list[Expectation]:

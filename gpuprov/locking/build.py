@@ -18,6 +18,7 @@ from gpuprov.locking.components import BY_REPOSITORY, Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
+from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
 from gpuprov.nccl.record import NcclRecord, read_record
 from gpuprov.profile import ResolvedProfile, load_profile, overlay
@@ -110,7 +111,7 @@ class Builder:
                 update={"absent": self._absent(want, system)}
             ),
             repositories=locker.repositories,
-            settings=self._access(settings, system),
+            settings=self._access(with_clients(settings, system, self._catalog), system),
         )
 
     def _access(self, settings: dict[str, Setting], system: System) -> dict[str, Setting]:

@@ -105,14 +105,14 @@ def test_device_with_anything_on_it_is_never_touched(driven: Driven, name: str) 
 
 
 def test_clients_of_storage_elsewhere(driven: Driven) -> None:
-    driven.state({"storage_clients": ["nfs"]})
+    driven.state({"storage_clients": {"nfs": "nfs-common"}})
     assert driven.drift("storage.") == {"storage.clients"}
     assert driven.apply(ROLE)[0].ok
     assert driven.drift("storage.") == set()
     assert driven.failed("storage.") == {}
     assert driven.apply(ROLE)[1] == []
     assert driven.says("mount.nfs -V").startswith("mount.nfs")
-    driven.state({"storage_clients": ["nfs", "lustre"]})
+    driven.state({"storage_clients": {"nfs": "nfs-common", "lustre": "lustre-client-utils"}})
     assert "does not have what the lock names" in driven.apply(ROLE)[0].failed[0]["msg"]
     driven.state({"storage_clients": None})
 

@@ -42,6 +42,7 @@ from gpuprov.catalog.records.systems import (
     PackageRule,
     Policy,
     Repository,
+    StorageClient,
     System,
     Tier,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "Repository",
     "Source",
     "Sources",
+    "StorageClient",
     "System",
     "TensorflowTested",
     "TensorflowWheel",

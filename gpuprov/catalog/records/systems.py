@@ -114,6 +114,17 @@ class PackageRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageClient:
+    """The package that mounts a kind of file system of other machines."""
+
+    client: str
+    family: tuple[str, ...]
+    package: str
+    note: str = ""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRule:
     """Which installed packages belong to a component: shell patterns of names, `!` excludes.
 

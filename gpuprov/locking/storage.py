@@ -1,0 +1,37 @@
+"""The clients of storage elsewhere, with the packages that the system has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.records import StorageClient, System
+from gpuprov.errors import Refused
+from gpuprov.lock import Setting
+
+
+def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catalog) -> dict[str, Setting]:
+    """The same settings; of `storage_clients` every kind with its package: `{"nfs": "nfs-common"}`.
+
+    Raises:
+        Refused: no package for one is known on that system.
+    """
+    stated = settings.get("storage_clients")
+    if stated is None:
+        return dict(settings)
+    rows = [_client(kind, system, catalog) for kind in stated.value]
+    source = "; ".join(
+        [stated.source, catalog.cite(*dict.fromkeys(key for row in rows for key in row.source))]
+    )
+    packages = {row.client: row.package for row in rows}
+    return {**settings, "storage_clients": stated.model_copy(update={"value": packages, "source": source})}
+
+
+def _client(kind: str, system: System, catalog: Catalog) -> StorageClient:
+    found = catalog.storage_client(kind, system.family)
+    if found is None:
+        raise Refused(
+            f"no package is known that mounts {kind} on {system.title}",
+            do="take it out of storage_clients, or add a record to a catalog of your own (catalog_dirs)",
+        )
+    return found
