@@ -6,6 +6,7 @@ and its source. The file is YAML, generated, committed and reviewed; its bytes d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -56,12 +57,30 @@ class Component(Strict):
     source: str
 
 
+COMPILED = re.compile(r"(?<!no)-dkms")
+"""How packages are called whose module DKMS compiles; `nvidia-headless-no-dkms` is none of them."""
+
+
 class Driver(Component):
-    """The NVIDIA driver: its branch and which kernel modules it uses."""
+    """The NVIDIA driver: its branch and which kernel modules it uses.
+
+    `module_package` brings the module or its source; a precompiled one has the version of its kernel.
+    """
 
     branch: int
     module: Literal["open", "proprietary"]
     module_package: str
+
+    @property
+    def compiled(self) -> bool:
+        """Whether DKMS compiles the module on the node."""
+        return COMPILED.search(self.module_package) is not None
+
+    @property
+    def version_package(self) -> str:
+        """A package that has the driver's version."""
+        others = (name for name in self.packages if name != self.module_package)
+        return self.module_package if self.compiled else next(others)
 
 
 class Cuda(Component):

@@ -31,6 +31,7 @@ _OPTIONS = (
     click.option("--cudnn", metavar="VERSION"),
     click.option("--nccl", metavar="VERSION", help="2.27.3, or with its build: 2.27.3+cuda12.9."),
     click.option("--module", metavar="FLAVOUR", help="open or proprietary."),
+    click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules."),
     click.option("--container-toolkit", metavar="VERSION"),
     click.option("--fabricmanager", metavar="VERSION"),
     click.option("--kernel", metavar="RELEASE", help="The kernel that boots next, as uname -r says it."),

@@ -187,6 +187,7 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
         container_toolkit=want.text("container_toolkit"),
         docker=want.text("docker"),
         module=want.policy.module,
+        module_build=want.policy.module_build,
         repository=want.policy.repository,
         prefer=want.policy.prefer,
         kernel=None if kernel == "running" else kernel,

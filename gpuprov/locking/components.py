@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from gpuprov.catalog.records import System
-from gpuprov.lock import MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
+from gpuprov.lock import COMPILED, MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
 from gpuprov.locking.archives import Archives, Finder
 from gpuprov.repository.closure import closure
 from gpuprov.repository.index import Index
@@ -41,8 +41,6 @@ BY_REPOSITORY = frozenset(
     }
 )
 """Components whose full version only the repository tells."""
-
-PATTERN = re.compile(r"[*?\[]")
 
 
 class _Exact(TypedDict):
@@ -85,13 +83,17 @@ class Locker:
     def driver(self) -> Driver:
         """The driver with its pinning package."""
         stated = self._answer.packages["driver"]
-        exact = self._exact("driver", replace(stated, names=(*stated.names, *self._pin(stated))))
-        compiled = (name for name in exact["closure"] if "-dkms" in name)
+        roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
+        if stated.module:
+            roots[stated.module] = None
+        exact = self._exact("driver", stated, roots)
+        self._driver_version = exact["version"]
+        compiled = (name for name in exact["closure"] if COMPILED.search(name))
         return Driver(
             **exact,
             branch=int(self._answer.stack.branch or 0),
             module="open" if self._answer.stack.module == "open" else "proprietary",
-            module_package=next(compiled, stated.names[0]),
+            module_package=stated.module or next(compiled, stated.names[0]),
         )
 
     def component(self, name: str, version: str | None = None) -> Component:
@@ -101,6 +103,8 @@ class Locker:
             version: what is stated of one that the resolver gives as a major version only (DCGM).
         """
         stated = self._answer.packages[name]
+        if name in MOVE_WITH_DRIVER and _is_pattern(stated.version):
+            version = self._driver_version
         return Component(**self._exact(name, replace(stated, version=version) if version else stated))
 
     def cuda(self, others: Mapping[str, Answer]) -> Cuda:
@@ -123,7 +127,7 @@ class Locker:
         unversioned = [each for each in stated.unversioned if index.versions(each)]
         asked = {**roots, **dict.fromkeys(unversioned)}
         whole_archive = stated.repository in ARCHIVE_SUITES  # what it lacks does not exist
-        version = self._version(name)
+        version = self._version(name, stated)
         locked = self._previous.get(name)
         kept = locked if _stays(locked, version, asked, index) else None
         whole = closure(
@@ -164,8 +168,10 @@ class Locker:
         index = self._archives(stated).index
         return [name for name in stated.pin if index.versions(name)]
 
-    def _version(self, name: str) -> str | None:
-        """The resolver's exact version; None for what the repository decides."""
+    def _version(self, name: str, stated: PackageSet) -> str | None:
+        """The resolver's exact version; None for what the repository decides, also of a driver's branch."""
+        if name in MOVE_WITH_DRIVER and stated.version != getattr(self._answer.stack, name):
+            return None
         return None if name in BY_REPOSITORY else getattr(self._answer.stack, name)
 
     def _why(self, name: str) -> tuple[str, str]:
@@ -179,9 +185,13 @@ class Locker:
         return "; ".join(f.text for f in found), "; ".join(dict.fromkeys(f.source for f in found))
 
 
+def _is_pattern(version: str | None) -> bool:
+    return any(letter in "*?[" for letter in version or "")
+
+
 def _known(index: Index, name: str, version: str | None) -> str | None:
     """What `closure` takes for a root: a shell pattern becomes the newest full version that it matches."""
-    if version and PATTERN.search(version):
+    if version and _is_pattern(version):
         return index.candidate(name, like=version).version
     return version
 
@@ -201,7 +211,7 @@ def _stays(
 
 def _fits(index: Index, full: str, stated: str | None) -> bool:
     """Whether a full version is what a set of packages states."""
-    if stated and PATTERN.search(stated):
+    if stated and _is_pattern(stated):
         return fnmatch.fnmatchcase(re.sub(r"^\d+:", "", full), stated)
     return stated is None or matches_upstream(index.order.upstream(full), stated)
 

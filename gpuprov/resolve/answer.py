@@ -33,6 +33,8 @@ class Stack:
     driver: str | None = None
     branch: int | None = None
     module: str | None = None
+    module_build: str | None = None
+    """`precompiled`, or None: compiled on the machine where the packages are DKMS's."""
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
@@ -74,6 +76,8 @@ class PackageSet:
     """Pinning packages (apt) to install before, or version-lock globs (dnf)."""
     stream: str | None = None
     """dnf module stream to enable before: `nvidia-driver:580-open`."""
+    module: str | None = None
+    """The package that brings a precompiled module, in a version of its own."""
     unversioned: tuple[str, ...] = ()
     """Further packages to install that carry versions of their own (`nvidia-persistenced` in Debian)."""
 

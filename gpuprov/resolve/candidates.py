@@ -29,6 +29,8 @@ def candidates(case: Case) -> list[Draft]:
     repository = (case.request.repository or "").lower() or None
     if repository not in (None, *REPOSITORIES):
         raise InvalidInput(f"repository {case.request.repository!r}", expected=" or ".join(REPOSITORIES))
+    if case.precompiled and repository is None:
+        repository = "distribution"  # NVIDIA's repositories for apt have none
     if case.driver is not None:
         return [_stated(case, case.driver, repository)]
     manager = case.stated.get("fabricmanager")

@@ -31,6 +31,8 @@ class Case:
     policy: Policy
     driver: Version | None = None
     module: Flavour | None = None
+    precompiled: bool = False
+    """Whether the module shall not be compiled on the machine."""
     stated: dict[str, Version] = field(default_factory=dict)
     """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker,
     compat."""
@@ -96,6 +98,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
         policy=_policy(catalog, request.prefer),
         driver=version(driver_text(request.driver)) if request.driver else None,
         module=_flavour(request.module),
+        precompiled=_precompiled(request.module_build),
         stated=stated,
         absent=frozenset(absent),
         nccl_build=_nccl_build(request.nccl),
@@ -135,6 +138,12 @@ def _flavour(text: str | None) -> Flavour | None:
     if text.lower() not in spelled:
         raise InvalidInput(f"module {text!r}", expected="open or proprietary")
     return spelled[text.lower()]  # type: ignore[return-value]
+
+
+def _precompiled(text: str | None) -> bool:
+    if text not in (None, "dkms", "precompiled"):
+        raise InvalidInput(f"module_build {text!r}", expected="dkms or precompiled")
+    return text == "precompiled"
 
 
 def _nccl_build(text: str | None) -> Version | None:

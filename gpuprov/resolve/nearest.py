@@ -24,6 +24,7 @@ _ORDER = (
     "nccl",
     "framework",
     "module",
+    "module_build",
     "fabricmanager",
     "container_toolkit",
     "docker",

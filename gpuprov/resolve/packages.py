@@ -11,6 +11,13 @@ from gpuprov.resolve.case import Case, Draft
 
 DCGM = "4"
 _OLD_GPUS_CUDA = 12
+_USUAL_KERNEL = "generic"
+
+
+def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
+    """How the driver's packages are called; None where nobody knows."""
+    assert case.system is not None  # noqa: S101
+    return _rule(case, draft, case.system, "driver", _home(draft, case.system))
 
 
 def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
@@ -37,8 +44,7 @@ def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
     """(component, repository, name of its rules) of what is in the stack."""
-    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
-    home = archive.repository if archive else "nvidia"
+    home = _home(draft, system)
     switched = draft.fabricmanager is not None
     telemetry = switched and home == "nvidia"  # of the driver's exact version: one repository for both
     nvlink5 = fabric.needs_nvlsm(case.gpus)
@@ -64,6 +70,12 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
     return [(component, repository, rules) for component, repository, rules, there in wanted if there]
 
 
+def _home(draft: Draft, system: System) -> str:
+    """The repository of the driver's packages."""
+    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+    return archive.repository if archive else "nvidia"
+
+
 def _cuda_repository(system: System, draft: Draft) -> str:
     """NVIDIA's, unless only the distribution's archive is known to hold the release."""
     own = systems.archive_cuda(system, draft.cuda) if draft.cuda else None
@@ -78,6 +90,8 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
     return {
         "branch": str(draft.driver.major),
         "driver": str(draft.driver),
+        "driver_held": _driver_held(case, draft),
+        "kernel_flavour": (case.request.kernel or _USUAL_KERNEL).rpartition("-")[2],
         "series": (archive.series if archive else "") or "",
         "cuda": str(cuda or ""),
         "cuda_major": str(cuda.major if cuda else ""),
@@ -92,6 +106,13 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
     }
 
 
+def _driver_held(case: Case, draft: Draft) -> str:
+    """The driver's version in an archive that is known by its branches: the one stated, or what it holds."""
+    stated = [each for each in (case.driver, case.stated.get("fabricmanager")) if each is not None]
+    exact = any(len(each.parts) > 1 for each in stated)
+    return str(draft.driver) if exact else f"{draft.driver.major}.*"
+
+
 def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
     archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
     facts: dict[str, object] = {
@@ -101,6 +122,7 @@ def _rule(case: Case, draft: Draft, system: System, component: str, repository: 
         "streams": system.streams,
         "arch": case.arch,
         "series": archive is not None and archive.series is not None,
+        "precompiled": case.precompiled,
     }
     for rule in case.catalog.tables["packages.packages"]:
         if (
@@ -123,6 +145,7 @@ def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
         and (not rule.family or facts["family"] in rule.family)
         and (not rule.arch or facts["arch"] in rule.arch)
         and rule.series == (facts["series"] and rule.component == "driver")
+        and rule.precompiled == (facts["precompiled"] and rule.component == "driver")
     )
 
 
@@ -140,5 +163,6 @@ def _package_set(
         hold=case.catalog.hold_patterns(component, case.system.manager),
         pin=filled(rule.pin),
         stream=rule.stream.format(**words) if rule.stream else None,
+        module=rule.module.format(**words) if rule.module else None,
         unversioned=filled(rule.unversioned),
     )

@@ -42,6 +42,9 @@ class Request:
     fabricmanager: str | None = None
     module: str | None = None
     """Kernel-module flavour: `open` or `proprietary`."""
+    module_build: str | None = None
+    """`dkms`: compiled on the machine, or `precompiled`: the distribution's, signed; None: as the repository
+    has them first, which is compiled."""
     kernel: str | None = None
     """The kernel that boots next, as `uname -r` gives it."""
     framework: str | None = None

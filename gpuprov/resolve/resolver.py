@@ -93,6 +93,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         driver=str(draft.driver),
         branch=draft.driver.major,
         module=draft.flavour,
+        module_build="precompiled" if case.precompiled else None,
         cuda=text("cuda"),
         cudnn=text("cudnn"),
         nccl=nccl,

@@ -205,7 +205,7 @@ def _room(facts: Facts) -> Iterator[Finding]:
 
 def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
     """A module that is compiled here needs headers of each kernel that counts, and a key that is enrolled."""
-    if not new.components.driver.module_package.endswith("-dkms"):
+    if not new.components.driver.compiled:
         return
     offered = {name for name, _ in facts.raw("gate")["offered"]}
     counting = _named_kernel(new) or list(filter(None, {facts.kernels.running, facts.kernels.next_boot}))

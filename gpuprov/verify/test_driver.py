@@ -72,7 +72,7 @@ def test_four_versions_agree(
     driver = host.nvidia_driver
     on_disk, loaded = driver.on_disk(kernels[0]), driver.loaded
     seen = {
-        "package": driver.package_version(group.components.driver.module_package),
+        "package": driver.package_version(group.components.driver.version_package),
         "module on disk": on_disk and on_disk.version,
         "module loaded": loaded and loaded.version,
         "nvidia-smi": driver.reported_version,

@@ -22,12 +22,11 @@ def proofs(group: LockedGroup) -> list[Expectation]:
     """The proofs for one group; `driver.dkms` only where the module is built on the node."""
     driver = group.components.driver
     versions = dict.fromkeys(("package", "module on disk", "module loaded", "nvidia-smi"), driver.version)
-    built_here = "dkms" in driver.module_package
     dkms = [Expectation("driver.dkms", {driver.version: "installed"}, "nvidia_driver")]
     return [
         Expectation("driver.library", driver.version, "nvidia_driver"),
         Expectation("driver.four_versions", versions, "nvidia_driver", reboot=True),
-        *(dkms if built_here else []),
+        *(dkms if driver.compiled else []),
         Expectation("nouveau.initramfs", [], "nvidia_driver"),
         *libraries(group),
         Expectation("pins.simulated", [], "package_pins"),

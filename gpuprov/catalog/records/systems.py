@@ -106,6 +106,8 @@ class PackageRule:
     arch: tuple[Arch, ...] = ()
     names: tuple[str, ...]
     unversioned: tuple[str, ...] = ()
+    precompiled: bool = False
+    module: str | None = None
     pin: tuple[str, ...] = ()
     stream: str | None = None
     version: str | None = None

@@ -8,7 +8,7 @@ from gpuprov.resolve.answer import Finding
 
 # Whatever decides the driver may mend a rule about the driver.
 _DRIVER = frozenset({"driver", "fabricmanager", "repository", "os", "arch"})
-_FAILURE = _DRIVER | {"kernel", "module", "gpus"}
+_FAILURE = _DRIVER | {"kernel", "module", "module_build", "gpus"}
 
 _MENDS: dict[str, frozenset[str]] = {
     "os-served": frozenset({"os"}),
@@ -19,6 +19,7 @@ _MENDS: dict[str, frozenset[str]] = {
     "gpu-driver": _DRIVER | {"gpus"},
     "gpus-together": frozenset({"gpus"}),
     "module-flavour": _DRIVER | {"module", "gpus"},
+    "module-precompiled": frozenset({"module_build", "driver", "repository", "os"}),
     "module-shipped": _DRIVER | {"module", "gpus"},
     "cuda-published": frozenset({"cuda"}),
     "gpu-cuda": frozenset({"cuda", "gpus"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuprov.catalog.rules import issues, systems
 from gpuprov.resolve.case import Case, Draft
 from gpuprov.resolve.checks.said import Findings, reason, violation, warning
+from gpuprov.resolve.packages import driver_rule
 
 
 def served(case: Case, draft: Draft) -> Findings:
@@ -58,7 +59,8 @@ def _in_archive(case: Case, draft: Draft) -> Findings:
         text = f"the archive of {system.title} has no {draft.flavour} modules of driver {draft.driver}"
         yield violation(case, "driver-in-archive", text, *held.source)
     else:
-        text = f"driver {draft.driver} comes from the archive of {system.title} ({held.repository})"
+        what = draft.driver if held.version else f"branch {held.branch}, in the version that is there,"
+        text = f"driver {what} comes from the archive of {system.title} ({held.repository})"
         yield reason(case, "driver-in-archive", text, *held.source)
 
 
@@ -86,6 +88,8 @@ def known_failures(case: Case, draft: Draft) -> Findings:
     for issue in case.catalog.known_issues:
         if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
             continue
+        if issue.kind == "build" and case.precompiled:
+            continue
         kernel = issues.kernel_version(case.request.kernel or "")
         if issue.kind == "firmware":
             text = f"driver {draft.driver}, {issue.condition}: {issue.effect}; {issue.remedy} ({issue.check})"
@@ -108,4 +112,18 @@ def known_failures(case: Case, draft: Draft) -> Findings:
             yield warning(case, issue.id, text, *issue.source)
 
 
-CHECKS = (served, superchip, repository, known_failures)
+def precompiled(case: Case, draft: Draft) -> Findings:
+    """Where the module shall not be compiled, somebody compiles it."""
+    if not case.precompiled or case.system is None:
+        return
+    rule = driver_rule(case, draft)
+    if rule is None:
+        place = "its own archive" if draft.repository == "distribution" else "NVIDIA's repository"
+        text = f"no precompiled modules of driver {draft.driver} are known for {case.system.title} in {place}"
+        yield violation(case, "module-precompiled", text, "ubuntu-archive")
+    else:
+        text = "modules as the distribution compiled and signed them"
+        yield reason(case, "module-precompiled", text, *rule.source)
+
+
+CHECKS = (served, superchip, repository, precompiled, known_failures)

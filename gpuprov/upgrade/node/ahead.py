@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
+"""Packages that may hold a module's source for DKMS: Ubuntu's keep it beside those that are called so."""
 EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
 
 
@@ -43,8 +45,8 @@ def fetch(
         kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
         kept.update(modules.keep())
         apt("install", "--download-only", *targets)
-        moving = [name for name, change in changes.items() if change[1]]
-        _build_ahead({name: wanted[name] for name in moving if name.endswith("-dkms")}, kernels)
+        coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
+        _build_ahead(coming, kernels)
     finally:
         if sources:
             os.unlink(EXTRA_SOURCES)
@@ -55,15 +57,18 @@ def fetch(
 
 def _build_ahead(versions: "dict[str, str]", kernels: "list[str]") -> None:
     """Try what DKMS will have to do, in folders that go away again: what does not build is known before."""
-    for name, version in versions.items():
-        file = file_name(name, version, run("dpkg", "--print-architecture").strip())
-        paths = [os.path.join(ARCHIVES, each) for each in (file, file_name(name, version, "all"))]
-        path = next(each for each in paths if os.path.isfile(each))
-        with tempfile.TemporaryDirectory(dir=HOME) as folder:
-            run("dpkg-deb", "--extract", path, folder, seconds=120)
-            for source in names_in(os.path.join(folder, "usr/src")):
-                for kernel in kernels:
-                    _build(folder, source, os.uname().release if kernel == "running" else kernel)
+    if not versions:
+        return
+    architecture = run("dpkg", "--print-architecture").strip()
+    with tempfile.TemporaryDirectory(dir=HOME) as folder:
+        for name, version in versions.items():
+            paths = [os.path.join(ARCHIVES, file_name(name, version, each)) for each in (architecture, "all")]
+            run("dpkg-deb", "--extract", next(filter(os.path.isfile, paths)), folder, seconds=120)
+        for source in names_in(os.path.join(folder, "usr/src")):
+            if not os.path.isfile(os.path.join(folder, "usr/src", source, "dkms.conf")):
+                continue
+            for kernel in kernels:
+                _build(folder, source, os.uname().release if kernel == "running" else kernel)
 
 
 def _build(folder: str, source: str, kernel: str) -> None:

@@ -173,3 +173,22 @@ def test_feeding_a_chosen_stack_back_gives_the_same_stack(system: str) -> None:
         stated = {name: getattr(first.stack, name) for name in FED_BACK}
         second = resolve(Request(gpus=(gpu.id,), os=system, arch=first.stack.arch, **stated), CATALOG)
         assert (second.verdict, second.stack) == (first.verdict, first.stack)
+
+
+def test_precompiled_modules_are_the_distributions() -> None:
+    found = answer("A100 PCIe 80GB", os="ubuntu24.04", driver="580", module_build="precompiled")
+    assert (found.stack.repository, found.stack.module_build) == ("distribution", "precompiled")
+    assert found.packages["driver"].module == "linux-modules-nvidia-580-server-open-generic"
+    assert not any("nvidia-dkms" in name for name in found.packages["driver"].names)
+
+
+def test_precompiled_modules_are_named_after_the_kernels_flavour() -> None:
+    found = answer("A100 PCIe 80GB", os="ubuntu24.04", kernel="6.8.0-1031-aws", module_build="precompiled")
+    assert (found.packages["driver"].module or "").endswith("-aws")
+
+
+@pytest.mark.parametrize("stated", [{"os": "debian12"}, {"os": "ubuntu24.04", "repository": "nvidia"}])
+def test_where_nobody_compiles_modules_they_are_compiled_on_the_machine(stated: dict[str, str]) -> None:
+    found = answer("A100 PCIe 80GB", module_build="precompiled", **stated)
+    assert "module-precompiled" in rules(found.violations)
+    assert "module_build" in {each.change for each in found.nearest}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,25 @@ def faults() -> list[tuple[str, str, Any]]:
 def test_what_shuts_the_gate(trip: Trip, answer: dict[str, Any], rule: str, text: str, fault: Any) -> None:
     fault(answer["collectors"])
     assert text in " ".join(shut(trip, answer)[rule])
+
+
+@pytest.mark.parametrize(
+    ("package", "shuts"),
+    [
+        ("nvidia-kernel-dkms", True),
+        ("nvidia-dkms-580-server-open", True),
+        ("linux-modules-nvidia-580-server-open-generic", False),
+    ],
+)
+def test_headers_are_asked_for_where_the_module_is_compiled(
+    trip: Trip, answer: dict[str, Any], package: str, *, shuts: bool
+) -> None:
+    answer["collectors"]["kernels"]["headers"] = []
+    [(_, new)] = trip.groups.values()
+    driver = new.components.driver.model_copy(update={"module_package": package})
+    moved = new.model_copy(update={"components": new.components.model_copy(update={"driver": driver})})
+    trip = replace(trip, new=trip.new.model_copy(update={"groups": dict.fromkeys(trip.new.groups, moved)}))
+    assert ("headers" in shut(trip, answer)) == shuts
 
 
 def test_drift_shuts_the_gate_unless_it_is_accepted(trip: Trip, answer: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
-from gpuprov.upgrade.node import files, lastgood, lease, main, packages
+from gpuprov.upgrade.node import ahead, files, lastgood, lease, main, packages
 from gpuprov.upgrade.remote import MODULES
 
 
@@ -138,3 +138,10 @@ def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
     moved = lastgood._packages_back({"packages": before, "holds": []}, {"libcuda1", "pin-1", "pin-2"})
     assert moved == ["libcuda1", "pin-1", "pin-2"]
     assert said == ["install", "--option=APT::Sandbox::User=root", str(kept), "pin-1=1", "pin-2-"]
+
+
+def test_a_modules_source_is_looked_for_under_every_distributions_names() -> None:
+    with_source = ("nvidia-kernel-open-dkms", "nvidia-dkms-580-server-open", "nvidia-kernel-source-580-open")
+    assert all(map(ahead.SOURCE.search, with_source))
+    without = ("nvidia-headless-no-dkms-580-server", "linux-modules-nvidia-580-server-generic", "libcuda1")
+    assert not any(map(ahead.SOURCE.search, without))
