@@ -13,9 +13,10 @@ def driver(group: LockedGroup) -> list[Expectation]:
     driver = group.components.driver
     role = "nvidia_driver"
     kernel = group.setting("kernel") or "running"
+    headers = Expectation("kernel.headers", kernel, role, subject=kernel)
     return [
         Expectation("driver.packages", driver.closure, role),
-        Expectation("kernel.headers", kernel, role, subject=kernel),
+        *([headers] if driver.compiled else []),
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),
         Expectation("nouveau.blacklist", list(FOREIGN_MODULES), role),

@@ -9,6 +9,9 @@ from gpuprov.lock import LockedGroup
 INDEPENDENT = "nvidia-(?:settings|xconfig)="
 """Tools that Debian keeps at versions of their own."""
 
+PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
+"""Modules of other branches, whose packages have the version of their kernel."""
+
 
 def driver(group: LockedGroup) -> dict[str, Any]:
     """Versions, packages, kernel; everything that moves with the driver is of its one set."""
@@ -29,4 +32,5 @@ def driver(group: LockedGroup) -> dict[str, Any]:
 def other_branches(hold_patterns: list[str], branch: int) -> list[str]:
     """Expressions for `name=version` of driver packages whose version is of another branch."""
     version = rf"=(?:\d+:)?(?!{branch}\.)\d{{3}}\.\d"
-    return [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
+    found = [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
+    return [*found, PRECOMPILED.format(branch=branch)]

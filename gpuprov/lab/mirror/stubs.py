@@ -142,10 +142,10 @@ def _pin(spec: PackageSpec) -> PackageSpec:
 
 CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
     r"nvidia-driver-pinning-.*": _pin,
-    r"nvidia-kernel-source(-\d+)?(-open)?|nvidia-kernel-(open-)?dkms": _module,
-    r"libnvidia-ml1|libnvidia-compute(-\d+)?": _library("libnvidia-ml.so.1"),
-    r"nvidia-utils-\d+|nvidia-driver-cuda|nvidia-driver(-open)?": _smi,
-    r"nvidia-persistenced|nvidia-compute-utils-(?!580)\d+": _daemon(
+    r"nvidia-kernel-source(-\d+)?(-server)?(-open)?|nvidia-kernel-(open-)?dkms": _module,
+    r"libnvidia-ml1|libnvidia-compute(-\d+(-server)?)?": _library("libnvidia-ml.so.1"),
+    r"nvidia-utils-\d+(-server)?|nvidia-driver-cuda|nvidia-driver(-open)?": _smi,
+    r"nvidia-persistenced|nvidia-compute-utils-(?:(?!580)\d+|\d+-server)": _daemon(
         "nvidia-persistenced", "nvidia-persistenced.service"
     ),
     r"nvidia-fabricmanager(-\d+)?": _daemon("nv-fabricmanager", "nvidia-fabricmanager.service"),
