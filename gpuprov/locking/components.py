@@ -72,6 +72,7 @@ class Locker:
         self._answer, self._previous = answer, previous
         self.repositories: dict[str, Repository] = {}
         self._decided: dict[str, str] = {}
+        self._driver_version = ""
 
     def following(self) -> Iterator[str]:
         """What the hardware needs beside the driver, from the repository that the driver comes from."""
