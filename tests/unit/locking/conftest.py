@@ -1,0 +1,70 @@
+"""The mirror of NVIDIA's repositories for every system, and fleets on it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuprov.catalog import load
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lock import Lock
+from gpuprov.locking import build_lock
+from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
+
+
+@pytest.fixture(scope="package")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
+    return nvidia.build(tmp_path_factory.mktemp("mirror"), load(), SYSTEMS)
+
+
+@pytest.fixture(scope="package")
+def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole fleet, as a person writes it."""
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "profiles").mkdir()
+    for name, (model, count) in PROFILES.items():
+        profile = {"hardware": {"gpu": {"model": model, "count": count}}}
+        (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(profile))
+    return _written(folder / "fleet.yml", GROUPS, mirror)
+
+
+@pytest.fixture(scope="package")
+def lock(fleet: Path) -> Lock:
+    return build_lock(fleet)
+
+
+@pytest.fixture
+def one_group(fleet: Path, mirror: nvidia.Mirror, tmp_path: Path) -> Write:
+    """Writes a fleet of one group of 8 x H200 on Ubuntu 24.04 with what is stated."""
+    shutil.copytree(fleet.parent / "profiles", tmp_path / "profiles")
+
+    def write(place: nvidia.Mirror = mirror, **stack: object) -> Path:
+        return _written(tmp_path / "fleet.yml", {"train": ("ubuntu24.04", "h200", stack)}, place)
+
+    return write
+
+
+def _written(
+    path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror
+) -> Path:
+    key = str(mirror.key)
+    stated = {
+        "groups": {
+            name: {
+                "profile": profile,
+                "hosts": f"{name}-[1-2]",
+                "os": system,
+                "stack": {"repository": "nvidia", **stack},
+            }
+            for name, (system, profile, stack) in groups.items()
+        },
+        "repositories": {
+            "nvidia": {"url": mirror.cuda(), "key": key},
+            "container-toolkit": {"url": mirror.container_toolkit(), "key": key},
+        },
+    }
+    path.write_text(yaml.safe_dump(stated))
+    return path

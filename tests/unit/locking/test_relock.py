@@ -1,0 +1,109 @@
+"""A lock that is there already: whether it is stale, what stays, and what `--upgrade` moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuprov.catalog import load
+from gpuprov.cli.lock import command
+from gpuprov.errors import Exit, InvalidInput
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lock import LockedGroup, read_lock
+from gpuprov.locking import MOVABLE, build_lock
+from tests.unit.locking.fleets import Write
+
+
+def _run(fleet: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(command, ["--fleet", str(fleet), *arguments], standalone_mode=False)
+
+
+def _train(fleet: Path) -> LockedGroup:
+    return read_lock(fleet.with_name("fleet.lock.yml")).groups["train"]
+
+
+def test_check_tells_a_stale_lock(one_group: Write) -> None:
+    fleet = one_group(driver="570", nccl="auto")
+    assert _run(fleet, "--check").return_value == Exit.DRIFT
+    assert _run(fleet).return_value == Exit.OK
+    assert _run(fleet, "--check").return_value == Exit.OK
+    before = fleet.with_name("fleet.lock.yml").read_bytes()
+    said = _run(one_group(driver="580", nccl="auto"), "--check")
+    assert said.return_value == Exit.DRIFT
+    assert "train.components.driver.version" in said.stdout
+    assert fleet.with_name("fleet.lock.yml").read_bytes() == before
+
+
+def test_upgrade_moves_what_is_named_and_nothing_else(one_group: Write) -> None:
+    fleet = one_group(driver="580.95.05", cuda="13.0.2", cudnn="9.15", nccl="2.28.3", dcgm="4.4")
+    assert _run(fleet).return_value == Exit.OK
+    one_group(driver="580", cuda="13", cudnn="auto", nccl="auto", dcgm="4")
+    assert _run(fleet).return_value == Exit.OK
+    first = _train(fleet).components
+    assert (first.driver.version, first.cuda and first.cuda.version) == ("580.95.05", "13.0.2")
+    said = _run(fleet, "--upgrade", "driver", "dcgm").stdout
+    second = _train(fleet).components
+    assert "train.components.driver.version" in said
+    assert "580.95.05 → 580.178.04" in said
+    assert "components.cuda" not in said
+    assert second.fabricmanager is not None
+    assert second.fabricmanager.version == second.driver.version == "580.178.04"
+    assert second.dcgm is not None
+    assert second.dcgm.version == "4.6.0"
+    assert (second.cuda, second.cudnn, second.nccl) == (first.cuda, first.cudnn, first.nccl)
+    _run(fleet, "--upgrade")
+    third = _train(fleet).components
+    assert third.cuda is not None
+    assert third.cuda.version == "13.0.3"
+    assert third.nccl is not None
+    assert first.nccl is not None
+    assert third.nccl.version > first.nccl.version
+
+
+def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
+    first = build_lock(one_group(driver="595.91.07"))
+    fleet = one_group(driver=None)
+    assert build_lock(fleet, previous=first).groups["train"].components.driver.version == "595.91.07"
+    fleet.write_text(fleet.read_text().replace("profile: h200", "profile: v100"))
+    told: list[str] = []
+    moved = build_lock(fleet, previous=first, narrate=told.append)
+    assert moved.groups["train"].components.driver.branch == 580
+    assert any("driver 595.91.07 cannot stay" in line for line in told)
+
+
+def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:
+    def build(*old: str) -> nvidia.Mirror:
+        return nvidia.build(
+            tmp_path / "moving",
+            load(),
+            ["ubuntu24.04"],
+            change=lambda _, specs: [spec for spec in specs if spec.version not in old],
+        )
+
+    first = build_lock(one_group(build("1:4.6.0-1"), driver="580.95.05", dcgm="4"))
+    fleet = one_group(build(), driver="580.95.05", dcgm="4")
+    kept = build_lock(fleet, previous=first).groups["train"].components.dcgm
+    moved = build_lock(fleet, previous=first, upgrade=MOVABLE).groups["train"].components.dcgm
+    assert kept is not None
+    assert moved is not None
+    assert (kept.version, moved.version) == ("4.5.3", "4.6.0")
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        ({"cudnn": 9.1}, "in quotes"),
+        ({"cuda": ["12.8", "auto"]}, "one word alone"),
+        ({"cuda": []}, "at least 1"),
+    ],
+)
+def test_what_nobody_can_mean(one_group: Write, stack: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        build_lock(one_group(**stack))
+
+
+def test_components_are_named_only_with_upgrade(one_group: Write) -> None:
+    assert isinstance(_run(one_group(), "driver").exception, InvalidInput)
+    assert isinstance(_run(one_group(), "--upgrade", "kernel").exception, InvalidInput)
