@@ -14,6 +14,7 @@ from gpuprov.errors import Refused, Unreachable
 from gpuprov.facts import Facts
 from gpuprov.lock import Lock, LockedGroup, read_lock
 from gpuprov.playbook import Options
+from gpuprov.questions import drift_parameters
 from gpuprov.rollout import Hook, Hooks, Rollout
 from gpuprov.upgrade import fetching, gate, start
 from gpuprov.upgrade.trip import Trip
@@ -79,6 +80,13 @@ def test_an_open_gate_says_what_moves(trip: Trip, answer: dict[str, Any]) -> Non
     [name] = trip.old.hosts()
     moves = gate.judged(trip, name, Facts.from_answer(answer), []).moves
     assert moves["libcuda1"][1] == OLDER
+
+
+def test_the_gate_asks_for_all_that_it_reads(trip: Trip, answer: dict[str, Any]) -> None:
+    [group] = trip.old.groups.values()
+    asked = {*drift_parameters(group).collectors, *gate.COLLECTORS}
+    answer["collectors"] = {name: value for name, value in answer["collectors"].items() if name in asked}
+    assert shut(trip, answer) == {}
 
 
 def faults() -> list[tuple[str, str, Any]]:
