@@ -152,11 +152,12 @@ def test_the_container_toolkit_suits_the_systems_own_docker() -> None:
 
 
 def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
-    between = answer(A100, "debian13", driver="550.163.01", kernel="6.12.100+deb13-amd64")
+    between = answer(A100, "debian13", driver="550.163.01", module="open", kernel="6.12.100+deb13-amd64")
     assert between.verdict == "warn"
     assert "550.163.01-pci-resize" in rules(between.warnings)
     assert answer(A100, "debian13", driver="550.163.01", kernel="\u0663.\u0661").verdict == "warn"
-    good = answer(A100, "debian13", driver="550.163.01", kernel="6.12.94+deb13-amd64")
+    good = answer(A100, "debian13", driver="550.163.01", module="open", kernel="6.12.94+deb13-amd64")
+    assert answer(A100, "debian13", driver="550.163.01", kernel="6.12.117+deb13-amd64").verdict != "refused"
     assert "550.163.01-pci-resize" in rules(good.reasons)
 
 

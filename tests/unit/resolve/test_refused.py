@@ -83,7 +83,12 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("framework-build", "L4", "ubuntu22.04", {"framework": "torch==2.12.1+cu128"}),
     ("forward-compat-branch", A100, "ubuntu22.04", {"driver": "590", "compat": "13.2"}),
     ("forward-compat-branch", A100, "ubuntu22.04", {"driver": "595", "compat": "13.0"}),
-    ("550.163.01-pci-resize", A100, "debian13", {"driver": "550.163.01", "kernel": "6.12.107+deb13-amd64"}),
+    (
+        "550.163.01-pci-resize",
+        A100,
+        "debian13",
+        {"driver": "550.163.01", "module": "open", "kernel": "6.12.107+deb13-amd64"},
+    ),
     (
         "550.163.01-pci-resize",
         A100,

@@ -1,0 +1,76 @@
+"""Debian's own drivers, all of their source compiled by DKMS, on nodes of each release.
+
+    scripts/campaign compiled [--os debian12 --os debian13]
+
+A node of the release, a lock of the driver that the release has, one apply with its reboot, and verification.
+Printed is what DKMS built, for which kernel, how long it took, and what verification has against the node.
+The GPUs are simulated; nothing else is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lock import read_lock
+from tests.lab.provisioned import MACHINE, PROFILE, gpuprov
+
+SYSTEMS = ("debian12", "debian13")
+
+
+def main() -> int:
+    """Try; exit 1 when a driver did not come."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--os", action="append", choices=SYSTEMS)
+    bad = 0
+    for system in arguments.parse_args().os or SYSTEMS:
+        with Lab(f"compiled-{system}-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
+            bad += compiled(lab, Path(folder), system)
+    return 1 if bad else 0
+
+
+def compiled(lab: Lab, folder: Path, system: str) -> int:
+    """How many steps failed on a node of that system."""
+    [node] = lab.up(1, os=system, gpu=MACHINE)
+    fleet = yaml.safe_load(lab.fleet(PROFILE))
+    [group] = fleet["groups"].values()
+    group["stack"] = {"repository": "distribution"}
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    gpuprov(folder, "lock")
+    [locked] = read_lock(folder / "fleet.lock.yml").groups.values()
+    driver = locked.components.driver
+    say(f"{system}: {driver.module_package} {driver.closure[driver.module_package]}")
+    begun = time.monotonic()
+    applied = gpuprov(folder, "apply", "--reboot", "--yes", code=None)
+    say(f"  apply: exit {applied.returncode} after {time.monotonic() - begun:.0f} s; {built(node)}")
+    verified = gpuprov(folder, "verify", code=None)
+    say(f"  verify: exit {verified.returncode}: {verified.stdout.splitlines()[0]}")
+    if applied.returncode or verified.returncode:
+        say(applied.stderr[-3000:] + verified.stdout[-3000:])
+    return (applied.returncode != 0) + (verified.returncode != 0)
+
+
+def built(node: Node) -> str:
+    """What DKMS has, and whose compiler made the module."""
+    status = node.run("dkms status", check=False).stdout.strip().replace("\n", "; ")
+    module = "$(find /lib/modules/*/updates/dkms -name 'nvidia-current.ko*' | head -n 1)"
+    told = node.run(f"modinfo -F vermagic {module}; stat -c '%s bytes' {module}", check=False).stdout
+    return f"dkms: {status}; {', '.join(told.split(chr(10))).strip(', ')}"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
