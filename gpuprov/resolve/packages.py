@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuprov.catalog.records import PackageRule, System
+from gpuprov.catalog.records import ArchiveDriver, PackageRule, System
 from gpuprov.catalog.rules import fabric, systems
 from gpuprov.resolve.answer import PackageSet
 from gpuprov.resolve.case import Case, Draft
@@ -72,8 +72,13 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
 
 def _home(draft: Draft, system: System) -> str:
     """The repository of the driver's packages."""
-    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+    archive = _archived(draft, system)
     return archive.repository if archive else "nvidia"
+
+
+def _archived(draft: Draft, system: System) -> ArchiveDriver | None:
+    """The archive's own driver, where the driver shall come from there."""
+    return systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
 
 
 def _cuda_repository(system: System, draft: Draft) -> str:
@@ -114,7 +119,7 @@ def _driver_held(case: Case, draft: Draft) -> str:
 
 
 def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
-    archive = systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+    archive = _archived(draft, system)
     facts: dict[str, object] = {
         "manager": system.manager,
         "family": system.family,

@@ -10,9 +10,10 @@ from gpuprov.drift import NodeDrift
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
 from gpuprov.lock import Component, Connection, Lock, LockedGroup, Setting, read_lock
-from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.playbook import NodeOutcome
 from gpuprov.survey import survey
 from gpuprov.verify import run as verify
+from tests.lab.played import play
 
 RECORDED = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
 VERSION = "535.309.01"
@@ -57,7 +58,6 @@ class Driven:
     def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
         self.group = locked_group(lab, node)
-        self._runs = 0
 
     def state(self, settings: dict[str, Any] | None = None, **components: Component | None) -> None:
         """Write settings and components into the lock, as `gpuprov lock` would."""
@@ -79,15 +79,7 @@ class Driven:
 
     def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
         """Run roles; the outcome, and the names of the tasks that changed."""
-        self._runs += 1
-        run = self.folder / str(self._runs)
-        run.mkdir()
-        events: list[dict[str, Any]] = []
-        nodes = {self.node.name: {"gpuprov_roles": list(roles), **variables}}
-        options = Options(check=check)
-        outcomes = run_playbook("site", self.lock, nodes, run, options=options, listen=events.append)
-        changed = [event["task"] for event in events if event.get("status") == "changed"]
-        return outcomes[self.node.name], changed
+        return play(self.lock, self.node, self.folder, *roles, check=check, **variables)
 
     def drift(self, *areas: str) -> set[str]:
         """Checks of areas (`docker.`) that the probe finds to differ."""

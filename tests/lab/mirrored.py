@@ -14,9 +14,10 @@ from gpuprov.lab.mirror.serve import MirrorServer
 from gpuprov.lab.variants import with_os_release
 from gpuprov.lock import Lock, LockedGroup
 from gpuprov.locking import build_lock
-from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.playbook import NodeOutcome
 from gpuprov.survey import survey
 from gpuprov.verify import run as verify
+from tests.lab.played import play
 from tests.lab.systems import os_release
 
 ROLES = (
@@ -50,7 +51,6 @@ class Mirrored:
     mirror: nvidia.Mirror
     server: MirrorServer
     settings: dict[str, Any] = field(default_factory=dict)
-    runs: int = 0
     lock: Lock = field(init=False)
 
     def state(self, **stack: object) -> LockedGroup:
@@ -82,15 +82,7 @@ class Mirrored:
 
     def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
         """Run roles; the outcome, and the names of the tasks that changed."""
-        events: list[dict[str, Any]] = []
-        self.runs += 1
-        run = self.folder / f"run{self.runs}"
-        run.mkdir()
-        nodes = {self.node.name: {"gpuprov_roles": list(roles or ROLES), **variables}}
-        options = Options(check=check)
-        outcome = run_playbook("site", self.lock, nodes, run, options=options, listen=events.append)
-        changed = [event["task"] for event in events if event.get("status") == "changed"]
-        return outcome[self.node.name], changed
+        return play(self.lock, self.node, self.folder, *(roles or ROLES), check=check, **variables)
 
     def drift(self) -> dict[str, Any]:
         """What differs, apart from what only a reboot or hardware brings: check -> what is there."""

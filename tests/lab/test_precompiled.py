@@ -23,10 +23,10 @@ from gpuprov.lab.simulator import stub_module
 from gpuprov.lab.variants import with_os_release
 from gpuprov.lock import Lock
 from gpuprov.locking import build_lock
-from gpuprov.playbook import Options, run_playbook
 from gpuprov.survey import survey
 from gpuprov.verify import run as verify
 from tests.lab.mirrored import INSTALLED
+from tests.lab.played import play
 from tests.lab.systems import COMPONENTS, os_release
 
 DRIVERS = {"535": "535.309.01", "580": "580.95.05"}
@@ -65,7 +65,6 @@ class Site:
     def __init__(self, node: Node, folder: Path, ssh: dict[str, Any], url: str) -> None:
         self.node, self.folder, self._ssh, self._url = node, folder, ssh, url
         self.lock: Lock
-        self._runs = 0
 
     def state(self, branch: str) -> None:
         """Lock the newest driver of a branch that the archive has."""
@@ -83,14 +82,9 @@ class Site:
 
     def apply(self) -> list[str]:
         """Names of the tasks that changed something."""
-        self._runs += 1
-        run = self.folder / f"run{self._runs}"
-        run.mkdir()
-        events: list[dict[str, Any]] = []
-        nodes = {self.node.name: {"gpuprov_roles": list(ROLES)}}
-        outcomes = run_playbook("site", self.lock, nodes, run, options=Options(), listen=events.append)
-        assert outcomes[self.node.name].ok, outcomes[self.node.name].failed
-        return [event["task"] for event in events if event.get("status") == "changed"]
+        outcome, changed = play(self.lock, self.node, self.folder, *ROLES)
+        assert outcome.ok, outcome.failed
+        return changed
 
     def against(self) -> list[tuple[str, Any]]:
         """What drift and verify have against the node as far as these roles answer for it."""

@@ -1,0 +1,27 @@
+"""Roles on one lab node, and what they changed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpuprov.lab import Node
+from gpuprov.lock import Lock
+from gpuprov.playbook import NodeOutcome, Options, run_playbook
+
+
+def play(
+    lock: Lock, node: Node, folder: Path, *roles: str, check: bool = False, **variables: Any
+) -> tuple[NodeOutcome, list[str]]:
+    """Run roles; the outcome, and the names of the tasks that changed something.
+
+    Args:
+        folder: gets a folder of its own for each run.
+        variables: of the roles, over those of the lock.
+    """
+    events: list[dict[str, Any]] = []
+    run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    nodes = {node.name: {"gpuprov_roles": list(roles), **variables}}
+    outcomes = run_playbook("site", lock, nodes, run, options=Options(check=check), listen=events.append)
+    return outcomes[node.name], [event["task"] for event in events if event.get("status") == "changed"]
