@@ -1,0 +1,83 @@
+"""The shell script that a good administrator would write instead of using gpuprov."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from gpuprov.lab import Node
+from gpuprov.lock import LockedGroup
+
+START = "/root/.bench-start"
+FILES = (
+    f"find /etc /usr/local/sbin /var/lib/gpuprov /var/lib/prometheus -type f -newer {START}"
+    " '(' -path '*gpuprov*' -o -path '/etc/systemd/system/*.d/*' -o -name nccl.conf"
+    " -o -name daemon.json -o -path /etc/environment ')' ! -name '*~' 2>/dev/null"
+)
+UNITS = "systemctl list-unit-files --state=enabled --no-legend | cut -d' ' -f1 | sort"
+AT_THE_END = (
+    "update-initramfs -u || test ! -e /usr/sbin/update-initramfs",
+    "sysctl -q --system",
+    "ldconfig",
+    "systemctl reload ssh",
+    "apt-get -s dist-upgrade >/dev/null",
+)
+
+
+def begin(node: Node) -> None:
+    """Wait for a node that was just made, and mark the time on it."""
+    node.run(f"systemctl is-system-running --wait; touch {START}; sleep 1", check=False)
+
+
+def enabled(node: Node) -> set[str]:
+    """Units that start by themselves."""
+    return set(node.run(UNITS).stdout.split())
+
+
+def script(model: Node, group: LockedGroup, units: set[str]) -> str:
+    """What makes of a fresh node what `model` is: the same packages at the same versions, the same files.
+
+    Args:
+        model: a node that gpuprov made, after `begin`.
+        units: what is enabled on it besides what a fresh node has.
+    """
+    found = sorted(model.run(FILES, check=False).stdout.split())
+    sources = [line for path in found if path.startswith("/etc/apt/") for line in _written(model, path)]
+    # Before the daemons' first start, so that they need no second one.
+    others = [line for path in found if not path.startswith("/etc/apt/") for line in _written(model, path)]
+    held = model.run("apt-mark showhold").stdout.split()
+    return "\n".join(
+        [
+            "set -e",
+            "export DEBIAN_FRONTEND=noninteractive",
+            *sources,
+            "apt-get -q update",
+            *others,
+            _installation(group),
+            *AT_THE_END,
+            "systemctl daemon-reload",
+            f"systemctl enable -q {shlex.join(sorted(units))}",
+            f"apt-mark hold {shlex.join(held)} >/dev/null",
+        ]
+    )
+
+
+def _installation(group: LockedGroup) -> str:
+    """One transaction: what the lock says, and what compiles a module."""
+    exact = [
+        f"{name}={version}" for _, each in group.components.each() for name, version in each.closure.items()
+    ]
+    beside = [name for _, each in group.components.each() for name in each.beside]
+    headers = f"linux-headers-{group.setting('kernel')}"
+    names = shlex.join([*exact, *beside, "build-essential", "dkms", headers])
+    return f"apt-get -q -y --no-install-recommends -o Dpkg::Options::=--force-confold install {names}"
+
+
+def _written(model: Node, path: str) -> list[str]:
+    """Lines of shell that write a file as it is on the model."""
+    mode, content = model.run(f"stat -c %a {path}; base64 {path}").stdout.split("\n", 1)
+    return [
+        f"mkdir -p {Path(path).parent}",
+        f"base64 -d >{path} <<'END'\n{content.rstrip()}\nEND",
+        f"chmod {mode} {path}",
+    ]
