@@ -17,7 +17,7 @@ FILES = (
 UNITS = "systemctl list-unit-files --state=enabled --no-legend | cut -d' ' -f1 | sort"
 AT_THE_END = (
     "update-initramfs -u || test ! -e /usr/sbin/update-initramfs",
-    "sysctl -q --system",
+    "sysctl -q --load=/etc/sysctl.d/90-gpuprov.conf || test ! -e /etc/sysctl.d/90-gpuprov.conf",
     "ldconfig",
     "systemctl reload ssh",
     "apt-get -s dist-upgrade >/dev/null",

@@ -130,7 +130,7 @@ def measure(lab: Lab, subject: Stack, rounds: int, *, together: bool) -> dict[st
         other = fresh(subject, "other")
         ways: dict[str, Callable[[], object]] = {
             "gpuprov apply": subject.apply,
-            "shell script": partial(other.run, script, timeout=3600),
+            "shell script": partial(other.run, "sh -s", input=script, timeout=3600),
         }
         order = list(ways) if turn % 2 == 0 else list(reversed(ways))
         with ThreadPoolExecutor(len(ways) if together else 1) as pool:
