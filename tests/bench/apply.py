@@ -1,15 +1,16 @@
 """What the operator pays for gpuprov: `gpuprov apply` against a shell script that does the same by hand.
 
-    scripts/bench apply [--full] [--rounds 2] [--together]
+    scripts/bench apply [--full [--stub]] [--rounds 2] [--together]
 
 Both start on equal fresh nodes, without a reboot, from a warm package cache. The script installs the very
 packages at the very versions, writes the very files (read from a node that gpuprov made), enables the same
 units, sets the same holds. Which goes first changes from round to round; --together starts both at the same
 moment, so that what else the machine does is shared by both.
 
-Without --full the node gets Debian's driver and what goes with it, compiled by DKMS. With --full it gets
-everything: driver, fabric manager, CUDA, cuDNN, NCCL, Docker, container toolkit, DCGM, tools, tuning,
-SSH and firewall; NVIDIA's packages are the mirror's, whose module is not compiled.
+Without --full the node gets Debian's driver and what goes with it. With --full it gets CUDA, cuDNN, NCCL,
+Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall as well, NVIDIA's own from
+the mirror. DKMS really compiles the driver, but for the model that the script is taken from. With --stub it
+has nothing to compile, as the driver is the mirror's too, and what is left to compare is overhead.
 """
 
 from __future__ import annotations
@@ -31,11 +32,19 @@ from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import LockedGroup, read_lock
 from tests.bench import _by_hand
-from tests.campaign._roles_fleet import Fleet, fleet_of, new_node
+from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.compiler import play_compiler
 from tests.lab.provisioned import gpuprov
 
 SYSTEM = "debian12"
+# No switches: Debian has no fabric manager, and the mirror none for Debian's driver.
+COMPILED = Board(
+    machine="l40sx4",
+    model="L40S",
+    gpus=4,
+    stack={"repository": "distribution", "driver": "535.309.01", "dcgm": "auto"},
+    settings={"clocks": {"graphics": 2520, "memory": 9001}, "power_limit": 300},
+)
 
 
 class Stack(Protocol):
@@ -76,18 +85,20 @@ class Driver:
 class Full:
     """Everything that gpuprov can put on a node, from the mirror."""
 
-    def __init__(self, stack: ExitStack, lab: Lab, folder: Path) -> None:
-        self._first: Node | None = new_node(lab, SYSTEM, "model")
-        self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {})
+    def __init__(self, stack: ExitStack, lab: Lab, folder: Path, board: Board) -> None:
+        self._first: Node | None = new_node(lab, SYSTEM, "model", board=board)
+        self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {}, board)
 
     def fresh(self, name: str) -> Node:
         # The mirror is made with the help of a node, which is the first to be given out.
-        node, self._first = self._first or new_node(self._fleet.lab, SYSTEM, name), None
-        return node
+        node, self._first = self._first, None
+        return node or new_node(self._fleet.lab, SYSTEM, name, board=self._fleet.board)
 
     def lock(self, node: Node) -> LockedGroup:
         self._fleet.nodes = {SYSTEM: node}
         [group] = self._fleet.state(0).groups.values()
+        if node.name == "model" and self._fleet.board is COMPILED:
+            play_compiler(node, group.components.driver.version)
         return group
 
     def apply(self) -> None:
@@ -103,6 +114,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--stub", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
@@ -110,7 +122,8 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-bench-")))
         folder.chmod(0o755)
         lab = stack.enter_context(Lab(f"bench-apply-{os.getpid()}"))
-        subject = Full(stack, lab, folder) if options.full else Driver(lab, folder)
+        board = SWITCHED if options.stub else COMPILED
+        subject = Full(stack, lab, folder, board) if options.full else Driver(lab, folder)
         times = measure(lab, subject, options.rounds, together=options.together)
     for what, seconds in times.items():
         listed = " ".join(f"{each:.0f}" for each in seconds)

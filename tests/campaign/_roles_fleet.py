@@ -30,7 +30,19 @@ from gpuprov.lock import Lock, read_lock
 from tests.lab.provisioned import gpuprov
 from tests.lab.systems import build_ubuntu, os_release
 
-MACHINE, MODEL, GPUS = "h200x8", "H200 SXM", 8
+
+@dataclass(frozen=True)
+class Board:
+    """The nodes' hardware in the lab's word and the catalog's, and what fleet.yml says for it alone."""
+
+    machine: str = "h200x8"
+    model: str = "H200 SXM"
+    gpus: int = 8
+    stack: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+SWITCHED = Board()
 SETTLED = "systemctl is-system-running --wait"
 FIRST_LOOP = 244
 """Numbers of loop devices that stand for drives; tests/lab has those below."""
@@ -141,6 +153,7 @@ class Fleet:
     mirror: nvidia.Mirror
     server: MirrorServer
     loops: dict[str, int] = field(default_factory=dict)
+    board: Board = SWITCHED
 
     def state(self, step: int) -> Lock:
         """Write the fleet of a step (0, 1, 2) and lock it, as a person does."""
@@ -152,7 +165,7 @@ class Fleet:
             "ubuntu": {"url": f"{self.server.url}/ubuntu", "key": key},
         }
         groups = {plain(system): self._group(system, step) for system in self.nodes}
-        ssh = yaml.safe_load(self.lab.fleet("eight"))["ssh"]
+        ssh = yaml.safe_load(self.lab.fleet("board"))["ssh"]
         fleet = {"ssh": ssh, "groups": groups, "repositories": repositories}
         (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # YAML too, without aliases
         gpuprov(self.folder, "lock")
@@ -165,13 +178,14 @@ class Fleet:
             stack |= COMMON[step] | dict.fromkeys(FROM_THE_ARCHIVE, "auto")
         else:
             stack |= dict.fromkeys([*COMMON[0], *FROM_THE_ARCHIVE, "cuda", "nccl"], "none")
-        settings = {"kernel": node.kernel, **SETTINGS[step]}
+        stack |= self.board.stack
+        settings = {"kernel": node.kernel, **SETTINGS[step], **self.board.settings}
         if READ_AHEAD[step] and system in self.loops:
             drive = f"/dev/loop{self.loops[system]}"
             scratch = {"device": drive, "mount": "/scratch/fast", "read_ahead_kib": READ_AHEAD[step]}
             settings["scratch"] = [scratch]
         return {
-            "profile": "eight",
+            "profile": "board",
             "os": system,
             "hosts": {node.name: node.address},
             "stack": stack,
@@ -238,7 +252,12 @@ def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> F
 
 
 def fleet_of(
-    stack: ExitStack, lab: Lab, folder: Path, nodes: dict[str, Node], loops: dict[str, int]
+    stack: ExitStack,
+    lab: Lab,
+    folder: Path,
+    nodes: dict[str, Node],
+    loops: dict[str, int],
+    board: Board = SWITCHED,
 ) -> Fleet:
     """The mirror of these nodes' systems, and what their fleet.yml needs; `loops` as `Fleet` has it."""
     with signing_key() as key:
@@ -246,13 +265,13 @@ def fleet_of(
         build_ubuntu(mirror.root / "ubuntu", next(iter(nodes.values())), key)
     (mirror.root / "again").symlink_to(".")
     (folder / "profiles").mkdir()
-    profile = {"hardware": {"gpu": {"model": MODEL, "count": GPUS}}}
-    (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
+    profile = {"hardware": {"gpu": {"model": board.model, "count": board.gpus}}}
+    (folder / "profiles/board.yml").write_text(yaml.safe_dump(profile))
     server = stack.enter_context(served(mirror.root))
-    return Fleet(lab, folder, nodes, mirror, server, loops)
+    return Fleet(lab, folder, nodes, mirror, server, loops, board)
 
 
-def new_node(lab: Lab, system: str, name: str, loop: int | None = None) -> Node:
+def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: Board = SWITCHED) -> Node:
     """A fresh node that can have everything; with a loop device, a drive too."""
 
     def drive(root: Path) -> None:
@@ -262,7 +281,7 @@ def new_node(lab: Lab, system: str, name: str, loop: int | None = None) -> Node:
     steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
     if system.startswith("ubuntu"):
         steps.append(with_os_release(os_release(system)))
-    [node] = lab.up(1, os=image, gpu=MACHINE, names=[name], prepare=steps)
+    [node] = lab.up(1, os=image, gpu=board.machine, names=[name], prepare=steps)
     node.run(
         "mkdir -p /etc/initramfs-tools; echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
     )
