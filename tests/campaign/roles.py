@@ -28,6 +28,8 @@ from tests.campaign._roles_trials import COLUMNS, TRIALS, Trial
 SEEN = "seen"
 MISSING_BROUGHT = "Bring what packages lack"
 """A task of preflight."""
+TOGETHER = {"cuda_toolkit", "cudnn", "nccl", "container_toolkit", "profiling_tools", "monitoring"}
+"""Roles whose packages come to a fresh node before their turn, in one transaction."""
 Cell = tuple[str, str, str]
 """Role, system, column."""
 
@@ -102,7 +104,8 @@ class Campaign:
             node, own = self.node(system), _checks(lock, system, trial.role)
             if trial.role not in did.ran[node.name]:
                 return "did not run"
-            if not did.changed[node.name][trial.role] and trial.role != "preflight":
+            came = trial.role in TOGETHER and did.changed[node.name][""]
+            if not did.changed[node.name][trial.role] and not came and trial.role != "preflight":
                 return "changed nothing"
             return "; ".join(did.failed[node.name]) or _join("verify fails", own & failed[node.name])
 
@@ -226,11 +229,14 @@ class Campaign:
     ) -> str:
         """Whether --check named a role exactly when apply changed it, and touched nothing.
 
-        What dpkg lacks to finish comes back at once, before the turn of the roles that --check named for it.
+        Before the turn of the roles that --check named come their packages where a node has nothing of them
+        yet, and what dpkg lacks to finish.
         """
         node = self.node(system).name
         foretold, done = (bool(run.changed[node][trial.role]) for run in (said, did))
-        brought = MISSING_BROUGHT in did.changed[node]["preflight"]
+        brought = MISSING_BROUGHT in did.changed[node]["preflight"] or (
+            trial.role in TOGETHER and did.changed[node][""]
+        )
         if said.failed[node]:
             return f"--check fails: {said.failed[node]}"
         if foretold != done and not (foretold and brought):

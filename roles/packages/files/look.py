@@ -3,7 +3,7 @@
 Standard library only; runs on the node from stdin. Argument: the record of the set's packages.
 
     {"installed": {"libnccl2": "2.28.9-1+cuda13.0"}, "left": {"nvidia-driver-pinning-570": "570.195.03-1"},
-     "ours": ["libnccl2", "libnccl-dev"], "others": ["containerd"], "sets": ["nccl", "docker"], "room": true}
+     "ours": ["libnccl2", "libnccl-dev"], "others": ["containerd"], "sets": ["nccl", "docker"]}
 
 `left` are packages of which only the configuration is there: that of a pinning package still pins. `others`
 belong to other sets, and may to this one as well.
@@ -29,7 +29,6 @@ def main() -> None:
         "ours": record.read_text().split() if record.exists() else [],
         "others": sorted({name for path in others for name in path.read_text().split()}),
         "sets": sorted(path.name for path in record.parent.glob("*")),
-        "room": record.parent.is_dir(),
     }
     json.dump(look, sys.stdout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,10 @@ def test_site_runs_every_role_once_and_only_when_the_plan_names_it() -> None:
         role.name for role in ROLES
     ]
     for role, task in zip(included, tasks, strict=True):
-        assert task["when"] == f"'{role['name']}' in gpuprov_roles"
+        for packages in task.get("vars", {}).get("packages_sets", {}).values():
+            assert re.search(r"_packages if '\w+' in gpuprov_roles else {} }}$", packages)
+        if role["name"] != "packages":
+            assert task["when"] == f"'{role['name']}' in gpuprov_roles"
 
 
 def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
