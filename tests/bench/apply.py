@@ -157,10 +157,10 @@ def measure(lab: Lab, subject: Stack, rounds: int, *, together: bool) -> dict[st
 def model_script(lab: Lab, subject: Stack) -> str:
     """The script by hand, of a node that gpuprov made; every package is in the lab's cache afterwards."""
     model = fresh(subject, "model")
-    before = _by_hand.enabled(model)
+    before = _by_hand.Chosen.on(model)
     group = subject.lock(model)
     subject.apply()
-    script = _by_hand.script(model, group, _by_hand.enabled(model) - before)
+    script = _by_hand.script(model, group, before)
     lab.down([model.name])
     return script
 
