@@ -71,6 +71,12 @@ class Mirror(Strict):
     def _from_url(cls, stated: object) -> object:
         return {"url": stated} if isinstance(stated, str) else stated
 
+    @field_validator("url")
+    @classmethod
+    def _as_apt_says(cls, url: str) -> str:
+        # apt calls file:///srv file:/srv, and the node is asked what apt reads and where packages came from.
+        return re.sub("^file:/+", "file:/", url)
+
 
 class Fleet(Strict):
     """The whole file."""

@@ -120,3 +120,16 @@ def test_every_shipped_profile_reads() -> None:
     assert "base" in names
     for name in names:
         load_profile(name, [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ("file:///srv/cuda", "file:/srv/cuda"),
+        ("file:/srv/cuda", "file:/srv/cuda"),
+        ("https://mirror//cuda/", "https://mirror//cuda/"),
+    ],
+)
+def test_a_folders_address_is_as_apt_says_it(tmp_path: Path, stated: str, read: str) -> None:
+    text = f"{GOOD}repositories: {{nvidia: '{stated}'}}\n"
+    assert read_fleet(fleet(tmp_path, text)).repositories["nvidia"].url == read

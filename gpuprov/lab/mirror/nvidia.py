@@ -42,15 +42,19 @@ class Mirror:
 
     def cuda(self, base: str = "") -> str:
         """URL template of the CUDA repositories, below `base` or as `file:`."""
-        return f"{base or self.root.as_uri()}/compute/cuda/repos/{{folder}}/{{arch}}/"
+        return f"{base or self._folder}/compute/cuda/repos/{{folder}}/{{arch}}/"
 
     def container_toolkit(self, base: str = "") -> str:
         """URL of the container toolkit's repositories."""
-        return f"{base or self.root.as_uri()}/libnvidia-container/stable"
+        return f"{base or self._folder}/libnvidia-container/stable"
 
     def urls(self, base: str = "") -> dict[str, str]:
         """Both by the repositories' ids, as a fleet's `repositories` has them."""
         return {"nvidia": self.cuda(base), "container-toolkit": self.container_toolkit(base)}
+
+    @property
+    def _folder(self) -> str:
+        return f"file:{self.root}"  # as apt says it
 
 
 def build(

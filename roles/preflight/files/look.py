@@ -114,7 +114,7 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
     def wanted(offer: str, url: str) -> bool:
         return any(
-            url.startswith(address(source)) if source else origins.get(offer) in DISTRIBUTIONS
+            url.startswith(source.rstrip("/")) if source else origins.get(offer) in DISTRIBUTIONS
             for source in sources
         )
 
@@ -126,11 +126,6 @@ def foreign_packages(pattern: str, sources: list) -> dict:
         if offers and not any(wanted(*offer) for offer in offers):
             foreign[name] = offers[0][1]
     return foreign
-
-
-def address(url: str) -> str:
-    """A repository's address as apt writes it, to which file:///srv is file:/srv."""
-    return re.sub("^(file|copy):/+", r"\1:/", url.rstrip("/"))
 
 
 def users_of_gpus(bystanders: list[str]) -> list[str]:

@@ -200,7 +200,6 @@ nvidia-smi:
     [
         (FROM_NVIDIA, [None], {"nvidia-smi": "http://cuda/repos/debian12/x86_64"}),
         (FROM_NVIDIA, ["http://cuda/repos/debian12/x86_64/"], {}),
-        (FROM_NVIDIA.replace("http://cuda", "file:/srv"), ["file:///srv/repos/debian12/x86_64/"], {}),
         (FROM_DEBIAN, [None], {}),
         (FROM_DEBIAN, ["http://cuda/"], {"nvidia-smi": "http://mirror/debian"}),
         (OF_NO_REPOSITORY, [None], {}),
