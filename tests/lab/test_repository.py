@@ -203,20 +203,64 @@ def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
     assert apt.picks("nvidia-open=595.71.05-1ubuntu1")["nvidia-driver-open"] == newest
 
 
-def test_dnf_installs_the_mirrors_closure_whole(mirror: nvidia.Mirror, tmp_path: Path) -> None:
-    """Stubs written in Python, a stream enabled, exact versions: the real dnf and rpm take them."""
+class Dnf:
+    """The real dnf and rpm with a root, a repository and a version lock of their own."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.root, self.locks = folder / "root", folder / "versionlock.list"
+        self.locks.touch()
+        (folder / "cuda.repo").write_text(f"[cuda]\nname=cuda\nbaseurl={url}\nenabled=1\ngpgcheck=0\n")
+        (folder / "versionlock.conf").write_text(f"[main]\nenabled=1\nlocklist={self.locks}\n")
+        places = {"reposdir": folder, "cachedir": folder / "cache", "pluginconfpath": folder}
+        settings = {**places, "module_platform_id": "platform:el9"}
+        self._command = ["dnf", "-q", "-y", f"--installroot={self.root}", "--releasever=9"]
+        self._command += [f"--setopt={name}={value}" for name, value in settings.items()]
+
+    def run(self, *words: str) -> None:
+        output_of(*self._command, *words)
+
+    def installed(self) -> dict[str, str]:
+        """Package → epoch, version and release."""
+        listed = output_of("rpm", "--root", str(self.root), "-qa", "--qf", "%{NAME} %{EVR}\\n")
+        return dict(line.split(" ") for line in listed.splitlines())
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """What dnf was asked to install, of a driver that is not the newest of its stream."""
+
+    dnf: Dnf
+    closure: dict[str, str]
+
+
+@pytest.fixture
+def rhel9(mirror: nvidia.Mirror, tmp_path: Path) -> Provisioned:
     spec = sources.nvidia(mirror.cuda(), "rhel9", "x86_64", "rpm", mirror.key)
     index = with_streams(spec.open("x86_64"), "nvidia-driver:580-open")
     roots = ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-fabricmanager")
     found = closure(index, dict.fromkeys(roots, "580.126.16"), [".*nvidia.*"])
-    (tmp_path / "cuda.repo").write_text(f"[cuda]\nname=cuda\nbaseurl={spec.url}\nenabled=1\ngpgcheck=0\n")
-    root = tmp_path / "root"
-    dnf = ["dnf", "-q", "-y", f"--installroot={root}", f"--setopt=reposdir={tmp_path}", "--releasever=9"]
-    dnf += [f"--setopt=cachedir={tmp_path}/cache", "--setopt=module_platform_id=platform:el9"]
-    output_of(*dnf, "module", "enable", "nvidia-driver:580-open")
-    output_of(*dnf, "install", *(f"{name}-{version}" for name, version in found.items()))
-    listed = output_of("rpm", "--root", str(root), "-qa", "--qf", "%{NAME} %{EVR}\\n")
-    assert dict(line.split(" ") for line in listed.splitlines()) == {**found, "dkms": "3.2.2-1"}
+    dnf = Dnf(tmp_path, spec.url)
+    dnf.run("module", "enable", "nvidia-driver:580-open")
+    dnf.run("install", "libnccl-2.28.3-1+cuda13.0", *(f"{name}-{version}" for name, version in found.items()))
+    return Provisioned(dnf, found)
+
+
+def test_dnf_installs_the_mirrors_closure_whole(rhel9: Provisioned) -> None:
+    """Stubs written in Python, a stream enabled, exact versions: the real dnf and rpm take them."""
+    beside = {"dkms": "3.2.2-1", "libnccl": "2.28.3-1+cuda13.0"}
+    assert rhel9.dnf.installed() == {**rhel9.closure, **beside}
+
+
+def test_dnfs_version_lock_keeps_the_closure_where_it_is_and_nothing_else(rhel9: Provisioned) -> None:
+    dnf = rhel9.dnf
+    dnf.locks.write_text("".join(f"{name}-{version}.*\n" for name, version in rhel9.closure.items()))
+    dnf.run("upgrade")
+    locked = dnf.installed()
+    assert locked.items() >= rhel9.closure.items()
+    assert locked["libnccl"] > "2.29"
+    dnf.locks.write_text("")
+    dnf.run("upgrade")
+    assert not dnf.installed().items() & rhel9.closure.items()
 
 
 def output_of(*command: str) -> str:
