@@ -30,6 +30,10 @@ MISSING_BROUGHT = "Bring what packages lack"
 """A task of preflight."""
 TOGETHER = {"cuda_toolkit", "cudnn", "nccl", "container_toolkit", "profiling_tools", "monitoring"}
 """Roles whose packages come to a fresh node before their turn, in one transaction."""
+NOT_HERE = (
+    "No role runs on RHEL and Rocky: of these the packages, streams and version locks are proven, by dnf"
+    " against the mirror (`tests/lab/test_repository.py`)."
+)
 Cell = tuple[str, str, str]
 """Role, system, column."""
 
@@ -302,6 +306,7 @@ def markdown(table: Table) -> Iterator[str]:
     for trial in TRIALS:
         for column, why in trial.moot.items():
             yield f"- {trial.role} has no cell *{column}*: {why}."
+    yield f"- {NOT_HERE}"
     for role, system, column in table.bad():
         yield f"- not seen: {role} on {system}, *{column}*: {table.cells[role, system, column]}."
 
