@@ -10,74 +10,25 @@ Exit 1 when any is bad.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
 from gpuprov.lab import Node
-from gpuprov.lock import Lock
+from gpuprov.lock import Lock, read_lock
 from gpuprov.verify.wanted import wanted
 from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
-from tests.campaign._roles_trials import COLUMNS, TRIALS, Trial
+from tests.campaign._roles_table import Table, lines, markdown
+from tests.campaign._roles_trials import TRIALS, Trial
 
-SEEN = "seen"
 MISSING_BROUGHT = "Bring what packages lack"
 """A task of preflight."""
 TOGETHER = {"cuda_toolkit", "cudnn", "nccl", "container_toolkit", "profiling_tools", "monitoring"}
 """Roles whose packages come to a fresh node before their turn, in one transaction."""
-NOT_HERE = (
-    "No role runs on RHEL and Rocky: of these the packages, streams and version locks are proven, by dnf"
-    " against the mirror (`tests/lab/test_repository.py`)."
-)
-Cell = tuple[str, str, str]
-"""Role, system, column."""
-
-
-class Table:
-    """What was seen; the first complaint about a cell stays."""
-
-    def __init__(self, systems: list[str]) -> None:
-        self.systems = systems
-        self.cells: dict[Cell, str] = {}
-        self.began = time.monotonic()
-        for trial in TRIALS:
-            for column, why in trial.moot.items():
-                self.cells |= {(trial.role, system, column): why for system in systems}
-
-    def judge(self, column: str, complaints: Callable[[Trial, str], str]) -> None:
-        """Fill a column: no complaint is `seen`; cells with a reason of their own stay."""
-        for trial in TRIALS:
-            for system in self.systems if column not in trial.moot else ():
-                said = complaints(trial, system)
-                before = self.cells.get((trial.role, system, column), SEEN)
-                self.cells[trial.role, system, column] = before if before != SEEN else said or SEEN
-                if said:
-                    self.say(f"  BAD  {trial.role} on {system}, {column}: {said}")
-
-    def bad(self) -> list[Cell]:
-        """Cells that are neither seen nor excused."""
-        moot = {why for trial in TRIALS for why in trial.moot.values()}
-        return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
-
-    def join(self, path: Path) -> None:
-        """Add what a file has of other systems, and write both there."""
-        rows = json.loads(path.read_text()) if path.exists() else []
-        earlier = {(role, system, column): said for role, system, column, said in rows}
-        self.cells = {
-            cell: said for cell, said in earlier.items() if cell[1] not in self.systems
-        } | self.cells
-        self.systems = [each for each in STACKS if each in {system for _, system, _ in self.cells}]
-        path.write_text(json.dumps([[*cell, said] for cell, said in self.cells.items()], indent=0) + "\n")
-
-    def say(self, text: str) -> None:
-        """A line, with the time since the beginning."""
-        sys.stdout.write(f"{time.monotonic() - self.began:6.0f} s  {text}\n")
-        sys.stdout.flush()
 
 
 class Campaign:
@@ -195,8 +146,6 @@ class Campaign:
 
     @property
     def lock(self) -> Lock:
-        from gpuprov.lock import read_lock
-
         return read_lock(self.fleet.folder / "fleet.lock.yml")
 
     def node(self, system: str) -> Node:
@@ -272,43 +221,6 @@ def _differing(before: dict[str, str], after: dict[str, str]) -> dict[str, Colle
 
 def _join(what: str, items: Collection[str]) -> str:
     return f"{what} {', '.join(sorted(items))}" if items else ""
-
-
-def lines(table: Table) -> Iterator[str]:
-    """The table for a terminal: how many systems each cell was seen on; what is bad below it."""
-    width = max(len(trial.role) for trial in TRIALS)
-    yield f"{'':<{width}}  " + "  ".join(f"{column:<8}" for column in COLUMNS)
-    for trial in TRIALS:
-        yield f"{trial.role:<{width}}  " + "  ".join(f"{_told(table, trial, each):<8}" for each in COLUMNS)
-
-
-def _told(table: Table, trial: Trial, column: str) -> str:
-    if column in trial.moot:
-        return "-"
-    good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in table.systems)
-    return f"{good} of {len(table.systems)}"
-
-
-def markdown(table: Table) -> Iterator[str]:
-    """The table for the documentation."""
-    yield "# Roles, seen on nodes"
-    yield ""
-    yield "Written by `scripts/campaign roles --markdown`. A cell says on how many of these systems it was"
-    yield f"seen: {', '.join(table.systems)}."
-    yield ""
-    yield "| role | " + " | ".join(COLUMNS) + " |"
-    yield "|---" * (len(COLUMNS) + 1) + "|"
-    for trial in TRIALS:
-        yield f"| {trial.role} | " + " | ".join(_told(table, trial, each) for each in COLUMNS) + " |"
-    yield ""
-    for column, means in COLUMNS.items():
-        yield f"- **{column}**: {means}."
-    for trial in TRIALS:
-        for column, why in trial.moot.items():
-            yield f"- {trial.role} has no cell *{column}*: {why}."
-    yield f"- {NOT_HERE}"
-    for role, system, column in table.bad():
-        yield f"- not seen: {role} on {system}, *{column}*: {table.cells[role, system, column]}."
 
 
 def main() -> int:

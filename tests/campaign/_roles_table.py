@@ -1,0 +1,99 @@
+"""The table of roles, systems and columns: what is in its cells, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.campaign._roles_fleet import STACKS
+from tests.campaign._roles_trials import COLUMNS, TRIALS, Trial
+
+SEEN = "seen"
+NOT_HERE = (
+    "No role runs on RHEL and Rocky: of these the packages, streams and version locks are proven, by dnf"
+    " against the mirror (`tests/lab/test_repository.py`)."
+)
+Cell = tuple[str, str, str]
+"""Role, system, column."""
+
+
+class Table:
+    """What was seen; the first complaint about a cell stays."""
+
+    def __init__(self, systems: list[str]) -> None:
+        self.systems = systems
+        self.cells: dict[Cell, str] = {}
+        self.began = time.monotonic()
+        for trial in TRIALS:
+            for column, why in trial.moot.items():
+                self.cells |= {(trial.role, system, column): why for system in systems}
+
+    def judge(self, column: str, complaints: Callable[[Trial, str], str]) -> None:
+        """Fill a column: no complaint is `seen`; cells with a reason of their own stay."""
+        for trial in TRIALS:
+            for system in self.systems if column not in trial.moot else ():
+                said = complaints(trial, system)
+                before = self.cells.get((trial.role, system, column), SEEN)
+                self.cells[trial.role, system, column] = before if before != SEEN else said or SEEN
+                if said:
+                    self.say(f"  BAD  {trial.role} on {system}, {column}: {said}")
+
+    def bad(self) -> list[Cell]:
+        """Cells that are neither seen nor excused."""
+        moot = {why for trial in TRIALS for why in trial.moot.values()}
+        return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
+
+    def join(self, path: Path) -> None:
+        """Add what a file has of other systems, and write both there."""
+        rows = json.loads(path.read_text()) if path.exists() else []
+        earlier = {(role, system, column): said for role, system, column, said in rows}
+        self.cells = {
+            cell: said for cell, said in earlier.items() if cell[1] not in self.systems
+        } | self.cells
+        self.systems = [each for each in STACKS if each in {system for _, system, _ in self.cells}]
+        path.write_text(json.dumps([[*cell, said] for cell, said in self.cells.items()], indent=0) + "\n")
+
+    def say(self, text: str) -> None:
+        """A line, with the time since the beginning."""
+        sys.stdout.write(f"{time.monotonic() - self.began:6.0f} s  {text}\n")
+        sys.stdout.flush()
+
+
+def lines(table: Table) -> Iterator[str]:
+    """The table for a terminal: how many systems each cell was seen on; what is bad below it."""
+    width = max(len(trial.role) for trial in TRIALS)
+    yield f"{'':<{width}}  " + "  ".join(f"{column:<8}" for column in COLUMNS)
+    for trial in TRIALS:
+        yield f"{trial.role:<{width}}  " + "  ".join(f"{_told(table, trial, each):<8}" for each in COLUMNS)
+
+
+def _told(table: Table, trial: Trial, column: str) -> str:
+    if column in trial.moot:
+        return "-"
+    good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in table.systems)
+    return f"{good} of {len(table.systems)}"
+
+
+def markdown(table: Table) -> Iterator[str]:
+    """The table for the documentation."""
+    yield "# Roles, seen on nodes"
+    yield ""
+    yield "Written by `scripts/campaign roles --markdown`. A cell says on how many of these systems it was"
+    yield f"seen: {', '.join(table.systems)}."
+    yield ""
+    yield "| role | " + " | ".join(COLUMNS) + " |"
+    yield "|---" * (len(COLUMNS) + 1) + "|"
+    for trial in TRIALS:
+        yield f"| {trial.role} | " + " | ".join(_told(table, trial, each) for each in COLUMNS) + " |"
+    yield ""
+    for column, means in COLUMNS.items():
+        yield f"- **{column}**: {means}."
+    for trial in TRIALS:
+        for column, why in trial.moot.items():
+            yield f"- {trial.role} has no cell *{column}*: {why}."
+    yield f"- {NOT_HERE}"
+    for role, system, column in table.bad():
+        yield f"- not seen: {role} on {system}, *{column}*: {table.cells[role, system, column]}."
