@@ -140,3 +140,25 @@ def test_a_bad_day_ends_in_a_sentence_and_the_next_is_well(place: Place, name: s
     assert (
         driven.installed["libnccl2"] == driven.group.components.model_dump()["nccl"]["packages"]["libnccl2"]
     )
+
+
+def test_what_a_node_has_nothing_of_comes_at_once_or_not_at_all(place: Place) -> None:
+    driven = place.driven
+    [nccl] = [each for each in NCCL if driven.installed["libnccl2"].startswith(each.partition("+")[0])]
+    cudnn = driven.state(nccl=nccl).components.model_dump()["cudnn"]["closure"]
+    roles = ("repositories", "cuda_toolkit", "cudnn", "nccl")
+    before = driven.installed
+    place.build(without=next(iter(cudnn.values())))
+    outcome, _ = driven.apply(*roles)
+    [failed] = outcome.failed
+    assert failed["msg"].startswith("packages of cuda_toolkit, cudnn could not be installed: ")
+    assert "does not have what the lock names" in failed["msg"]
+    assert driven.installed == before
+    place.build()
+    outcome, changed = driven.apply(*roles)
+    assert outcome.ok, outcome.failed
+    assert changed.count("Install, replace and remove packages, in one transaction") == 1
+    assert changed.count("Remember what belongs to which set") == 1
+    assert driven.says("cat /var/lib/gpuprov/packages/cudnn").split() == sorted(cudnn)
+    outcome, changed = driven.apply(*roles)
+    assert (outcome.ok, changed) == (True, [])
