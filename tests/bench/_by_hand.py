@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuprov.lab import Node
 from gpuprov.lock import LockedGroup
+from tests.campaign._roles_fleet import SETTLED
 
 START = "/root/.bench-start"
 FILES = (
@@ -29,7 +30,7 @@ AT_THE_END = (
 
 def begin(node: Node) -> None:
     """Wait for a node that was just made, and mark the time on it."""
-    node.run(f"systemctl is-system-running --wait; touch {START}; sleep 1", check=False)
+    node.run(f"{SETTLED}; touch {START}; sleep 1", check=False)
 
 
 @dataclass(frozen=True)

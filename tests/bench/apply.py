@@ -48,7 +48,12 @@ COMPILED = Board(
 
 
 class Stack(Protocol):
-    """What is put on nodes."""
+    """What is put on nodes.
+
+    `compiled` says whether a compiler has work with it, which is played on the model.
+    """
+
+    compiled: bool
 
     def fresh(self, name: str) -> Node:
         """A node with nothing on it."""
@@ -61,7 +66,9 @@ class Stack(Protocol):
 
 
 class Driver:
-    """Debian's driver; the compiler is real but for the model."""
+    """Debian's driver."""
+
+    compiled = True
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab, self._folder = lab, folder
@@ -74,8 +81,6 @@ class Driver:
         (self._folder / "fleet.yml").write_text(self._lab.fleet("hgx-a100-4"))
         gpuprov(self._folder, "lock")
         [group] = read_lock(self._folder / "fleet.lock.yml").groups.values()
-        if node.name == "model":
-            play_compiler(node, group.components.driver.version)
         return group
 
     def apply(self) -> None:
@@ -86,6 +91,7 @@ class Full:
     """Everything that gpuprov can put on a node, from the mirror."""
 
     def __init__(self, stack: ExitStack, lab: Lab, folder: Path, board: Board) -> None:
+        self.compiled = board is COMPILED
         self._first: Node | None = new_node(lab, SYSTEM, "model", board=board)
         self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {}, board)
 
@@ -97,8 +103,6 @@ class Full:
     def lock(self, node: Node) -> LockedGroup:
         self._fleet.nodes = {SYSTEM: node}
         [group] = self._fleet.state(0).groups.values()
-        if node.name == "model" and self._fleet.board is COMPILED:
-            play_compiler(node, group.components.driver.version)
         return group
 
     def apply(self) -> None:
@@ -159,6 +163,8 @@ def model_script(lab: Lab, subject: Stack) -> str:
     model = fresh(subject, "model")
     before = _by_hand.Chosen.on(model)
     group = subject.lock(model)
+    if subject.compiled:
+        play_compiler(model, group.components.driver.version)
     subject.apply()
     script = _by_hand.script(model, group, before)
     lab.down([model.name])

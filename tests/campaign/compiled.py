@@ -16,8 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import yaml
-
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import read_lock
 from tests.lab.provisioned import MACHINE, PROFILE, gpuprov
@@ -41,10 +39,7 @@ def main() -> int:
 def compiled(lab: Lab, folder: Path, system: str) -> int:
     """How many steps failed on a node of that system."""
     [node] = lab.up(1, os=system, gpu=MACHINE)
-    fleet = yaml.safe_load(lab.fleet(PROFILE))
-    [group] = fleet["groups"].values()
-    group["stack"] = {"repository": "distribution"}
-    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    (folder / "fleet.yml").write_text(lab.fleet(PROFILE))
     gpuprov(folder, "lock")
     [locked] = read_lock(folder / "fleet.lock.yml").groups.values()
     driver = locked.components.driver

@@ -59,8 +59,8 @@ class Campaign:
             node, own = self.node(system), _checks(lock, system, trial.role)
             if trial.role not in did.ran[node.name]:
                 return "did not run"
-            came = trial.role in TOGETHER and did.changed[node.name][""]
-            if not did.changed[node.name][trial.role] and not came and trial.role != "preflight":
+            changed = did.changed[node.name][trial.role] or _came_together(trial, node, did)
+            if not changed and trial.role != "preflight":
                 return "changed nothing"
             return "; ".join(did.failed[node.name]) or _join("verify fails", own & failed[node.name])
 
@@ -187,9 +187,8 @@ class Campaign:
         """
         node = self.node(system).name
         foretold, done = (bool(run.changed[node][trial.role]) for run in (said, did))
-        brought = MISSING_BROUGHT in did.changed[node]["preflight"] or (
-            trial.role in TOGETHER and did.changed[node][""]
-        )
+        finished = MISSING_BROUGHT in did.changed[node]["preflight"]
+        brought = finished or _came_together(trial, self.node(system), did)
         if said.failed[node]:
             return f"--check fails: {said.failed[node]}"
         if foretold != done and not (foretold and brought):
@@ -208,6 +207,11 @@ class Campaign:
             for node in self.fleet.nodes.values()
             for trial in TRIALS
         }
+
+
+def _came_together(trial: Trial, node: Node, run: Run) -> bool:
+    """Whether a role's packages came with those of others, before its turn."""
+    return trial.role in TOGETHER and bool(run.changed[node.name][""])
 
 
 def _checks(lock: Lock, system: str, role: str) -> set[str]:

@@ -5,6 +5,7 @@ The tests build on each other: one node goes from fresh to provisioned, broken, 
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpuprov.lock import Lock, Setting
 from gpuprov.locking import build_lock
 from gpuprov.playbook import NodeOutcome, Options, run_playbook
 from tests.lab.compiler import ERROR, play_compiler
+from tests.lab.played import play
 
 ROLES = ["preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins"]
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
@@ -32,38 +34,22 @@ class Fixture:
 
     def __init__(self, node: Node, lock: Lock, folder: Path) -> None:
         self.node, self.lock, self.folder = node, lock, folder
-        self._runs = 0
 
     def apply(
         self, *roles: str, check: bool = False, settings: dict[str, Any] | None = None, **variables: Any
     ) -> tuple[NodeOutcome, list[str]]:
         """Run roles (all of them by default); the outcome, and the names of the tasks that changed."""
-        events: list[dict[str, Any]] = []
-        outcome = self._play("site", events, check, settings, gpuprov_roles=list(roles or ROLES), **variables)
-        return outcome, [event["task"] for event in events if event.get("status") == "changed"]
+        lock = self._with(settings or {})
+        return play(lock, self.node, self.folder, *(roles or ROLES), check=check, **variables)
 
     def reboot(self) -> NodeOutcome:
-        return self._play("reboot", [], False, None, gpuprov_reboot=True)
+        run = Path(tempfile.mkdtemp(dir=self.folder))
+        nodes = {self.node.name: {"gpuprov_reboot": True}}
+        return run_playbook("reboot", self.lock, nodes, run, options=Options())[self.node.name]
 
     def says(self, command: str) -> str:
         done = self.node.run(command, check=False)
         return (done.stdout + done.stderr).strip()
-
-    def _play(
-        self,
-        playbook: str,
-        events: list[dict[str, Any]],
-        check: bool,
-        settings: dict[str, Any] | None,
-        **variables: Any,
-    ) -> NodeOutcome:
-        self._runs += 1
-        run = self.folder / str(self._runs)
-        run.mkdir()
-        nodes = {self.node.name: variables}
-        lock = self._with(settings or {})
-        options = Options(check=check)
-        return run_playbook(playbook, lock, nodes, run, options=options, listen=events.append)[self.node.name]
 
     def _with(self, settings: dict[str, Any]) -> Lock:
         """The lock with some settings changed, as a person would in the file."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 def main() -> None:
     record = Path(sys.argv[1])
-    others = [path for path in record.parent.glob("*") if path != record]
+    records = sorted(record.parent.glob("*"))
     form = "${db:Status-Abbrev}\t${Package}\t${Version}\n"
     listed = subprocess.run(["dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=True)
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
@@ -27,8 +27,8 @@ def main() -> None:
         "installed": {name: version for state, name, version in rows if state[1] not in "nc"},
         "left": {name: version for state, name, version in rows if state[1] == "c"},
         "ours": record.read_text().split() if record.exists() else [],
-        "others": sorted({name for path in others for name in path.read_text().split()}),
-        "sets": sorted(path.name for path in record.parent.glob("*")),
+        "others": sorted({name for path in records if path != record for name in path.read_text().split()}),
+        "sets": [path.name for path in records],
     }
     json.dump(look, sys.stdout)
 
