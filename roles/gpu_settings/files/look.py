@@ -5,7 +5,7 @@ are not: {"power": 300, "compute": "default", "ecc": true, "mig": ["3g.40gb"]}.
 
     {"answers": true, "persistence": ["Enabled"], "clocks": ["application 1980 3201"],
      "daemon": {"command": "/usr/bin/nvidia-persistenced --user nvpd", "installs": true} or null,
-     "clocks_unit": true, "modes_unit": false, "modes_set": ["power"], "modes_off": true}
+     "override": false, "clocks_unit": true, "modes_unit": false, "modes_set": ["power"], "modes_off": true}
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ LOADED = Path("/proc/driver/nvidia/version")
 OUTCOME = Path("/run/gpuprov/gpu-clocks")  # written by our unit: `0 application 1980 3201`
 FIELDS = "persistence_mode,clocks.applications.graphics,clocks.applications.memory"
 MODES = "power.limit,compute_mode,ecc.mode.pending,mig.mode.pending,mig.mode.current"
+OVERRIDE = Path("/etc/systemd/system/nvidia-persistenced.service.d/gpuprov.conf")
 MODES_UNIT = Path("/etc/systemd/system/gpuprov-gpu-modes.service")
 UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 
@@ -104,6 +105,7 @@ def main(wanted: dict) -> None:
         "persistence": [mode for mode, *_ in seen or []],
         "clocks": clocks(seen or []),
         "daemon": daemon(),
+        "override": OVERRIDE.exists(),
         "modes_unit": MODES_UNIT.exists(),
         "modes_set": modes_set(),
         "modes_off": any(off(index, gpu, wanted) for index, gpu in enumerate(gpus(MODES) or [])),
