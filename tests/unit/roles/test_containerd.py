@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-FILES = Path(__file__).parents[3] / "roles/containerd/files"
+from tests.unit.roles.scripts import script
+
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "nvidia", "SystemdCgroup": True}}
 WANTED = {
@@ -38,17 +36,7 @@ version = 2
     path = "/var/lib/containerd/opt"
 """
 
-
-def script(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"containerd_{name}", FILES / f"{name}.py")
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-merge, look = script("merge"), script("look")
+merge, look = script("containerd", "merge"), script("containerd")
 
 
 def test_what_is_wanted_is_added_and_every_line_of_the_sites_stays() -> None:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import resource
-import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROLES = Path(__file__).parents[3] / "roles"
-
-
-def script(role: str, name: str = "look") -> ModuleType:
-    path = ROLES / role / f"files/{name}.py"
-    specification = importlib.util.spec_from_file_location(f"{name}_{role}", path)
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
+from tests.unit.roles.scripts import script
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
 docker, repositories, storage = script("docker"), script("repositories"), script("storage")
-tuning, packages, remember = script("system_tuning"), script("packages"), script("packages", "remember")
+tuning = script("system_tuning")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
@@ -388,26 +373,3 @@ def test_limit_that_the_kernel_refuses_is_found_by_trying() -> None:
     assert tuning.settable("nofile", 1024)
     assert not tuning.settable("nofile", most + 1)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-
-
-def test_sets_of_packages_are_remembered_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = tmp_path / "gpuprov/packages"
-    for sets in (
-        {"nccl": {"libnccl2": "1", "libnccl-dev": "1"}, "dcgm": {"dcgm": "4"}},
-        {"dcgm": {"x": "5"}},
-    ):
-        monkeypatch.setattr("sys.argv", ["-", str(records), json.dumps(sets)])
-        remember.main()
-    listing = subprocess.CompletedProcess([], 0, "ii \tlibnccl2\t1\nrc \tdcgm\t4\n", "")
-    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: listing)
-    monkeypatch.setattr("sys.argv", ["-", str(records / "nccl")])
-    packages.main()
-    assert json.loads(capsys.readouterr().out) == {
-        "installed": {"libnccl2": "1"},
-        "left": {"dcgm": "4"},
-        "ours": ["libnccl-dev", "libnccl2"],
-        "others": ["x"],
-        "sets": ["dcgm", "nccl"],
-    }
