@@ -1,6 +1,6 @@
 """What the operator pays for gpuprov: `gpuprov apply` against a shell script that does the same by hand.
 
-    scripts/bench apply [--full [--stub]] [--rounds 2] [--together]
+    scripts/bench apply [--full [--stub]] [--playbook] [--rounds 2] [--together]
 
 Both start on equal fresh nodes, without a reboot, from a warm package cache. The script installs the very
 packages at the very versions, writes the very files (read from a node that gpuprov made), enables the same
@@ -10,7 +10,8 @@ moment, so that what else the machine does is shared by both.
 Without --full the node gets Debian's driver and what goes with it. With --full it gets CUDA, cuDNN, NCCL,
 Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall as well, NVIDIA's own from
 the mirror. DKMS really compiles the driver, but for the model that the script is taken from. With --stub it
-has nothing to compile, as the driver is the mirror's too, and what is left to compare is overhead.
+has nothing to compile, as the driver is the mirror's too, and what is left to compare is overhead. With
+--playbook Ansible does what the script does as well: a task for each file and command, and no more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,7 +33,7 @@ from typing import Protocol
 from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
 from gpuprov.lock import LockedGroup, read_lock
-from tests.bench import _by_hand
+from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.compiler import play_compiler
 from tests.lab.provisioned import gpuprov
@@ -119,6 +121,7 @@ def main() -> int:
     )
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--stub", action="store_true")
+    parser.add_argument("--playbook", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
@@ -128,53 +131,57 @@ def main() -> int:
         lab = stack.enter_context(Lab(f"bench-apply-{os.getpid()}"))
         board = SWITCHED if options.stub else COMPILED
         subject = Full(stack, lab, folder, board) if options.full else Driver(lab, folder)
-        times = measure(lab, subject, options.rounds, together=options.together)
+        times = measure(lab, subject, options.rounds, playbook=options.playbook, together=options.together)
     for what, seconds in times.items():
         listed = " ".join(f"{each:.0f}" for each in seconds)
-        say(f"{what:<16}{statistics.median(seconds):>8.1f} s   ({listed})")
-    ours, by_hand = (statistics.median(seconds) for seconds in times.values())
-    say(f"{'ratio':<16}{ours / by_hand:>8.2f}   (at most 1.2)")
+        ratio = statistics.median(seconds) / statistics.median(times["shell script"])
+        say(f"{what:<16}{statistics.median(seconds):>8.1f} s   x {ratio:.2f}   ({listed})")
+    say("gpuprov apply: at most x 1.2")
     return 0
 
 
-def measure(lab: Lab, subject: Stack, rounds: int, *, together: bool) -> dict[str, list[float]]:
+def measure(
+    lab: Lab, subject: Stack, rounds: int, *, playbook: bool, together: bool
+) -> dict[str, list[float]]:
     """Seconds of each way, one figure a round."""
-    times: dict[str, list[float]] = {"gpuprov apply": [], "shell script": []}
-    script = model_script(lab, subject)
+    times: dict[str, list[float]] = defaultdict(list)
+    by_hand = done_by_hand(lab, subject)
     for turn in range(rounds):
         ours = fresh(subject, "ours")
         subject.lock(ours)
-        other = fresh(subject, "other")
+        nodes = [ours, *(fresh(subject, f"other{number}") for number in range(1 + playbook))]
         ways: dict[str, Callable[[], object]] = {
             "gpuprov apply": subject.apply,
-            "shell script": partial(other.run, "sh -s", input=script, timeout=3600),
+            "shell script": partial(by_hand.by_script, nodes[1]),
         }
+        if playbook:
+            ways["plain playbook"] = partial(by_hand.by_playbook, lab, nodes[2])
         order = list(ways) if turn % 2 == 0 else list(reversed(ways))
         with ThreadPoolExecutor(len(ways) if together else 1) as pool:
             running = {what: pool.submit(timed, ways[what]) for what in order}
         for what, seconds in running.items():
             times[what].append(seconds.result())
-        lab.down([ours.name, other.name])
+        lab.down([node.name for node in nodes])
     return times
 
 
-def model_script(lab: Lab, subject: Stack) -> str:
-    """The script by hand, of a node that gpuprov made; every package is in the lab's cache afterwards."""
+def done_by_hand(lab: Lab, subject: Stack) -> ByHand:
+    """The same by hand, of a node that gpuprov made; every package is in the lab's cache afterwards."""
     model = fresh(subject, "model")
-    before = _by_hand.Chosen.on(model)
+    before = Chosen.on(model)
     group = subject.lock(model)
     if subject.compiled:
         play_compiler(model, group.components.driver.version)
     subject.apply()
-    script = _by_hand.script(model, group, before)
+    by_hand = ByHand.of(model, group, before)
     lab.down([model.name])
-    return script
+    return by_hand
 
 
 def fresh(subject: Stack, name: str) -> Node:
     """A node with nothing on it but a mark of the time."""
     node = subject.fresh(name)
-    _by_hand.begin(node)
+    begin(node)
     return node
 
 
