@@ -58,7 +58,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> Non
     before = driven.says(snapshot)
     outcome, changed = driven.apply("containerd", check=True)
     assert outcome.ok, outcome.failed
-    assert {WRITE, "Say what would be installed and removed, as --check cannot try"} <= set(changed)
+    assert {WRITE, "Say what would be installed, removed and remembered, as --check cannot try"} <= set(changed)
     assert driven.says(snapshot) == before
     assert driven.drift(AREA) == {"containerd.packages", "containerd.unit", "containerd.config"}
 

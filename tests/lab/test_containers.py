@@ -65,7 +65,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> Non
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
     assert "Merge what is asked for into the configuration" in changed
-    assert "Say what would be installed and removed, as --check cannot try" in changed
+    assert "Say what would be installed, removed and remembered, as --check cannot try" in changed
     assert driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort") == before
     assert driven.drift("docker.") == {"docker.packages", "docker.unit", "docker.config"}
 

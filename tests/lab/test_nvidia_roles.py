@@ -78,7 +78,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Mirrored) -> N
     before = driven.says(SNAPSHOT)
     outcome, changed = driven.apply(check=True)
     assert outcome.ok, outcome.failed
-    assert "Say what would be installed and removed, as --check cannot try" in changed
+    assert "Say what would be installed, removed and remembered, as --check cannot try" in changed
     assert driven.says(SNAPSHOT) == before
 
 

@@ -76,7 +76,7 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> N
     before = fixture.says(SNAPSHOT)
     outcome, changed = fixture.apply(check=True)
     assert outcome.ok, outcome.failed
-    assert "Say what would be installed and removed, as --check cannot try" in changed
+    assert "Say what would be installed, removed and remembered, as --check cannot try" in changed
     assert "Say which clocks" in changed
     assert fixture.says(SNAPSHOT) == before
 
