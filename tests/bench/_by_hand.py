@@ -136,13 +136,16 @@ class ByHand:
             playbook, inventory = Path(scratch, "playbook.json"), Path(scratch, "inventory.json")
             playbook.write_text(json.dumps([play]))
             inventory.write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
-            subprocess.run(
+            done = subprocess.run(
                 [Path(sys.executable).with_name("ansible-playbook"), "--inventory", inventory, playbook],
                 env={**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS},
-                stdout=subprocess.DEVNULL,
-                check=True,
+                capture_output=True,
+                text=True,
+                check=False,
                 timeout=3600,
             )
+        if done.returncode:
+            raise SystemExit(f"the plain playbook failed: {done.stdout[-2000:]}")
 
 
 def _installation(group: LockedGroup, chosen: set[str]) -> str:

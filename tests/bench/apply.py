@@ -158,7 +158,7 @@ def measure(
             ways["plain playbook"] = partial(by_hand.by_playbook, lab, nodes[2])
         order = list(ways) if turn % 2 == 0 else list(reversed(ways))
         with ThreadPoolExecutor(len(ways) if together else 1) as pool:
-            running = {what: pool.submit(timed, ways[what]) for what in order}
+            running = {what: pool.submit(timed, what, ways[what]) for what in order}
         for what, seconds in running.items():
             times[what].append(seconds.result())
         lab.down([node.name for node in nodes])
@@ -185,11 +185,13 @@ def fresh(subject: Stack, name: str) -> Node:
     return node
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+def timed(what: str, work: Callable[[], object]) -> float:
+    """Seconds that it takes, said at once: whatever fails later, they were seen."""
     start = time.perf_counter()
     work()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    say(f"  {what}: {seconds:.0f} s")
+    return seconds
 
 
 def say(line: str) -> None:
