@@ -10,6 +10,9 @@ from gpuprov.lab import Node
 from gpuprov.lock import Lock
 from gpuprov.playbook import NodeOutcome, Options, run_playbook
 
+WOULD_BRING = "Say what would be installed, removed and remembered, as --check cannot try"
+"""The task that says of packages what --check cannot try."""
+
 
 def play(
     lock: Lock, node: Node, folder: Path, *roles: str, check: bool = False, **variables: Any
