@@ -157,7 +157,7 @@ def _installation(group: LockedGroup, chosen: set[str]) -> str:
 
 
 def _file(model: Node, path: str) -> File:
-    mode, content = model.run(f"stat -c %a {path}; base64 {path}").stdout.split("\n", 1)
+    mode, content = model.run(f"stat -c %a {path}; base64 -w0 {path}").stdout.split("\n", 1)
     return File(path, mode, content.rstrip())
 
 
