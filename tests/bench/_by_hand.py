@@ -118,10 +118,11 @@ class ByHand:
 
     def by_playbook(self, lab: Lab, node: Node) -> None:
         """Do it task by task, as fast as Ansible can: nothing is looked at, proven or put back."""
+        folders = sorted({str(Path(each.path).parent) for each in self.others})
         tasks = [
             *(_copy(each) for each in self.sources),
             _shell("apt-get -q update"),
-            _shell(f"mkdir -p {shlex.join({str(Path(each.path).parent) for each in self.others})}"),
+            _shell(f"mkdir -p {shlex.join(folders)}"),
             *(_copy(each) for each in self.others),
             *(_shell(command) for command in (self.installation, *self.commands)),
         ]

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 RECORDS = Path("/var/lib/gpuprov/packages")
 TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
@@ -195,7 +195,7 @@ def run(command: list[str]) -> int:
     return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
 
 
-def remember(sets: dict[str, dict[str, Any]]) -> None:
+def remember(sets: dict[str, dict[str, str]]) -> None:
     """Write which packages belong to which set."""
     RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name, packages in sets.items():

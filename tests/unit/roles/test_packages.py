@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.roles.scripts import script
+from tests.unit.roles.scripts import ROLES, script
 
-VARIABLES = Path(__file__).parents[3] / "roles/packages/vars/main.yml"
+VARIABLES = ROLES / "packages/vars/main.yml"
 FAILURES = yaml.safe_load(VARIABLES.read_text(encoding="utf-8"))["__packages_failures"]
 bring = script("packages", "bring")
 OLD, NEW = {"libnccl2": "2.27-1", "libnccl-dev": "2.27-1"}, {"libnccl2": "2.28-1", "libnccl-dev": "2.28-1"}
