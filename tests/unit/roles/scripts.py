@@ -1,4 +1,4 @@
-"""Roles' scripts as modules."""
+"""Roles' scripts and our plugins as modules."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-ROLES = Path(__file__).parents[3] / "roles"
+ROOT = Path(__file__).parents[3]
+ROLES = ROOT / "roles"
 
 
 def script(role: str, name: str = "look") -> ModuleType:
-    path = ROLES / role / f"files/{name}.py"
-    specification = importlib.util.spec_from_file_location(f"{name}_{role}", path)
+    return load(ROLES / role / f"files/{name}.py", f"{name}_{role}")
+
+
+def load(path: Path, name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, path)
     assert specification
     assert specification.loader
     module = importlib.util.module_from_spec(specification)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-PLUGIN = Path(__file__).parents[3] / "plugins/callback/gpuprov_jsonl.py"
+from tests.unit.roles.scripts import ROOT, load
 
 
 def task(
@@ -34,11 +33,7 @@ def result(data: dict[str, Any], of: Any = None) -> Any:
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    specification = importlib.util.spec_from_file_location("gpuprov_jsonl", PLUGIN)
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    module = load(ROOT / "plugins/callback/gpuprov_jsonl.py", "gpuprov_jsonl")
     plugin = module.CallbackModule()
     monkeypatch.setattr(plugin, "get_option", lambda name: str(tmp_path / "events.jsonl"))
     monkeypatch.setattr(module.CallbackBase, "set_options", lambda *_, **__: None)
