@@ -39,7 +39,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> Non
     before = driven.says(STATE)
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
-    assert "Say which power limit and modes" in changed
+    assert "Say what every boot sets" in changed
     assert driven.says(STATE) == before == "400.00, Default, Enabled, Enabled, Disabled"
     assert driven.says("ls /usr/local/sbin") == ""
 
@@ -91,7 +91,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: Driven) -> None:
 def test_changed_lock_changes_just_that(driven: Driven) -> None:
     driven.state({"power_limit": 250, "mig": ("7g.80gb",)})
     assert driven.drift("gpu.") == {"gpu.power_limit", "gpu.mig_layout"}
-    assert driven.apply(ROLE)[1] == ["Say which power limit and modes", SET]
+    assert driven.apply(ROLE)[1] == ["Say what every boot sets", SET]
     assert driven.failed("gpu.") == {}
 
 

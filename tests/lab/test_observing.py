@@ -47,7 +47,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> Non
     before = driven.says("dpkg-query -W; ls /etc/modprobe.d")
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
-    assert "Open a GPU's counters to everybody" in changed
+    assert "Open a GPU's counters to everybody, or leave them to root" in changed
     assert driven.says("dpkg-query -W; ls /etc/modprobe.d") == before
 
 
@@ -92,7 +92,9 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: Driven) -> None:
 def test_changed_lock_changes_what_prometheus_is_told(driven: Driven) -> None:
     driven.state({"persistence": True})
     assert driven.drift("monitoring.") == {"monitoring.textfile"}
-    assert driven.apply("monitoring")[1] == ["Tell Prometheus what is expected of the node"]
+    assert driven.apply("monitoring")[1] == [
+        "Tell Prometheus what is expected of the node, and remember where"
+    ]
     assert driven.failed("monitoring.") == {}
 
 

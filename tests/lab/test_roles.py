@@ -20,6 +20,9 @@ from tests.lab.compiler import ERROR, play_compiler
 from tests.lab.played import WOULD_BRING, play
 
 ROLES = ["preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins"]
+SAY = "Say what every boot sets"
+SET = "Set the clocks, now if the driver answers and at every boot"
+UNATTENDED = "Keep unattended upgrades off, and remember which holds are ours"
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
 # What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
 SNAPSHOT = """\
@@ -77,7 +80,7 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> N
     outcome, changed = fixture.apply(check=True)
     assert outcome.ok, outcome.failed
     assert WOULD_BRING in changed
-    assert "Say which clocks" in changed
+    assert SAY in changed
     assert fixture.says(SNAPSHOT) == before
 
 
@@ -124,9 +127,9 @@ FAULTS = {
     "Hold the packages, and release those of ours that are not pinned any more": "apt-mark unhold libcuda1",
     "Keep nouveau and nova_core from taking the GPU": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
     "Run the daemon, now if the driver answers and at every boot": "nvidia-smi -pm 0",
-    "Set the clocks, now if the driver answers and at every boot": "nvidia-smi -ac 1593,1095",
+    SET: "nvidia-smi -ac 1593,1095",
     "Compile and install it": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",
-    "Keep unattended upgrades off": "rm /etc/apt/apt.conf.d/52gpuprov-pins",
+    UNATTENDED: "rm /etc/apt/apt.conf.d/52gpuprov-pins",
 }
 
 
@@ -149,7 +152,7 @@ def test_a_unit_that_somebody_disabled_is_enabled_again(fixture: Fixture) -> Non
 
 def test_a_changed_clock_changes_just_that(fixture: Fixture) -> None:
     _, changed = fixture.apply(settings={"clocks": {"graphics": 1095, "memory": 1593}})
-    assert changed == ["Say which clocks", "Set the clocks, now if the driver answers and at every boot"]
+    assert changed == [SAY, SET]
     assert fixture.says(STATE).splitlines() == ["Enabled, 1095"] * 4
 
 

@@ -1,11 +1,10 @@
 """What the role system_tuning reads of a node: one JSON document. Changes nothing.
 
 Standard library only; runs on the node from stdin. Argument: {"sysctl": [name…], "unwanted": [variable…],
-"limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}, "folders": [path…]}.
+"limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}}.
 
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
-     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"],
-     "missing": ["/etc/systemd/system.conf.d"]}
+     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"]}
 
 `refused` are limits that not even root may set here: with one of them in its file, PAM would let nobody in.
 """
@@ -84,7 +83,6 @@ def main() -> None:
         "hugepages": chosen(HUGEPAGES.read_text()) if HUGEPAGES.exists() else None,
         "governors": sorted({Path(path).read_text().strip() for path in matching(GOVERNORS)}),
         "refused": [name for name, value in asked["limits"].items() if not settable(name, value)],
-        "missing": [path for path in asked["folders"] if not Path(path).is_dir()],
         "unwanted": [
             row for path in paths if Path(path).is_file() for row in settings_of(path, asked["unwanted"])
         ],
