@@ -112,7 +112,8 @@ def _change(
         narrate(f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works")
         tokens = {"ssh_hardening_guard": token, "firewall_guard": token}
         variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
-        outcomes = run_playbook("site", lock, variables, folder, options=options, listen=listen)
+        facts = folder.parent / "facts"
+        outcomes = run_playbook("site", lock, variables, folder, options=options, facts=facts, listen=listen)
         for name, outcome in outcomes.items():
             armed[name].outcome = outcome
         list(pool.map(lambda node: _conclude(node, guard, token, narrate), armed.values()))

@@ -62,6 +62,7 @@ def run_playbook(
     *,
     options: Options,
     variables: dict[str, Any] | None = None,
+    facts: Path | None = None,
     listen: Listener = lambda event: None,
 ) -> dict[str, NodeOutcome]:
     """Run one of our playbooks on some nodes.
@@ -71,6 +72,7 @@ def run_playbook(
         nodes: host name → variables of that host alone.
         run: the run's folder; gets the inventory, the events and Ansible's own output.
         variables: for every host and for the plays themselves.
+        facts: where Ansible keeps what it gathers of nodes, and looks first; by default in the run's folder.
         listen: called with every event as it happens.
 
     Raises:
@@ -84,7 +86,7 @@ def run_playbook(
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, options),
-            env=_environment(events, Path(scratch), options),
+            env=_environment(events, Path(scratch), facts or run / "facts"),
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -128,7 +130,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     return [*command, str(share("playbooks") / f"{playbook}.yml")]
 
 
-def _environment(events: Path, scratch: Path, options: Options) -> dict[str, str]:
+def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
     """The operator's environment without their ansible.cfg: the same lock gives the same run everywhere."""
     config = scratch / "ansible.cfg"
     config.touch()
@@ -140,6 +142,9 @@ def _environment(events: Path, scratch: Path, options: Options) -> dict[str, str
         "ANSIBLE_CALLBACK_PLUGINS": str(share("plugins") / "callback"),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov_jsonl",
         "ANSIBLE_LIBRARY": str(share("plugins") / "modules"),
+        "ANSIBLE_GATHERING": "smart",
+        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),
         "ANSIBLE_PIPELINING": "1",
         "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(scratch / "cp"),
