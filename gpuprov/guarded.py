@@ -65,14 +65,13 @@ def run_guarded(
         GpuprovError: Ansible itself could not run.
     """
     if options.check:
-        return run_playbook("site", lock, nodes, _folder(run, "access-check"), options=options, listen=listen)
+        return _play(lock, nodes, run, "access-check", options, listen)
     groups = lock.hosts()
     known = [_Node(each, groups[each.name], nodes[each.name]) for each in targets(lock, nodes)]
     for number, batch in enumerate(_batches(known, options.forks), start=1):
         tried = [node for node in batch if not _first_failed(node, known)]
         if tried:
-            folder = _folder(run, f"access-{number}")
-            _change(lock, tried, folder, run.name, options, guard, listen, narrate)
+            _change(lock, tried, run, f"access-{number}", options, guard, listen, narrate)
     return {node.target.name: node.outcome for node in known}
 
 
@@ -97,13 +96,14 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
 def _change(
     lock: Lock,
     nodes: list[_Node],
-    folder: Path,
-    token: str,
+    run: Path,
+    part: str,
     options: Options,
     guard: Guard,
     listen: Listener,
     narrate: Narrate,
 ) -> None:
+    token = run.name
     with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         list(pool.map(lambda node: _arm(node, sessions, guard, token), nodes))
         armed = {node.target.name: node for node in nodes if node.failure is None}
@@ -112,8 +112,7 @@ def _change(
         narrate(f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works")
         tokens = {"ssh_hardening_guard": token, "firewall_guard": token}
         variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
-        facts = folder.parent / "facts"
-        outcomes = run_playbook("site", lock, variables, folder, options=options, facts=facts, listen=listen)
+        outcomes = _play(lock, variables, run, part, options, listen)
         for name, outcome in outcomes.items():
             armed[name].outcome = outcome
         list(pool.map(lambda node: _conclude(node, guard, token, narrate), armed.values()))
@@ -144,7 +143,10 @@ def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
     return None
 
 
-def _folder(run: Path, name: str) -> Path:
-    folder = run / name
+def _play(
+    lock: Lock, nodes: dict[str, dict[str, Any]], run: Path, part: str, options: Options, listen: Listener
+) -> dict[str, NodeOutcome]:
+    """Run the roles, with a folder of their own; what Ansible gathered earlier in the run serves them."""
+    folder = run / part
     folder.mkdir()
-    return folder
+    return run_playbook("site", lock, nodes, folder, options=options, facts=run / "facts", listen=listen)
