@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuprov.access.ruleset import ruleset
 from gpuprov.access.sshd import policies, sshd_options
-from gpuprov.lock import Connection, Setting
-from gpuprov.settings.access import Firewall, Ssh
+from gpuprov.model.lock import Connection, Setting
+from gpuprov.model.settings.access import Firewall, Ssh
 
 
 def with_access(

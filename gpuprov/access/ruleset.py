@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuprov.errors import Refused
-from gpuprov.settings.access import ANYWHERE, Firewall
+from gpuprov.model.settings.access import ANYWHERE, Firewall
 
 TABLE = "inet gpuprov"
 UNIT = "gpuprov-firewall.service"

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from gpuprov.errors import Refused
-from gpuprov.lock import Connection
-from gpuprov.settings.access import Ssh
+from gpuprov.model.lock import Connection
+from gpuprov.model.settings.access import Ssh
 
 DROP_IN = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 USER_CA = "/etc/ssh/gpuprov_user_ca"

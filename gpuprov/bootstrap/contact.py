@@ -12,9 +12,9 @@ import paramiko
 from paramiko.ssh_exception import SSHException
 
 from gpuprov.errors import InvalidInput, Unreachable
-from gpuprov.lock import Connection
-from gpuprov.ssh_failures import reason
-from gpuprov.transport import Limits, ParamikoSession, Session, Target, connect
+from gpuprov.model.lock import Connection
+from gpuprov.ssh.failures import reason
+from gpuprov.ssh.transport import Limits, ParamikoSession, Session, Target, connect
 
 LIMITS = Limits(connect_s=15, command_s=900)
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
 
+from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, as_fleet, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
-from gpuprov.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
-from gpuprov.lock import Connection
-from gpuprov.transport import Session, Target, forget_host_keys, open_session
+from gpuprov.model.lock import Connection
+from gpuprov.ssh.transport import Session, Target, forget_host_keys, open_session
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 Confirm = Callable[[dict[str, str]], bool]

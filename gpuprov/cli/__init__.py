@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpuprov.cli.verbs import overview
+from gpuprov.cli.common.verbs import overview
 
 
 def main() -> None:
@@ -18,6 +18,6 @@ def main() -> None:
     if asked_for_overview and "_GPUPROV_COMPLETE" not in os.environ:
         sys.stdout.write(overview())
         sys.exit(0)
-    from gpuprov.cli.group import run
+    from gpuprov.cli.common.group import run
 
     sys.exit(run(sys.argv[1:]))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
-from gpuprov.cli.reports import keep
+from gpuprov.cli.common import options
+from gpuprov.cli.common.reports import keep
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
-    from gpuprov.converge import Consent, Convergence
-    from gpuprov.drift import NodeDrift
-    from gpuprov.lock import Lock
-    from gpuprov.playbook import Options
+    from gpuprov.apply.converge import Consent, Convergence
+    from gpuprov.apply.playbook import Options
+    from gpuprov.drift.judge import NodeDrift
+    from gpuprov.model.lock import Lock
     from gpuprov.verify.verdict import Verdict
 
 
@@ -58,8 +58,8 @@ def command(
 
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
     """
-    from gpuprov.converge import Consent
-    from gpuprov.playbook import Options
+    from gpuprov.apply.converge import Consent
+    from gpuprov.apply.playbook import Options
 
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
@@ -78,15 +78,15 @@ def _apply(
     yes: bool,
     output: str,
 ) -> Exit:
-    from gpuprov.converge import Convergence, converge
-    from gpuprov.drift import exit_code
+    from gpuprov.apply.converge import Convergence, converge
+    from gpuprov.apply.plan import full_plan, narrowed, plan_node
+    from gpuprov.drift.judge import exit_code
+    from gpuprov.drift.survey import survey
     from gpuprov.history.record import of_apply, of_survey
-    from gpuprov.plan import full_plan, narrowed, plan_node
     from gpuprov.report.progress import Progress
     from gpuprov.report.recap import apply_document
-    from gpuprov.report.words import drift_lines, plan_lines
+    from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
-    from gpuprov.survey import survey
 
     lock = chosen.lock
     found = survey(lock, chosen.names, forks=how.forks, password=how.become_password)
@@ -115,7 +115,7 @@ def _apply(
 
 
 def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:
-    from gpuprov.report.words import fold
+    from gpuprov.report.text import fold
     from gpuprov.verify import run as verify
 
     if not names:
@@ -135,8 +135,8 @@ def _conclude(
     run: Path, unanswered: list[NodeDrift], result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
     from gpuprov.report.recap import apply_document, conclusion, recap_lines
+    from gpuprov.report.text import fold
     from gpuprov.report.verification import recap
-    from gpuprov.report.words import fold
 
     if verdict and verdict.exit_code:
         options.note(recap(verdict, details=True))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.bootstrap.run import Ready
-    from gpuprov.fleet import Fleet
+    from gpuprov.model.fleet import Fleet
 
 SCHEMA = "gpuprov.bootstrap/1"
 existing = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -66,8 +66,8 @@ def command(
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.bootstrap.run import Wish, bootstrap
-    from gpuprov.fleet import read_fleet
-    from gpuprov.ssh_failures import KNOWN_HOSTS
+    from gpuprov.model.fleet import read_fleet
+    from gpuprov.ssh.failures import KNOWN_HOSTS
 
     fleet = read_fleet(fleet_path)
     chosen = _hosts(fleet, hosts)
@@ -82,7 +82,7 @@ def command(
 
 
 def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
-    from gpuprov.fleet import expand_hosts
+    from gpuprov.model.fleet import expand_hosts
 
     known = {name: address for group in fleet.groups.values() for name, address in group.hosts.items()}
     wanted: list[str] = []
@@ -98,7 +98,7 @@ def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
 
 def _public_keys(fleet: Fleet, stated: tuple[Path, ...]) -> tuple[str, ...]:
     """The keys to install; never a private one."""
-    from gpuprov.settings.access import PUBLIC_KEY
+    from gpuprov.model.settings.access import PUBLIC_KEY
 
     paths = list(stated)
     if not paths and fleet.ssh.identity_file:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gpuprov.cli.options import output_option, print_json
-from gpuprov.cli.request_options import catalog_option, read_catalog
+from gpuprov.cli.common.options import output_option, print_json
+from gpuprov.cli.common.request_options import catalog_option, read_catalog
 from gpuprov.errors import Exit, InvalidInput
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
-    from gpuprov.facts import Facts
     from gpuprov.finding import Finding
-    from gpuprov.fleet import Fleet
+    from gpuprov.model.fleet import Fleet
     from gpuprov.nccl.derive import Derived
+    from gpuprov.probe.facts import Facts
+    from gpuprov.ssh.transport import Target
     from gpuprov.topology import Topology
-    from gpuprov.transport import Target
 
 SCHEMA = "gpuprov.nccl_environment/1"
 
@@ -105,7 +105,7 @@ def _live(
     path: Path, sources: Iterable[str], stated: dict[str, str], forks: int, password: str | None
 ) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
     """Group → node → what was derived; and the nodes that failed."""
-    from gpuprov.fleet import read_fleet
+    from gpuprov.model.fleet import read_fleet
     from gpuprov.nccl.live import derive_live, site_values
 
     fleet = read_fleet(path)
@@ -130,8 +130,8 @@ def _hosts(targets: Iterable[Target]) -> list[str]:
 
 def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
     """Group → the nodes of it that are meant."""
-    from gpuprov.fleet import expand_hosts
-    from gpuprov.transport import Target
+    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.ssh.transport import Target
 
     named: set[str] = set()
     for source in sources:
@@ -153,7 +153,7 @@ def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
 
 
 def _facts(name: str) -> Facts:
-    from gpuprov.facts import Facts
+    from gpuprov.probe.facts import Facts
 
     try:
         answer = json.loads(_text(name))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Unreachable, worst
 
 if TYPE_CHECKING:
-    from gpuprov.facts import Facts
     from gpuprov.inventory.discover import Match
+    from gpuprov.probe.facts import Facts
 
 SCHEMA = "gpuprov.discovery/1"
 
@@ -49,7 +49,7 @@ def command(
     """
     from gpuprov.catalog import load
     from gpuprov.inventory.discover import kinds, look, match, propose, within
-    from gpuprov.lock import Connection
+    from gpuprov.model.lock import Connection
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
@@ -103,7 +103,7 @@ def _show(
     names: dict[str, str],
     output: str,
 ) -> None:
-    from gpuprov.documents import render_plain
+    from gpuprov.model.documents import render_plain
 
     if output == "json":
         hosts = [
@@ -137,8 +137,8 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 
 def _write(fleet: Path, proposal: dict[str, Any]) -> None:
-    from gpuprov.documents import render_plain, write_text
-    from gpuprov.fleet import parse_fleet
+    from gpuprov.model.documents import render_plain, write_text
+    from gpuprov.model.fleet import parse_fleet
 
     text = render_plain(proposal)
     parse_fleet(text, str(fleet))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
-from gpuprov.cli.reports import Reports, keep, report_options
+from gpuprov.cli.common import options
+from gpuprov.cli.common.reports import Reports, keep, report_options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
     from gpuprov.history.record import of_survey
 
     if local:
-        from gpuprov.here import survey_here
+        from gpuprov.drift.local import survey_here
 
         found = survey_here(chosen.lock, chosen.names)
     else:
-        from gpuprov.survey import survey
+        from gpuprov.drift.survey import survey
 
         found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
     return of_survey(chosen.lock, chosen.lock_path, found)
 
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
+    from gpuprov.drift.survey import gather, gather_from
     from gpuprov.history.record import of_majority
-    from gpuprov.survey import gather, gather_from
 
     if chosen.lock_path.is_file():
         of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
@@ -97,10 +97,10 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: Reports) -> Exit:
-    from gpuprov.drift import exit_code
+    from gpuprov.drift.judge import exit_code
     from gpuprov.history import History, news
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.words import drift_lines
+    from gpuprov.report.text import drift_lines
 
     run = look()
     found, before = run.nodes, None
@@ -125,7 +125,7 @@ def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Report
     """Look until interrupted; only a run that differs from the one before is said and kept."""
     from gpuprov.history import changes
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.words import change_lines, drift_lines
+    from gpuprov.report.text import change_lines, drift_lines
 
     before: Run | None = None
     while True:

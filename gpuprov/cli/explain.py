@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gpuprov.cli.options import output_option, print_json
-from gpuprov.cli.request_options import catalog_option, read_catalog, read_request, request_options
+from gpuprov.cli.common.options import output_option, print_json
+from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
 from gpuprov.errors import Exit
 
 
@@ -19,7 +19,7 @@ from gpuprov.errors import Exit
 @output_option
 def command(component: str, catalog_dirs: tuple[Path, ...], output: str, **stated: Any) -> int:
     """Explain COMPONENT (driver, module, cuda, cudnn, nccl, fabricmanager ...) of one machine's stack."""
-    from gpuprov.resolve.explain import explain
+    from gpuprov.locking.resolve.explain import explain
 
     explanation = explain(component, read_request(stated), read_catalog(catalog_dirs))
     if output == "json":

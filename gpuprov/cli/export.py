@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, GpuprovError, worst
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def command(
     from gpuprov.catalog import load
     from gpuprov.inventory.exports import Access
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
 
     lock = read_lock(lock_path)
     names = options.select(lock, nodes, limit)

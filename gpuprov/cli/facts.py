@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.facts import Facts
-    from gpuprov.transport import Target
+    from gpuprov.probe.facts import Facts
+    from gpuprov.ssh.transport import Target
 
 
 @click.command()
@@ -91,7 +91,7 @@ def _local() -> Facts:
 def _remote(target: Target, password: str | None) -> Facts:
     from gpuprov.probe.collect import collect
     from gpuprov.probe.payload import Parameters
-    from gpuprov.transport import fan_out
+    from gpuprov.ssh.transport import fan_out
 
     [(_, outcome)] = fan_out([target], lambda session: collect(session, Parameters(), password=password))
     if isinstance(outcome, GpuprovError):
@@ -101,8 +101,8 @@ def _remote(target: Target, password: str | None) -> Facts:
 
 def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
     """The way to a host: the lock's, or what the command line says."""
-    from gpuprov.lock import read_lock
-    from gpuprov.transport import targets
+    from gpuprov.model.lock import read_lock
+    from gpuprov.ssh.transport import targets
 
     named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
     return named[0] if named else options.target(host, identity, known_hosts)

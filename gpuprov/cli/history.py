@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _journal(name: str, output: str) -> Exit:
     from gpuprov.upgrade.engine import header
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.start import find_run
-    from gpuprov.upgrade.words import story_lines
+    from gpuprov.upgrade.text import story_lines
 
     run = find_run(name, "upgrade", "rollback")
     entries = read(run)
@@ -74,7 +74,7 @@ def _story(history: History, node: str, last: int, output: str) -> Exit:
     from dataclasses import asdict
 
     from gpuprov.history import changes
-    from gpuprov.report.words import change_lines, drift_lines
+    from gpuprov.report.text import change_lines, drift_lines
 
     told = list(history.story(node, last=last))
     if not told:
@@ -97,7 +97,7 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     from dataclasses import asdict
 
     from gpuprov.history import changes
-    from gpuprov.report.words import change_lines
+    from gpuprov.report.text import change_lines
 
     before = history.run(since)
     after = history.run(until, fleet=before.fleet)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import InvalidInput
 
 HEADER = "# What is wanted. `gpuprov lock` works out exactly what that means.\n"
@@ -45,9 +45,9 @@ def command(
     fleet: Path,
 ) -> None:
     """Write a fleet.yml from a profile, or from a cloud's machine type, and a host range."""
-    from gpuprov.documents import render_plain, write_text
-    from gpuprov.fleet import parse_fleet
-    from gpuprov.profile import load_profile
+    from gpuprov.model.documents import render_plain, write_text
+    from gpuprov.model.fleet import parse_fleet
+    from gpuprov.model.profile import load_profile
 
     if fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="edit it, or name another with --fleet")
@@ -67,7 +67,7 @@ def _of_instance(name: str) -> dict[str, Any]:
     """A group's keys for a machine type: its profile, and what it is laid over with."""
     from gpuprov.catalog import load
     from gpuprov.inventory.instances import find_instance, instance_hardware
-    from gpuprov.profile import load_profile
+    from gpuprov.model.profile import load_profile
 
     found = find_instance(load(), name)
     whole = load_profile(found.profile, []).profile.hardware

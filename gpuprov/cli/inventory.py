@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.cli.discover import command as discover
 from gpuprov.cli.export import command as export
 from gpuprov.errors import Exit, InvalidInput
@@ -15,7 +15,7 @@ from gpuprov.errors import Exit, InvalidInput
 if TYPE_CHECKING:
     from gpuprov.inventory.ansible import AnsibleInventory
     from gpuprov.inventory.imports import Format
-    from gpuprov.lock import Lock
+    from gpuprov.model.lock import Lock
 
 FORMATS = ("ansible", "hosts", "terraform", "metadata", "slurm")
 
@@ -109,9 +109,9 @@ def import_command(
 
     Groups, addresses and variables are kept.
     """
-    from gpuprov.documents import render_plain, write_text
-    from gpuprov.fleet import parse_fleet
     from gpuprov.inventory.imports import Said, import_fleet
+    from gpuprov.model.documents import render_plain, write_text
+    from gpuprov.model.fleet import parse_fleet
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
@@ -150,7 +150,7 @@ def plugins() -> int:
 @options.output_option
 def profiles(output: str) -> int:
     """List the profiles that are shipped, and those in ./profiles."""
-    from gpuprov.profile import load_profile, profile_paths
+    from gpuprov.model.profile import load_profile, profile_paths
 
     folders = [Path("profiles")]
     found = {name: load_profile(name, folders).profile for name in sorted(profile_paths(folders))}
@@ -175,9 +175,9 @@ def schema(what: str) -> int:
 
 
 def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
-    from gpuprov.fleet import read_fleet
     from gpuprov.inventory.ansible import inventory_of
     from gpuprov.inventory.models import gpu_models
+    from gpuprov.model.fleet import read_fleet
 
     fleet = read_fleet(fleet_path)
     lock = _read_lock(fleet_path, lock_path)
@@ -185,7 +185,7 @@ def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
 
 
 def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
 
     path = lock_path or fleet_path.with_name(f"{fleet_path.stem}.lock.yml")
     return read_lock(path) if lock_path or path.exists() else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprov.cli.options import note, output_option, print_json, print_table
+from gpuprov.cli.common.options import note, output_option, print_json, print_table
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.launch import Host, Job, Line
+    from gpuprov.topology.launch import Host, Job, Line
 
 SCHEMA = "gpuprov.launch/1"
 
@@ -62,7 +62,7 @@ def _add(name: str, summary: str) -> None:
     @command.command(name, help=summary, context_settings=_OPTIONS_FIRST)
     @_job_options
     def launcher(output: str, **stated: Any) -> int:
-        from gpuprov.launch import LAUNCHERS
+        from gpuprov.topology.launch import LAUNCHERS
 
         return _show(LAUNCHERS[name](_job(**stated)), output)
 
@@ -78,7 +78,7 @@ _add("horovodrun", "One line of Horovod.")
 @_job_options
 def docker_command(image: str, plain: bool, output: str, **stated: Any) -> int:
     """A line for each node: a container with the GPUs, and torchrun in it."""
-    from gpuprov.launch import docker
+    from gpuprov.topology.launch import docker
 
     return _show(docker(_job(**stated), image, plain=plain), output)
 
@@ -94,7 +94,7 @@ def _job(
     env: tuple[str, ...],
     port: int,
 ) -> Job:
-    from gpuprov.launch import Job
+    from gpuprov.topology.launch import Job
 
     chosen = _devices(devices)
     named = _stated_hosts(hosts, gpus_per_node, chosen) if hosts else _locked_hosts(lock_path, limit, chosen)
@@ -104,8 +104,8 @@ def _job(
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
-    from gpuprov.fleet import expand_hosts
-    from gpuprov.launch import Host
+    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.topology.launch import Host
 
     count = len(devices) if devices else gpus
     if count is None:
@@ -117,9 +117,9 @@ def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None)
 
 
 def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
-    from gpuprov.launch import Host
-    from gpuprov.lock import read_lock
-    from gpuprov.report.words import fold
+    from gpuprov.model.lock import read_lock
+    from gpuprov.report.text import fold
+    from gpuprov.topology.launch import Host
 
     lock = read_lock(lock_path)
     groups = lock.hosts()
@@ -135,7 +135,7 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
 
 def _locked_environment(lock_path: Path, hosts: list[Host]) -> dict[str, str]:
     """NCCL's variables as far as all nodes have the same: containers do not see /etc/nccl.conf, nor Gloo."""
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
 
     groups = read_lock(lock_path).hosts()
     first, *others = [groups[host.name].setting("nccl") or {} for host in hosts]
@@ -152,8 +152,8 @@ def _devices(stated: str | None) -> tuple[int, ...] | None:
 
 
 def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) -> tuple[str, ...]:
-    from gpuprov.launch import affinity_of
     from gpuprov.topology import parse_topology
+    from gpuprov.topology.launch import affinity_of
 
     try:
         topology = parse_topology(path.read_text(errors="replace"))

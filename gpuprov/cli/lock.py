@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 
@@ -37,8 +37,8 @@ def command(
     named: driver (with fabric manager and what else goes with it), cuda, cudnn, nccl, docker,
     containerd (with Docker, where that is locked too), container_toolkit, dcgm.
     """
-    from gpuprov.lock import read_lock, render_lock, write_lock
     from gpuprov.locking import MOVABLE, build_lock, changes
+    from gpuprov.model.lock import read_lock, render_lock, write_lock
 
     path = lock_path or fleet.with_name(f"{fleet.stem}.lock.yml")
     previous = read_lock(path) if path.exists() else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.cli.derive import derive
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
@@ -137,9 +137,9 @@ def _on(
     measure: Callable[[Shell], T],
 ) -> T:
     """Do it on a host over one connection; whatever was placed there is removed."""
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
     from gpuprov.nccl.shells import Remote
-    from gpuprov.transport import Limits, Session, fan_out, targets
+    from gpuprov.ssh.transport import Limits, Session, fan_out, targets
 
     named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
     target = named[0] if named else options.target(host, identity, known_hosts)

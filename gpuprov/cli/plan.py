@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit
 
 
@@ -15,11 +15,11 @@ def command(chosen: options.Chosen, output: str) -> Exit:
 
     Exit 0 when there is nothing to do, 3 when there is.
     """
-    from gpuprov.drift import exit_code
-    from gpuprov.plan import plan_node
+    from gpuprov.apply.plan import plan_node
+    from gpuprov.drift.judge import exit_code
+    from gpuprov.drift.survey import survey
     from gpuprov.report.documents import plan_document
-    from gpuprov.report.words import drift_lines, plan_lines
-    from gpuprov.survey import survey
+    from gpuprov.report.text import drift_lines, plan_lines
 
     found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
     unanswered = [node for node in found if node.reason is not None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpuprov.cli import options
-from gpuprov.cli.reports import Reports, report_options
+from gpuprov.cli.common import options
+from gpuprov.cli.common.reports import Reports, report_options
 from gpuprov.errors import Exit
 
 
@@ -20,7 +20,7 @@ def command(run: str, reports: Reports, output: str) -> Exit:
     """
     from gpuprov.history import History
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.words import drift_lines
+    from gpuprov.report.text import drift_lines
 
     with History() as history:
         kept = history.run(run)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprov.cli.options import output_option, print_json
-from gpuprov.cli.request_options import catalog_option, read_catalog, read_request, request_options
+from gpuprov.cli.common.options import output_option, print_json
+from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(
                 "--batch beside a request", do="put the request into the file, or leave --batch out"
             )
         return _batch(batch, catalog)
-    from gpuprov.resolve import resolve
+    from gpuprov.locking.resolve import resolve
 
     answer = resolve(read_request(stated), catalog)
     if output == "json":
@@ -82,7 +82,7 @@ def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
 
 
 def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
-    from gpuprov.resolve import Request, failed, resolve
+    from gpuprov.locking.resolve import Request, failed, resolve
 
     try:
         raw = json.loads(line)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
+    from gpuprov.upgrade.context import Trip
     from gpuprov.upgrade.engine import Header
-    from gpuprov.upgrade.trip import Trip
 
 
 @click.command()
@@ -30,7 +30,7 @@ def command(chosen: options.Chosen, output: str, run_name: str | None, resume: s
 
     Without NODES, all that the upgrade touched. In batches as `rollout` in fleet.yml says, without canaries.
     """
-    from gpuprov.cli.going import begin, go, resumed
+    from gpuprov.cli.common.going import begin, go, resumed
 
     if resume is not None:
         return go(resumed(resume, "rollback", chosen), chosen.lock_path, output)
@@ -41,13 +41,13 @@ def command(chosen: options.Chosen, output: str, run_name: str | None, resume: s
 
 def _trip(chosen: options.Chosen, run_name: str | None) -> tuple[Trip, list[str]]:
     """The way back from an upgrade, and the chosen nodes that it touched."""
+    from gpuprov.apply.playbook import Options
     from gpuprov.errors import InvalidInput
-    from gpuprov.playbook import Options
     from gpuprov.report.progress import Progress
-    from gpuprov.report.words import fold
+    from gpuprov.report.text import fold
+    from gpuprov.upgrade.context import Trip, unpack
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.start import find_run, last_upgrade_of
-    from gpuprov.upgrade.trip import Trip, unpack
 
     source = find_run(run_name, "upgrade") if run_name else last_upgrade_of(chosen.names)
     touched = {entry.node for entry in read(source) if entry.step == "apply"}
@@ -65,7 +65,7 @@ def _begun(trip: Trip, names: list[str]) -> tuple[Trip, Header]:
     from gpuprov.upgrade.batches import batches
     from gpuprov.upgrade.engine import Header
     from gpuprov.upgrade.start import grouped, who
-    from gpuprov.upgrade.words import order_lines
+    from gpuprov.upgrade.text import order_lines
 
     rollout = trip.rollout.model_copy(update={"canary": "none"})
     order = tuple(batches(grouped(trip.old, names), rollout))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def command(
 
     Nothing is enabled: that stays your own step, and is named at the end.
     """
-    from gpuprov.documents import write_text
+    from gpuprov.model.documents import write_text
     from gpuprov.upgrade import schedule
 
     job = _job(what, lock_path, new_path, notify)
@@ -57,7 +57,7 @@ def command(
 
 
 def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) -> Job:
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
     from gpuprov.upgrade import schedule
 
     here = lock_path.absolute().parent

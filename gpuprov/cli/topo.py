@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed
 from gpuprov.topology import Topology, driver_error, judge, nearest_nics, parse_topology
 from gpuprov.topology.matrix import SCHEMA
@@ -85,9 +85,9 @@ def _ask(
     host: str, lock_path: Path, identity: str | None, known_hosts: str | None, expect_nvlink: bool
 ) -> tuple[str, bool]:
     """A host's answer, and whether NVLink between all GPUs is expected of it."""
-    from gpuprov.lock import read_lock
+    from gpuprov.model.lock import read_lock
+    from gpuprov.ssh.transport import fan_out, targets
     from gpuprov.topology.live import ask_matrix
-    from gpuprov.transport import fan_out, targets
 
     lock = read_lock(lock_path) if lock_path.is_file() else None
     named = targets(lock, [host]) if lock else []

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli import options
+from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.upgrade.batches import Batch
+    from gpuprov.upgrade.context import Trip
     from gpuprov.upgrade.gate import NodeGate
-    from gpuprov.upgrade.trip import Trip
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -48,7 +48,7 @@ def command(
     first bad batch stops everything, and what failed goes back to its last good set. The rules are `rollout`
     in fleet.yml.
     """
-    from gpuprov.cli.going import go, resumed, trip_of
+    from gpuprov.cli.common.going import go, resumed, trip_of
     from gpuprov.runs import state_dir
 
     if resume is not None:
@@ -79,8 +79,8 @@ def _tell(trip: Trip, batches: list[Batch], gates: list[NodeGate], output: str) 
     """Show the gate; returns whether it is open."""
     from datetime import UTC, datetime
 
+    from gpuprov.upgrade.text import gate_lines, order_lines, plan_document
     from gpuprov.upgrade.window import is_open, words
-    from gpuprov.upgrade.words import gate_lines, order_lines, plan_document
 
     window = trip.rollout.window
     window_open = is_open(window, datetime.now(UTC))
@@ -106,7 +106,7 @@ def _begin(
 ) -> Exit:
     from dataclasses import replace
 
-    from gpuprov.cli.going import begin, go
+    from gpuprov.cli.common.going import begin, go
     from gpuprov.runs import new_run
     from gpuprov.upgrade.engine import Header
     from gpuprov.upgrade.start import who

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from gpuprov.cli import options
-from gpuprov.cli.reports import keep
+from gpuprov.cli.common import options
+from gpuprov.cli.common.reports import keep
 from gpuprov.errors import Exit
 
 

@@ -22,7 +22,7 @@ from gpuprov.expectations.statement import Expectation, Severity
 from gpuprov.expectations.storage import storage
 from gpuprov.expectations.system import system
 from gpuprov.expectations.tuning import tuning
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 __all__ = [
     "CDI_UNIT",

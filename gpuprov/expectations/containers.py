@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations.statement import Expectation
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 DOCKER_UNIT = "docker.service"
 CONTAINERD_UNIT = "containerd.service"

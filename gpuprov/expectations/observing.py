@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuprov.expectations.statement import Expectation
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 TEXTFILE = "gpuprov.prom"
 EXPORTER_UNIT = "prometheus-node-exporter.service"

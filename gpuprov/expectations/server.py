@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.expectations.statement import Expectation
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def server(group: LockedGroup) -> list[Expectation]:

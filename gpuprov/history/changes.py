@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuprov.drift import Difference, NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprov.drift import Difference, NodeDrift, without_facts
+from gpuprov.drift.judge import Difference, NodeDrift, without_facts
+from gpuprov.drift.majority import ASPECTS, majority
 from gpuprov.errors import GpuprovError
 from gpuprov.expectations import Expectation, expectations
-from gpuprov.facts import Facts
-from gpuprov.lock import Lock
+from gpuprov.model.lock import Lock
+from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import now
 from gpuprov.runs import new_id
-from gpuprov.uniformity import ASPECTS, majority
 
 if TYPE_CHECKING:
-    from gpuprov.converge import Convergence
+    from gpuprov.apply.converge import Convergence
     from gpuprov.verify.verdict import NodeVerdict, Verdict
 
 

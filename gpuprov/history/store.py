@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, get_args
 
-from gpuprov.drift import Difference, NodeDrift, Status
+from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.errors import InvalidInput
 from gpuprov.history.record import Group, Run
 from gpuprov.runs import state_dir

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import Fleet, Group
 from gpuprov.inventory.variables import group_variables
 from gpuprov.inventory.variables.connection import connection
-from gpuprov.lock import Lock
+from gpuprov.model.fleet import Fleet, Group
+from gpuprov.model.lock import Lock
 
 GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE = "gpuprov_group", "gpuprov_fleet", "gpuprov_name"
 KINDS_VARIABLE = "gpuprov_kinds"

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from gpuprov.documents import write_text
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import AnsibleInventory
+from gpuprov.model.documents import write_text
 
 HEADER = "# Written by `gpuprov inventory generate` from the fleet; change that, and write it again.\n"
 

@@ -7,7 +7,7 @@ import difflib
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import InstanceType
 from gpuprov.errors import InvalidInput
-from gpuprov.hardware import GpuHardware, HardwareProfile, NicHardware, NvmeHardware
+from gpuprov.model.hardware import GpuHardware, HardwareProfile, NicHardware, NvmeHardware
 
 
 def find_instance(catalog: Catalog, name: str) -> InstanceType:

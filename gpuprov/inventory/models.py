@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gpuprov.catalog import load
 from gpuprov.catalog.identity import find_gpu
-from gpuprov.fleet import Fleet
-from gpuprov.lock import Lock
-from gpuprov.profile import load_profile, overlay
+from gpuprov.model.fleet import Fleet
+from gpuprov.model.lock import Lock
+from gpuprov.model.profile import load_profile, overlay
 
 
 def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str, str]:

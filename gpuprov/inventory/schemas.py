@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.documents import Strict
-from gpuprov.fleet import Fleet
-from gpuprov.lock import Lock
-from gpuprov.profile import Profile
+from gpuprov.model.documents import Strict
+from gpuprov.model.fleet import Fleet
+from gpuprov.model.lock import Lock
+from gpuprov.model.profile import Profile
 
 SHAPES: dict[str, type[Strict]] = {"profile": Profile, "fleet": Fleet, "lock": Lock}
 TEXT = {"type": "string"}

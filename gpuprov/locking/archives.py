@@ -10,12 +10,10 @@ from typing import Literal
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import Fleet
-from gpuprov.lock import Repository
-from gpuprov.repository.index import Index
-from gpuprov.repository.rpm import with_streams
-from gpuprov.repository.signature import armored, required_keys
-from gpuprov.repository.sources import (
+from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.signature import armored, required_keys
+from gpuprov.locking.repository.sources import (
     ARCHIVE_SUITES,
     AptSource,
     RepositorySpec,
@@ -27,7 +25,9 @@ from gpuprov.repository.sources import (
     parse_sources,
     published_key,
 )
-from gpuprov.repository.versions import RPM
+from gpuprov.locking.repository.versions import RPM
+from gpuprov.model.fleet import Fleet
+from gpuprov.model.lock import Repository
 
 # A distribution's own packages are spread over several archives that apt reads as one.
 ARCHIVES = {

@@ -11,18 +11,18 @@ from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
-from gpuprov.fleet import Fleet, Group, read_fleet
-from gpuprov.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.components import BY_REPOSITORY, Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
+from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
+from gpuprov.model.fleet import Fleet, Group, read_fleet
+from gpuprov.model.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
+from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
-from gpuprov.profile import ResolvedProfile, load_profile, overlay
-from gpuprov.resolve import ABSENT, Answer, Request
 
 Narrate = Callable[[str], None]
 

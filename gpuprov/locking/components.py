@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TypedDict
 
 from gpuprov.catalog.records import System
-from gpuprov.lock import COMPILED, MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
 from gpuprov.locking.archives import Archives, Finder
-from gpuprov.repository.closure import closure
-from gpuprov.repository.index import Index
-from gpuprov.repository.sources import ARCHIVE_SUITES
-from gpuprov.repository.versions import matches_upstream
-from gpuprov.resolve import Answer, PackageSet
+from gpuprov.locking.repository.closure import closure
+from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.sources import ARCHIVE_SUITES
+from gpuprov.locking.repository.versions import matches_upstream
+from gpuprov.locking.resolve import Answer, PackageSet
+from gpuprov.model.lock import COMPILED, MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
 
 RULES = {
     "driver": "driver",

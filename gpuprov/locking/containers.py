@@ -11,10 +11,10 @@ from typing import Any
 from gpuprov.catalog import Catalog, version
 from gpuprov.catalog.rules.containers import unmet_containerd_needs
 from gpuprov.errors import Refused
-from gpuprov.lock import Component, Setting
+from gpuprov.locking.repository.versions import matches_upstream
+from gpuprov.locking.resolve import ABSENT
 from gpuprov.locking.wanted import AUTO, Wanted, stated_texts
-from gpuprov.repository.versions import matches_upstream
-from gpuprov.resolve import ABSENT
+from gpuprov.model.lock import Component, Setting
 
 
 def check_containers(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.identity import find_gpu
 from gpuprov.errors import Refused
-from gpuprov.hardware import HardwareProfile, NvmeHardware
-from gpuprov.lock import Hardware
+from gpuprov.model.hardware import HardwareProfile, NvmeHardware
+from gpuprov.model.lock import Hardware
 
 KERNELS_SHARE = 0.96
 """What a kernel reports of the memory that is sold, at the least: firmware, page tables and crash kernels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuprov.fleet import Group
-from gpuprov.lock import Setting
+from gpuprov.model.fleet import Group
+from gpuprov.model.lock import Setting
 from gpuprov.nccl.record import NcclRecord, settled
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import StorageClient, System
 from gpuprov.errors import Refused
-from gpuprov.lock import Setting
+from gpuprov.model.lock import Setting
 
 
 def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catalog) -> dict[str, Setting]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from gpuprov.catalog import Catalog
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.lock import Components, Cuda
-from gpuprov.resolve import ABSENT, Answer, Request, resolve
-from gpuprov.resolve.checks.mends import mends
-from gpuprov.stack import StackPolicy
+from gpuprov.locking.resolve import ABSENT, Answer, Request, resolve
+from gpuprov.locking.resolve.checks.mends import mends
+from gpuprov.model.lock import Components, Cuda
+from gpuprov.model.stack import StackPolicy
 
 AUTO = "auto"
 """The word for a component that is wanted in whatever version the resolver chooses."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpuprov.facts import Facts
 from gpuprov.nccl.networks import Nic
 from gpuprov.nccl.rdma import Gid, Hca
+from gpuprov.probe.facts import Facts
 from gpuprov.topology import Topology
 from gpuprov.topology.verdict import distance
 
@@ -22,7 +22,7 @@ def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic
         topology: its `nvidia-smi topo -m`, which tells how near each RDMA device is to a GPU.
 
     Raises:
-        gpuprov.facts.Missing: the node did not tell its interfaces or RDMA devices.
+        gpuprov.probe.facts.Missing: the node did not tell its interfaces or RDMA devices.
     """
     near = _distances(topology) if topology else {}
     nics = [

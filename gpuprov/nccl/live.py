@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError
-from gpuprov.fleet import Fleet
+from gpuprov.model.fleet import Fleet
+from gpuprov.model.profile import load_profile, overlay
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.profile import load_profile, overlay
+from gpuprov.ssh.transport import Limits, Session, Target, fan_out
 from gpuprov.topology.live import topology_of
-from gpuprov.transport import Limits, Session, Target, fan_out
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpuprov.documents import Strict, read_document, write_document
+from gpuprov.model.documents import Strict, read_document, write_document
 from gpuprov.nccl.derive import Derived
 
 HEADER = "# Written by `gpuprov nccl derive --write` from what the nodes have. Review it, commit it.\n"

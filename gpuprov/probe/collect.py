@@ -6,7 +6,7 @@ import subprocess
 from typing import Protocol
 
 from gpuprov.errors import NodeFailed
-from gpuprov.facts import Facts
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters, Payload, build
 
 
@@ -20,7 +20,7 @@ class Output(Protocol):
 
 
 class Session(Protocol):
-    """Anything that runs a command line in a login shell: `gpuprov.transport.Session`."""
+    """Anything that runs a command line in a login shell: `gpuprov.ssh.transport.Session`."""
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """Run one command line to its end."""

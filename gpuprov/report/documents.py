@@ -8,8 +8,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuprov.drift import NodeDrift
-from gpuprov.plan import NodePlan
+from gpuprov.apply.plan import NodePlan
+from gpuprov.drift.judge import NodeDrift
 
 
 def now() -> str:

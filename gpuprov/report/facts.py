@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from gpuprov.facts import Facts, Missing
+from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.smi import Smi
 

@@ -13,10 +13,10 @@ from typing import get_args
 
 from jinja2 import Environment, StrictUndefined
 
-from gpuprov.documents import write_text
-from gpuprov.drift import Difference, NodeDrift, Status
+from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.history import Run
-from gpuprov.report.words import fold, value
+from gpuprov.model.documents import write_text
+from gpuprov.report.text import fold, value
 
 ROWS_OF_ONE_NODE = 200
 """With more nodes than this, those with the same story share a row."""

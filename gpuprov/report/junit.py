@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
-    from gpuprov.drift import Difference, NodeDrift
+    from gpuprov.drift.judge import Difference, NodeDrift
     from gpuprov.history import Run
 
 # Characters that XML 1.0 cannot hold, escaped or not (section 2.2).

@@ -9,7 +9,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from gpuprov.drift import Status
+from gpuprov.drift.judge import Status
 from gpuprov.errors import InvalidInput
 from gpuprov.history import Run
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuprov.drift import NodeDrift
+from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
 from gpuprov.report.documents import now
 from gpuprov.report.printable import printable
 
 if TYPE_CHECKING:
-    from gpuprov.converge import Convergence
+    from gpuprov.apply.converge import Convergence
     from gpuprov.verify.verdict import Verdict
 
 

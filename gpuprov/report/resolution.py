@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from gpuprov.resolve import ABSENT, Answer, Finding
-from gpuprov.resolve.explain import Explanation
+from gpuprov.locking.resolve import ABSENT, Answer, Finding
+from gpuprov.locking.resolve.explain import Explanation
 
 _PARTS = (
     ("driver", "driver"),

@@ -6,8 +6,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpuprov.drift import differing
-from gpuprov.report.words import fold, value
+from gpuprov.drift.judge import differing
+from gpuprov.report.text import fold, value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 
 Failures = dict[str, list[tuple[str, CheckResult]]]

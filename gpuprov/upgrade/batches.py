@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.fleet import expand_hosts
-from gpuprov.rollout import Rollout, portion
+from gpuprov.model.fleet import expand_hosts
+from gpuprov.model.rollout import Rollout, portion
 
 Unit = tuple[str, ...]
 """Nodes that move as one; most nodes are a unit alone."""

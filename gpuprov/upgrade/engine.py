@@ -13,13 +13,13 @@ from tempfile import mkdtemp
 from typing import Any
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
-from gpuprov.report.words import fold
+from gpuprov.report.text import fold
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.journal import Journal
-from gpuprov.upgrade.story import STEPS, Course, End, Entry, NodeStory, stories
-from gpuprov.upgrade.trip import Trip
+from gpuprov.upgrade.state import STEPS, Course, End, Entry, NodeStory, stories
 from gpuprov.upgrade.window import is_open, words
 
 FETCH = "fetch"

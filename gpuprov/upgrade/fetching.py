@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.lock import LockedGroup, Repository
-from gpuprov.report.words import fold
+from gpuprov.model.lock import LockedGroup, Repository
+from gpuprov.report.text import fold
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.remote import PACKAGES_S, act
-from gpuprov.upgrade.trip import Trip
 
 
 def closure(group: LockedGroup) -> dict[str, str]:

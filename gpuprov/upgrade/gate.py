@@ -10,23 +10,23 @@ from typing import Any
 
 import yaml
 
-from gpuprov.drift import judge
+from gpuprov.drift.judge import judge
+from gpuprov.drift.probe_request import drift_parameters
+from gpuprov.drift.survey import LIMITS
 from gpuprov.errors import GpuprovError
 from gpuprov.expectations import expectations
-from gpuprov.facts import Facts
 from gpuprov.finding import Finding, worst_level
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 from gpuprov.probe.collect import ask
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.questions import drift_parameters
-from gpuprov.report.words import difference, fold
+from gpuprov.report.text import difference, fold
 from gpuprov.resources import share
-from gpuprov.survey import LIMITS
-from gpuprov.transport import Session, fan_out, targets
+from gpuprov.ssh.transport import Session, fan_out, targets
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.fetching import closure
 from gpuprov.upgrade.leases import is_over
-from gpuprov.upgrade.trip import Trip
 
 MODULES = (
     *PROBE[:-1],

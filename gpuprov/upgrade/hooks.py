@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
-from gpuprov.rollout import Hook
-from gpuprov.transport import Limits, Session, Target, fan_out, targets
+from gpuprov.model.rollout import Hook
+from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.ready import READY
-from gpuprov.upgrade.trip import Trip
 
 Moment = Literal["drain", "snapshot", "resume"]
 _SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'

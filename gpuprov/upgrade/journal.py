@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.upgrade.story import Entry, Event
+from gpuprov.upgrade.state import Entry, Event
 
 NAME = "journal.jsonl"
 

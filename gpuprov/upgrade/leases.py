@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.report.words import fold
+from gpuprov.report.text import fold
 from gpuprov.runs import state_dir
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import NAME, read
 from gpuprov.upgrade.remote import act, same
 from gpuprov.upgrade.start import ended
-from gpuprov.upgrade.trip import Trip
 
 LEASE_S = 3600.0
 """How long a node stays taken after its controller died; a resumed run need not wait for that."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.lock import LockedGroup
-from gpuprov.questions import parameters
+from gpuprov.drift.probe_request import parameters
+from gpuprov.model.lock import LockedGroup
 
 FILES = (
     "/etc/apt/sources.list.d/*gpuprov*",

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpuprov.apply.playbook import Options
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
-from gpuprov.lock import Lock
-from gpuprov.playbook import Options
+from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.transport import Limits, Session, fan_out, targets
+from gpuprov.ssh.transport import Limits, Session, fan_out, targets
 
 PROBE_PARTS = ("base", "system", "main")
 PARTS = ("lease", "files", "packages", "modules", "ahead", "lastgood", "main")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuprov.errors import InvalidInput
-from gpuprov.rollout import DAYS, Window
+from gpuprov.model.rollout import DAYS, Window
 
 Kind = Literal["systemd", "cron", "ci"]
 NIGHTLY = "03:17"

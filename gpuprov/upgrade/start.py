@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.lock import Lock
-from gpuprov.report.words import fold
+from gpuprov.model.lock import Lock
+from gpuprov.report.text import fold
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.batches import Batch, batches
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import NAME, read
-from gpuprov.upgrade.story import Entry
-from gpuprov.upgrade.trip import Trip
+from gpuprov.upgrade.state import Entry
 
 LATEST = "latest"
 DEBIANS = ("debian", "ubuntu")

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuprov.converge import Consent, Convergence, converge
-from gpuprov.documents import write_text
+from gpuprov.apply.converge import Consent, Convergence, converge
+from gpuprov.apply.plan import NodePlan, plan_node
+from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError
-from gpuprov.lock import Lock, render_lock
-from gpuprov.plan import NodePlan, plan_node
-from gpuprov.report.words import difference
-from gpuprov.survey import survey
+from gpuprov.model.documents import write_text
+from gpuprov.model.lock import Lock, render_lock
+from gpuprov.report.text import difference
 from gpuprov.upgrade import hooks
+from gpuprov.upgrade.context import RECORDS, Trip, rebooting
 from gpuprov.upgrade.managed import managed
 from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures, same
-from gpuprov.upgrade.trip import RECORDS, Trip, rebooting
 from gpuprov.verify import run as look_apart
 
 Failures = dict[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from gpuprov.rollout import DAYS, Window
+from gpuprov.model.rollout import DAYS, Window
 
 
 def is_open(window: Window | None, now: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 A plain pytest-testinfra package. `gpuprov verify` runs it; by hand it is
 
-    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify --lock fleet.lock.yml --limit gpu01
+    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify.suite --lock fleet.lock.yml --limit gpu01
 
 (the plugin is named because pytest reads the options of `--pyargs` packages too late to know `--lock`).
 """

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov import openssh
-from gpuprov.lock import Connection, Lock
+from gpuprov.model.lock import Connection, Lock
+from gpuprov.ssh import openssh
 
 CONNECT_TIMEOUT_S = 10
 LOCAL = ["/bin/sh"]

@@ -14,7 +14,7 @@ from testinfra.host import Host
 
 from gpuprov.errors import GpuprovError
 from gpuprov.expectations import Expectation
-from gpuprov.lock import Lock, LockedGroup
+from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.verify.connection import LOCAL, Limits, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted

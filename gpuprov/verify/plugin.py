@@ -1,6 +1,6 @@
 """The pytest plugin: `--lock`, one run of each test a node, and an account of what was seen.
 
-    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify --lock fleet.lock.yml
+    pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify.suite --lock fleet.lock.yml
 
 A test names its check with `@pytest.mark.check(id, *look)`; `look` are commands whose output a person
 wants to see when it fails.
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gpuprov.errors import Exit, GpuprovError, Unreachable
-from gpuprov.lock import read_lock
-from gpuprov.verify.account import Account
+from gpuprov.model.lock import read_lock
 from gpuprov.verify.connection import Limits
+from gpuprov.verify.event_log import Account
 from gpuprov.verify.modules import register
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
 from gpuprov.verify.selection import narrowed

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuprov.documents import write_text
 from gpuprov.errors import InvalidInput
-from gpuprov.lock import Lock, write_lock
+from gpuprov.model.documents import write_text
+from gpuprov.model.lock import Lock, write_lock
 from gpuprov.report.junit import junit_xml
-from gpuprov.verify.account import read_account
 from gpuprov.verify.connection import Limits, with_absolute_paths
+from gpuprov.verify.event_log import read_account
 from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import NodeVerdict, Verdict
 
@@ -87,7 +87,7 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
         folder = Path(name)
         account, lock_path = folder / "account.jsonl", folder / "fleet.lock.yml"
         write_lock(with_absolute_paths(lock), lock_path)
-        command = [sys.executable, "-P", "-m", "pytest", *_isolated(folder), "--pyargs", "gpuprov.verify"]
+        command = [sys.executable, "-P", "-m", "pytest", *_isolated(folder), "--pyargs", "gpuprov.verify.suite"]
         command += ["--lock", str(lock_path), "--account", str(account), *how.options()]
         ended = _wait(command, folder, START_S + how.limits.node_s * len(names), how.password)
         return read_account(account, names, cut_short=ended)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import expand_hosts
-from gpuprov.lock import Lock
+from gpuprov.model.fleet import expand_hosts
+from gpuprov.model.lock import Lock
 
 
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:

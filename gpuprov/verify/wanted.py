@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuprov.expectations import Expectation, expectations
 from gpuprov.expectations.containers import daemon_config
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def wanted(group: LockedGroup) -> dict[str, Expectation]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.playbook import SSH_ARGUMENTS
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import LockedGroup
-from gpuprov.playbook import SSH_ARGUMENTS
+from gpuprov.model.lock import LockedGroup
 from tests.campaign._roles_fleet import SETTLED
 
 START = "/root/.bench-start"

@@ -32,7 +32,7 @@ from typing import Protocol
 
 from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import LockedGroup, read_lock
+from gpuprov.model.lock import LockedGroup, read_lock
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.compiler import play_compiler

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import paramiko
 
+from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import Lock
+from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import build
-from gpuprov.questions import drift_parameters
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.provisioned import provision
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuprov.drift import NodeDrift, judge
+from gpuprov.drift.judge import NodeDrift, judge
 from gpuprov.expectations import expectations
-from gpuprov.facts import Facts
-from gpuprov.lock import read_lock
-from gpuprov.report.words import drift_lines
+from gpuprov.model.lock import read_lock
+from gpuprov.probe.facts import Facts
+from gpuprov.report.text import drift_lines
 
 RECORDED = Path(__file__).parents[1] / "recorded/verify"
 DRIFTED = 50

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from gpuprov.catalog import Catalog, load
-from gpuprov.resolve import Request, resolve
+from gpuprov.locking.resolve import Request, resolve
 from tests.campaign.resolve import vocabulary
 
 
@@ -33,12 +33,12 @@ def main() -> int:
     catalog = load()
     dice = random.Random(1)  # noqa: S311
     bare = median(options.rounds, lambda: run([sys.executable, "-c", "pass"]))
-    importing = median(options.rounds, lambda: run([sys.executable, "-c", "import gpuprov.resolve"]))
+    importing = median(options.rounds, lambda: run([sys.executable, "-c", "import gpuprov.locking.resolve"]))
     loading = median(
         options.rounds, lambda: run([sys.executable, "-c", "import gpuprov.catalog as c; c.load()"])
     )
     say("python -c pass", bare)
-    say("import gpuprov.resolve, beyond that", importing - bare)
+    say("import gpuprov.locking.resolve, beyond that", importing - bare)
     say("catalog: import, read and check, beyond that", loading - bare)
     say("resolve, all chosen", median(200, lambda: one(catalog, "NVIDIA H200", "ubuntu24.04")))
     say(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.host import execute
-from gpuprov.lock import Lock, read_lock, write_lock
+from gpuprov.model.lock import Lock, read_lock, write_lock
 
 # The other half of RFC 2544's range; nodes of the lab live in the first.
 RANGE = IPv4Network("198.19.0.0/16")

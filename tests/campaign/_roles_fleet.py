@@ -26,7 +26,7 @@ from gpuprov.lab.variants import (
     with_network_parameters,
     with_os_release,
 )
-from gpuprov.lock import Lock, read_lock
+from gpuprov.model.lock import Lock, read_lock
 from tests.lab.provisioned import gpuprov
 from tests.lab.systems import build_ubuntu, os_release
 

@@ -18,9 +18,9 @@ from gpuprov.lab import Lab
 from gpuprov.lab.images import saved_images
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import MirrorServer, served
-from gpuprov.lock import read_lock, write_lock
+from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.upgrade.journal import parse
-from gpuprov.upgrade.story import Entry
+from gpuprov.upgrade.state import Entry
 from tests.lab.upgradable import MIRRORED, Fleet, Kind, mirrored
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import read_lock
+from gpuprov.model.lock import read_lock
 from tests.lab.provisioned import MACHINE, PROFILE, gpuprov
 
 SYSTEMS = ("debian12", "debian13")

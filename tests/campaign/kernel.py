@@ -26,8 +26,8 @@ from typing import Any
 import yaml
 from debian.debian_support import Version
 
-from gpuprov.facts import Facts
 from gpuprov.lab import Lab, Node
+from gpuprov.probe.facts import Facts
 from tests.campaign._small_driver import play_source
 from tests.lab.provisioned import gpuprov
 

@@ -21,13 +21,13 @@ from typing import TextIO
 
 import yaml
 
-from gpuprov.deadman import LIMITS, Guard, arm
+from gpuprov.apply.deadman import LIMITS, Guard, arm
 from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, lab_names, saved_images
 from gpuprov.lab.images import drop_image
 from gpuprov.lab.variants import with_admin
-from gpuprov.lock import read_lock
-from gpuprov.transport import open_session, targets
+from gpuprov.model.lock import read_lock
+from gpuprov.ssh.transport import open_session, targets
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 
 SYSTEMS = ("debian12", "debian13")

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuprov.drift import Difference, NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
 from gpuprov.history.record import Group, Run
 from gpuprov.report.html import write_html

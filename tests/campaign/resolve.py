@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuprov.catalog import Catalog, load
 from gpuprov.errors import InvalidInput
-from gpuprov.resolve import Request, resolve
+from gpuprov.locking.resolve import Request, resolve
 
 FED_BACK = (
     "driver",

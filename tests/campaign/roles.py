@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpuprov.lab import Node
-from gpuprov.lock import Lock, read_lock
+from gpuprov.model.lock import Lock, read_lock
 from gpuprov.verify.wanted import wanted
 from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
 from tests.campaign._roles_table import Table, lines, markdown

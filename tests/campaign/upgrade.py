@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.lab import Lab
-from gpuprov.report.words import fold
+from gpuprov.report.text import fold
 from gpuprov.upgrade.engine import header
 from gpuprov.upgrade.start import ended
-from gpuprov.upgrade.story import Entry, out_of_service
+from gpuprov.upgrade.state import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed
 from tests.lab.upgradable import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned

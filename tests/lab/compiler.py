@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
-from gpuprov.lock import read_lock
+from gpuprov.model.lock import read_lock
 
 ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
 # Stands in for make: puts stub modules where the build would, or says what a compiler says. DKMS builds

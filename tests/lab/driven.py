@@ -6,12 +6,12 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from gpuprov.drift import NodeDrift
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.survey import survey
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
-from gpuprov.lock import Component, Connection, Lock, LockedGroup, Setting, read_lock
-from gpuprov.playbook import NodeOutcome
-from gpuprov.survey import survey
+from gpuprov.model.lock import Component, Connection, Lock, LockedGroup, Setting, read_lock
 from gpuprov.verify import run as verify
 from tests.lab.played import play
 

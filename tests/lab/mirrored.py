@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.survey import survey
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import MirrorServer
 from gpuprov.lab.variants import with_os_release
-from gpuprov.lock import Lock, LockedGroup
 from gpuprov.locking import build_lock
-from gpuprov.playbook import NodeOutcome
-from gpuprov.survey import survey
+from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.verify import run as verify
 from tests.lab.played import play
 from tests.lab.systems import os_release

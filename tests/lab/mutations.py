@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuprov.expectations import expectations
 from gpuprov.lab import Node
-from gpuprov.lock import LockedGroup, read_lock
+from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.verify.wanted import proofs
 from tests.lab.provisioned import gpuprov
 

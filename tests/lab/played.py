@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.playbook import NodeOutcome, Options, run_playbook
 from gpuprov.lab import Node
-from gpuprov.lock import Lock
-from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.model.lock import Lock
 
 WOULD_BRING = "Say what would be installed, removed and remembered, as --check cannot try"
 """The task that says of packages what --check cannot try."""

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import read_lock
+from gpuprov.model.lock import read_lock
 from tests.lab.compiler import play_compiler
 
 PROFILE = "hgx-a100-4"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.drift import NodeDrift, judge, without_facts
+from gpuprov.drift.judge import NodeDrift, judge, without_facts
+from gpuprov.drift.survey import LIMITS, gather
 from gpuprov.expectations import expectations
-from gpuprov.facts import Facts
 from gpuprov.lab import Lab
-from gpuprov.lock import Lock, read_lock, write_lock
-from gpuprov.survey import LIMITS, gather
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.probe.facts import Facts
 
 RECORDED_LOCK = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
 NOWHERE = "100::1"  # RFC 6666: nobody ever answers there

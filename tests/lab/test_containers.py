@@ -16,7 +16,7 @@ from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
 from gpuprov.lab.variants import with_control_groups
-from gpuprov.lock import Component
+from gpuprov.model.lock import Component
 from tests.lab.played import WOULD_BRING
 
 ROLES = ("container_toolkit", "docker")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.fleet import read_fleet
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.simulator.server import with_memory, with_port_speed, without_gpu
+from gpuprov.model.fleet import read_fleet
 
 # machine → (its profile, healthy nodes)
 KINDS = {

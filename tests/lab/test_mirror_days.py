@@ -16,7 +16,7 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.lock import Lock
+from gpuprov.model.lock import Lock
 from tests.lab.mirrored import Mirrored, ubuntu
 
 SYSTEM = "ubuntu24.04"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import read_lock
+from gpuprov.model.lock import read_lock
 from tests.lab.provisioned import gpuprov, provision
 
 Fixture = tuple[Node, Path]

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
+from gpuprov.drift.survey import survey
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.survey import survey
 from tests.lab.mirrored import INSTALLED, Mirrored, ubuntu
 from tests.lab.played import WOULD_BRING
 

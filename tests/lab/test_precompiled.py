@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.drift.survey import survey
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.mirror.apt import build_suite
 from gpuprov.lab.mirror.key import signing_key
@@ -21,9 +22,8 @@ from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.lab.mirror.stubs import with_contents
 from gpuprov.lab.simulator import stub_module
 from gpuprov.lab.variants import with_os_release
-from gpuprov.lock import Lock
 from gpuprov.locking import build_lock
-from gpuprov.survey import survey
+from gpuprov.model.lock import Lock
 from gpuprov.verify import run as verify
 from tests.lab.mirrored import INSTALLED
 from tests.lab.played import play

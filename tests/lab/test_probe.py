@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.facts import Facts
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import Connection
+from gpuprov.model.lock import Connection
 from gpuprov.probe.collect import collect
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
-from gpuprov.transport import Target, fan_out
+from gpuprov.ssh.transport import Target, fan_out
 
 BANNER = 'head -c 1000000 /dev/zero | tr "\\\\0" x; echo; echo "<<gpuprov 00 9 00>>"'
 PASSWORD = "correct horse"  # noqa: S105

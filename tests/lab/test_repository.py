@@ -17,12 +17,12 @@ from gpuprov.catalog import Catalog, load
 from gpuprov.lab.archive import KEYRING, read_archive
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.repository import sources
-from gpuprov.repository.apt import open_apt, unpack
-from gpuprov.repository.closure import closure, closure_packages
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Index
-from gpuprov.repository.rpm import with_streams
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.apt import open_apt, unpack
+from gpuprov.locking.repository.closure import closure, closure_packages
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.rpm import with_streams
 
 COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
 FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]

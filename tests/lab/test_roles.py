@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.apply.playbook import NodeOutcome, Options, run_playbook
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import Lock, Setting
 from gpuprov.locking import build_lock
-from gpuprov.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.model.lock import Lock, Setting
 from tests.lab.compiler import ERROR, play_compiler
 from tests.lab.played import WOULD_BRING, play
 

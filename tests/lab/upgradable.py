@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from gpuprov.lab import Lab, Node
-from gpuprov.lock import write_lock
 from gpuprov.locking import build_lock
+from gpuprov.model.lock import write_lock
 from tests.lab.compiler import play_compiler
 
 NEWER, OLDER = "535.309.01", "535.261.03"

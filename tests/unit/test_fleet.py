@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import read_fleet
-from gpuprov.profile import load_profile, shipped_profiles
+from gpuprov.model.fleet import read_fleet
+from gpuprov.model.profile import load_profile, shipped_profiles
 
 GOOD = """\
 groups:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.catalog import Catalog
-from gpuprov.facts import Facts, Missing
-from gpuprov.lock import Hardware
+from gpuprov.drift.observations import server
 from gpuprov.locking.hardware import locked_hardware
-from gpuprov.observations import server
-from gpuprov.profile import load_profile, profile_paths
+from gpuprov.model.lock import Hardware
+from gpuprov.model.profile import load_profile, profile_paths
+from gpuprov.probe.facts import Facts, Missing
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
-from gpuprov.facts import Facts
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.lock import Connection
+from gpuprov.model.lock import Connection
+from gpuprov.probe.facts import Facts
 
 
 def propose(

@@ -6,12 +6,12 @@ import ipaddress
 from collections.abc import Iterable, Iterator
 
 from gpuprov.errors import GpuprovError, InvalidInput
-from gpuprov.facts import Facts
-from gpuprov.fleet import expand_hosts
-from gpuprov.lock import Connection
+from gpuprov.model.fleet import expand_hosts
+from gpuprov.model.lock import Connection
 from gpuprov.probe.collect import ask
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.transport import Limits, Session, Target, fan_out
+from gpuprov.ssh.transport import Limits, Session, Target, fan_out
 
 ADDRESSES_AT_MOST = 4096
 LIMITS = Limits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)

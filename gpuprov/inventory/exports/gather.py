@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.identity import find_gpu
 from gpuprov.errors import GpuprovError
-from gpuprov.facts import Facts
 from gpuprov.inventory.exports.node import Node
 from gpuprov.inventory.exports.slurm import slurm_cores
-from gpuprov.lock import Lock
+from gpuprov.model.lock import Lock
 from gpuprov.probe.collect import ask
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.ssh.transport import Limits, Session, fan_out, targets
 from gpuprov.topology import Topology
 from gpuprov.topology.live import topology_of
-from gpuprov.transport import Limits, Session, fan_out, targets
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuprov.catalog import load
-from gpuprov.documents import read_text
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports import lists, metadata, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.machine import Said, groups_of
+from gpuprov.model.documents import read_text
 
 __all__ = ["Format", "Said", "import_fleet"]
 

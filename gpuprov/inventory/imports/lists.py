@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator
 
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import expand_hosts
 from gpuprov.inventory.imports.machine import Machine
+from gpuprov.model.fleet import expand_hosts
 
 
 def hosts(text: str) -> Iterator[Machine]:

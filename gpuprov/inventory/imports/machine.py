@@ -10,9 +10,9 @@ from typing import Any
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.identity import find_gpu, find_system
 from gpuprov.errors import InvalidInput
-from gpuprov.hardware import HardwareProfile
 from gpuprov.inventory.instances import find_instance, instance_hardware
-from gpuprov.profile import load_profile, shipped_profiles
+from gpuprov.model.hardware import HardwareProfile
+from gpuprov.model.profile import load_profile, shipped_profiles
 
 
 @dataclass(frozen=True)

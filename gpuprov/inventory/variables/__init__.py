@@ -17,7 +17,7 @@ from gpuprov.inventory.variables.repositories import repositories
 from gpuprov.inventory.variables.storage import storage
 from gpuprov.inventory.variables.system import preflight
 from gpuprov.inventory.variables.tuning import tuning
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 __all__ = ["group_variables"]
 

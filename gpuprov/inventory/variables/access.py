@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def access(group: LockedGroup) -> dict[str, Any]:

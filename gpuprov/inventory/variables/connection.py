@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.lock import Connection
+from gpuprov.model.lock import Connection
 
 
 def connection(spec: Connection) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuprov.expectations.containers import cri_config, daemon_config
 from gpuprov.inventory.variables.unwanted import unwanted
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def containers(group: LockedGroup) -> dict[str, Any]:

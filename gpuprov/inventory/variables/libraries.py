@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.inventory.variables.unwanted import unwanted
-from gpuprov.lock import Component, LockedGroup
+from gpuprov.model.lock import Component, LockedGroup
 
 
 def libraries(group: LockedGroup) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from gpuprov.expectations import everything_else
 from gpuprov.expectations.observing import textfile, textfile_path
 from gpuprov.inventory.variables.unwanted import unwanted
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def observing(group: LockedGroup) -> dict[str, Any]:

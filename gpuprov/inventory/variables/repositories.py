@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def repositories(group: LockedGroup) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.expectations.tuning import DEBUGGING, environment, limits, sysctls
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def tuning(group: LockedGroup) -> dict[str, Any]:

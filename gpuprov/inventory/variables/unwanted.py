@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprov.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup
 
 
 def unwanted(group: LockedGroup, name: str) -> list[str]:

@@ -19,7 +19,7 @@ from gpuprov.lab.mirror.deb import build_deb, deb_name
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
 from gpuprov.lab.mirror.stubs import with_contents
-from gpuprov.repository.sources import NVIDIA_FOLDERS
+from gpuprov.locking.repository.sources import NVIDIA_FOLDERS
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"

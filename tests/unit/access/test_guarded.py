@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import gpuprov.guarded
-from gpuprov.deadman import Guard, refuse_if_shut_out
+import gpuprov.apply.guarded
+from gpuprov.apply.deadman import Guard, refuse_if_shut_out
+from gpuprov.apply.guarded import run_guarded
+from gpuprov.apply.playbook import NodeOutcome, Options
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
-from gpuprov.guarded import run_guarded
-from gpuprov.lock import Lock, LockedGroup, Setting, read_lock
-from gpuprov.playbook import NodeOutcome, Options
+from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
 
@@ -32,7 +32,7 @@ class Fleet:
         self.ran: list[list[str]] = []
         self.undone: list[str] = []
         for name in ("open_session", "source_address", "arm", "run_playbook", "prove_and_disarm", "undo"):
-            monkeypatch.setattr(gpuprov.guarded, name, getattr(self, f"_{name}"))
+            monkeypatch.setattr(gpuprov.apply.guarded, name, getattr(self, f"_{name}"))
 
     def apply(self, tmp_path: Path, **groups: LockedGroup) -> dict[str, str]:
         """Apply to every node; node → why it failed, "" where it did not."""

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from gpuprov.access.locked import with_access
 from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
-from gpuprov.lock import Connection, Setting
-from gpuprov.settings.access import Firewall, Ssh
+from gpuprov.model.lock import Connection, Setting
+from gpuprov.model.settings.access import Firewall, Ssh
 
 HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
 MODERN_SYSTEMS = ("debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "rhel9", "rhel10")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpuprov.drift.observations import OBSERVERS
 from gpuprov.expectations import Expectation
-from gpuprov.facts import Facts
-from gpuprov.observations import OBSERVERS
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.verify.modules.access import option

@@ -10,7 +10,7 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
-from gpuprov.resolve import Request, resolve
+from gpuprov.locking.resolve import Request, resolve
 
 OWN = {"own": {"title": "our own tests", "dated": "2026-11"}}
 

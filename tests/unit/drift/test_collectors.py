@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from gpuprov.drift.observations import OBSERVERS
+from gpuprov.drift.observations.registry import READS, collectors_for
+from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, Expectation, expectations
-from gpuprov.facts import Facts, Missing
-from gpuprov.lock import read_lock
-from gpuprov.observations import OBSERVERS
-from gpuprov.observations.registry import READS, collectors_for
+from gpuprov.model.lock import read_lock
+from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node import gpu, hardware, packages, services, system
 from gpuprov.probe.node.base import COLLECTORS
-from gpuprov.questions import drift_parameters
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 NODE = RECORDED / "verify/debian12-a100x4"

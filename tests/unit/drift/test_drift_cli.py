@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import gpuprov.survey
-from gpuprov.cli.group import run
+import gpuprov.drift.survey
+from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit, GpuprovError, Unreachable
-from gpuprov.facts import Facts
-from gpuprov.lock import Lock, read_lock, write_lock
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.probe.facts import Facts
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 Answers = dict[str, Facts | GpuprovError]
@@ -38,7 +38,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
     ) -> Iterator[tuple[str, Facts | GpuprovError]]:
         yield from ((name, answers[name]) for name in names)
 
-    monkeypatch.setattr(gpuprov.survey, "gather", gather)
+    monkeypatch.setattr(gpuprov.drift.survey, "gather", gather)
     monkeypatch.chdir(tmp_path)
     [(name, group)] = read_lock(RECORDED / "verify/debian12-a100x4.lock.yml").groups.items()
     hosts = dict.fromkeys(answers, "127.0.0.1")
@@ -112,7 +112,7 @@ def test_without_a_lock_hosts_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        gpuprov.survey, "gather_from", lambda targets, **_: ((each.name, facts()) for each in targets)
+        gpuprov.drift.survey, "gather_from", lambda targets, **_: ((each.name, facts()) for each in targets)
     )
     assert said(capsys, "drift", "--against-majority", "root@gpu[1-2]:2222") == (
         "root@gpu[1-2]:2222 in sync\n"

@@ -12,7 +12,7 @@ from stories import differs, lost, node, run
 from gpuprov.errors import InvalidInput
 from gpuprov.history import History, changes, news
 from gpuprov.history.record import of_verdict
-from gpuprov.lock import read_lock
+from gpuprov.model.lock import read_lock
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 
 HOLD = differs("pins.hold", ["libcuda1"], [])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpuprov.drift import Difference, NodeDrift, exit_code, judge, without_facts
+from gpuprov.drift.judge import Difference, NodeDrift, exit_code, judge, without_facts
 from gpuprov.errors import Exit, NodeFailed, Unreachable
 from gpuprov.expectations import expectations
-from gpuprov.facts import Facts
-from gpuprov.lock import LockedGroup, read_lock
+from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov.probe.facts import Facts
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuprov.observations import OBSERVERS
+from gpuprov.drift.observations import OBSERVERS
 from tests.lab.mutations import MUTATIONS, excused
 
 NAMED = {check for mutation in MUTATIONS for check in mutation.checks}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuprov.facts import Facts
-from gpuprov.uniformity import NO_MAJORITY, majority
+from gpuprov.drift.majority import NO_MAJORITY, majority
+from gpuprov.probe.facts import Facts
 
 RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 Collectors = dict[str, Any]

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpuprov import openssh
 from gpuprov.bootstrap.hostkeys import HostKeys
 from gpuprov.cli.bootstrap import command as bootstrap
-from gpuprov.drift import Difference, NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput, NodeFailed
-from gpuprov.fleet import parse_fleet
-from gpuprov.profile import load_profile
+from gpuprov.model.fleet import parse_fleet
+from gpuprov.model.profile import load_profile
 from gpuprov.report.printable import on_one_line, printable
-from gpuprov.report.words import drift_lines
+from gpuprov.report.text import drift_lines
+from gpuprov.ssh import openssh
 
 GOOD = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
 ATTACKS = (
@@ -167,7 +167,7 @@ def test_a_password_is_never_repeated(tmp_path: Path) -> None:
 
 
 def test_no_option_takes_a_secret_as_its_value() -> None:
-    from gpuprov.cli.verbs import VERBS
+    from gpuprov.cli.common.verbs import VERBS
 
     def options(verb: str) -> Iterator[Any]:
         module = __import__(f"gpuprov.cli.{VERBS[verb][0]}", fromlist=["command"])

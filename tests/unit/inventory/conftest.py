@@ -10,8 +10,8 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lock import Lock
 from gpuprov.locking import build_lock
+from gpuprov.model.lock import Lock
 
 MakeLock = Callable[[str], Lock]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpuprov.cli.group import run
-from gpuprov.documents import render_plain
-from gpuprov.fleet import Fleet, parse_fleet, read_fleet
+from gpuprov.cli.common.group import run
 from gpuprov.inventory.ansible import group_name, inventory_of
 from gpuprov.inventory.imports import Said, import_fleet
-from gpuprov.lock import write_lock
+from gpuprov.model.documents import render_plain
+from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
+from gpuprov.model.lock import write_lock
 from gpuprov.resources import share
 
 from .conftest import MakeLock

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.cli.group import run
-from gpuprov.drift import judge
+from gpuprov.cli.common.group import run
+from gpuprov.drift.judge import judge
 from gpuprov.errors import InvalidInput
 from gpuprov.expectations.server import server as expectations
-from gpuprov.facts import Facts
 from gpuprov.inventory.discover import kinds, match, propose, within
 from gpuprov.lab.simulator.machines import describe, pci_devices
-from gpuprov.lock import Connection
+from gpuprov.model.lock import Connection
+from gpuprov.probe.facts import Facts
 
 from .conftest import MakeLock
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gpuprov.catalog import load
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.inventory.exports.gather import locked_nodes, told
-from gpuprov.lock import write_lock
+from gpuprov.model.lock import write_lock
 from gpuprov.topology import parse_topology
 
 from .conftest import MakeLock

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpuprov.cli.group import run
-from gpuprov.documents import render_plain
+from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import Fleet, parse_fleet
 from gpuprov.inventory.ansible import inventory_of
 from gpuprov.inventory.imports import Said, import_fleet, recognise
+from gpuprov.model.documents import render_plain
+from gpuprov.model.fleet import Fleet, parse_fleet
 
 ALL = Said({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
 

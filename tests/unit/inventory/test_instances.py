@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import read_fleet
-from gpuprov.hardware import NicHardware
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.locking.hardware import locked_hardware
-from gpuprov.profile import load_profile, overlay
+from gpuprov.model.fleet import read_fleet
+from gpuprov.model.hardware import NicHardware
+from gpuprov.model.profile import load_profile, overlay
 
 
 def init(tmp_path: Path, *words: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.profile import load_profile, shipped_profiles
+from gpuprov.model.profile import load_profile, shipped_profiles
 
 from .conftest import MakeLock
 

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.documents import render_plain
-from gpuprov.fleet import Fleet, parse_fleet
 from gpuprov.inventory.ansible import dynamic, inventory_of
 from gpuprov.inventory.imports import Said
 from gpuprov.inventory.imports.ansible import fleet_of
+from gpuprov.model.documents import render_plain
+from gpuprov.model.fleet import Fleet, parse_fleet
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9.-]{0,6}[A-Za-z0-9]", fullmatch=True)
 GROUPS = st.one_of(

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.inventory.schemas import json_schema
-from gpuprov.lock import render_lock
-from gpuprov.profile import profile_paths
+from gpuprov.model.lock import render_lock
+from gpuprov.model.profile import profile_paths
 
 from .conftest import MakeLock
 from .test_ansible import AWKWARD, FLEET

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gpuprov.cli.launch import command
 from gpuprov.errors import InvalidInput
-from gpuprov.launch import Host, Job, affinity_of, docker, horovodrun, mpirun, torchrun
-from gpuprov.lock import Setting, read_lock, write_lock
+from gpuprov.model.lock import Setting, read_lock, write_lock
 from gpuprov.topology import parse_topology
+from gpuprov.topology.launch import Host, Job, affinity_of, docker, horovodrun, mpirun, torchrun
 
 ONE = (Host("gpu01", "gpu01", 8),)
 TWO = (Host("gpu01", "10.0.0.1", 8), Host("gpu02", "10.0.0.2", 8))

@@ -10,8 +10,8 @@ import yaml
 
 from gpuprov.catalog import load
 from gpuprov.lab.mirror import nvidia
-from gpuprov.lock import Lock
 from gpuprov.locking import build_lock
+from gpuprov.model.lock import Lock
 from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
 
 

@@ -13,8 +13,8 @@ from gpuprov.expectations import expectations
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lock import Lock, render_lock
 from gpuprov.locking import build_lock, changes
+from gpuprov.model.lock import Lock, render_lock
 from tests.unit.locking.fleets import GROUPS, PACKAGES, STREAMS, Write
 
 

@@ -11,8 +11,8 @@ from gpuprov.catalog import load
 from gpuprov.cli.lock import command
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.lab.mirror import nvidia
-from gpuprov.lock import LockedGroup, read_lock
 from gpuprov.locking import MOVABLE, build_lock
+from gpuprov.model.lock import LockedGroup, read_lock
 from tests.unit.locking.fleets import Write
 
 

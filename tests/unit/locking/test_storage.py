@@ -6,8 +6,8 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.errors import Refused
-from gpuprov.lock import Setting
 from gpuprov.locking.storage import with_clients
+from gpuprov.model.lock import Setting
 
 STATED = {"storage_clients": Setting(value=["nfs", "lustre"], reason="stated", source="profile h100")}
 

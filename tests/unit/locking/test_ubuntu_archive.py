@@ -11,8 +11,8 @@ from gpuprov.errors import Refused
 from gpuprov.lab.mirror.apt import build_suite
 from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.lock import Components
 from gpuprov.locking import build_lock
+from gpuprov.model.lock import Components
 from gpuprov.verify.wanted import proofs
 
 DRIVER = "580.95.05"

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from gpuprov.cli.nccl import command
 from gpuprov.errors import InvalidInput
-from gpuprov.facts import Facts, Missing
 from gpuprov.nccl.derive import derive
 from gpuprov.nccl.inputs import from_facts, gigabits
+from gpuprov.probe.facts import Facts, Missing
 from gpuprov.topology import parse_topology
 
 NICS = [

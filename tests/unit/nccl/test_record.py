@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
-from gpuprov.fleet import read_fleet
-from gpuprov.lock import Setting
 from gpuprov.locking.network import with_network
+from gpuprov.model.fleet import read_fleet
+from gpuprov.model.lock import Setting
 from gpuprov.nccl import live
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.networks import Nic
 from gpuprov.nccl.rdma import Hca
 from gpuprov.nccl.record import read_record, record_path, write_record
-from gpuprov.transport import Target
+from gpuprov.ssh.transport import Target
 
 FLEET = """\
 groups:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 
 RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 

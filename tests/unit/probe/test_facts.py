@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.facts import Facts, Missing
+from gpuprov.probe.facts import Facts, Missing
 
 RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 PROPERTIES = [

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.facts import Facts, Missing
+from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov.repository.apt import open_apt
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Index
-from gpuprov.repository.rpm import open_rpm
+from gpuprov.locking.repository.apt import open_apt
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.rpm import open_rpm
 
 
 @dataclass(frozen=True)

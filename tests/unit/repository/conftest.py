@@ -13,7 +13,7 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror import rpm as mirror_rpm
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.repository.fetch import Fetcher
+from gpuprov.locking.repository.fetch import Fetcher
 
 from .built import RpmRepository, Suite
 

@@ -16,10 +16,10 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
 from gpuprov.lab.mirror import apt as mirror_apt
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.repository.apt import open_apt
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Relation
-from gpuprov.repository.signature import UNSIGNED
+from gpuprov.locking.repository.apt import open_apt
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Relation
+from gpuprov.locking.repository.signature import UNSIGNED
 
 from .built import Suite
 

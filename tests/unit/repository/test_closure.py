@@ -8,13 +8,13 @@ import pytest
 
 from gpuprov.errors import Refused
 from gpuprov.lab.mirror import nvidia as nvidia_mirror
-from gpuprov.repository import sources
-from gpuprov.repository.apt import parse_depends
-from gpuprov.repository.closure import closure
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Index, Package, PackageList
-from gpuprov.repository.rpm import with_streams
-from gpuprov.repository.versions import DEB
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.apt import parse_depends
+from gpuprov.locking.repository.closure import closure
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index, Package, PackageList
+from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.versions import DEB
 
 FAMILY = ["drv.*", "libcuda|libml"]
 

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
-from gpuprov.repository.fetch import Fetcher
+from gpuprov.locking.repository.fetch import Fetcher
 
 CONTENT = b"Origin: test\n"
 

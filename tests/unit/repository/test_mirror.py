@@ -17,9 +17,9 @@ from gpuprov.lab.mirror.deb import build_deb
 from gpuprov.lab.mirror.key import SigningKey
 from gpuprov.lab.mirror.rpmfile import build_rpm
 from gpuprov.lab.mirror.specs import PackageSpec, cuda_repository, releases, toolkit_repository
-from gpuprov.repository import sources
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Index
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index
 
 SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9", "rhel10"]
 

@@ -12,11 +12,11 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror import rpm as mirror_rpm
 from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.repository import sources
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.index import Relation
-from gpuprov.repository.rpm import with_streams
-from gpuprov.repository.signature import UNSIGNED
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Relation
+from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.signature import UNSIGNED
 
 from .built import RpmRepository
 

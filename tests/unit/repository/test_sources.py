@@ -10,10 +10,10 @@ import pytest
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.lab.mirror import nvidia as nvidia_mirror
 from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.repository import sources
-from gpuprov.repository.fetch import Fetcher
-from gpuprov.repository.signature import fingerprints
-from gpuprov.repository.sources import AptSource, archive, parse_sources
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.signature import fingerprints
+from gpuprov.locking.repository.sources import AptSource, archive, parse_sources
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEB822 = """\

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpuprov.repository.versions import DEB, RPM, matches_upstream, rpmvercmp
+from gpuprov.locking.repository.versions import DEB, RPM, matches_upstream, rpmvercmp
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.catalog import load
-from gpuprov.resolve import Answer, Request, resolve
+from gpuprov.locking.resolve import Answer, Request, resolve
 
 V100 = "Tesla V100 SXM2 16GB"
 A100 = "A100 PCIe 80GB"

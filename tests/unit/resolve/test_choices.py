@@ -8,7 +8,7 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
-from gpuprov.resolve import Request, resolve
+from gpuprov.locking.resolve import Request, resolve
 from tests.unit.resolve.machines import A100, H200_BOARD, V100, answer, rules
 
 CATALOG = load()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 
 Capture = pytest.CaptureFixture[str]
 

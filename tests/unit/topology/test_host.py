@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuprov import transport
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.errors import Unreachable
-from gpuprov.lock import read_lock, write_lock
+from gpuprov.model.lock import read_lock, write_lock
+from gpuprov.ssh import transport
 from gpuprov.topology.live import topology_of
 
 RECORDED = Path(__file__).parents[2] / "recorded"

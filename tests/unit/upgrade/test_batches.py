@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.rollout import Rollout, portion
+from gpuprov.model.rollout import Rollout, portion
 from gpuprov.upgrade.batches import batches
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 100).map(lambda number: f"{number}%"))

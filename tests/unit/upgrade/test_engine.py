@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuprov.apply.playbook import Options
 from gpuprov.errors import Exit, Refused
-from gpuprov.lock import read_lock
-from gpuprov.playbook import Options
-from gpuprov.rollout import Rollout, Window
+from gpuprov.model.lock import read_lock
+from gpuprov.model.rollout import Rollout, Window
 from gpuprov.upgrade import engine, start
 from gpuprov.upgrade.batches import Batch
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import Journal
-from gpuprov.upgrade.trip import Trip
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
 BATCHES = (Batch("canary", ("n1",), 0), Batch("batch 1", ("n2", "n3"), 0), Batch("batch 2", ("n4",), 0))

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from gpuprov.apply.playbook import Options
+from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.errors import Refused, Unreachable
-from gpuprov.facts import Facts
-from gpuprov.lock import Lock, LockedGroup, read_lock
-from gpuprov.playbook import Options
-from gpuprov.questions import drift_parameters
-from gpuprov.rollout import Hook, Hooks, Rollout
+from gpuprov.model.lock import Lock, LockedGroup, read_lock
+from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.probe.facts import Facts
 from gpuprov.upgrade import fetching, gate, start
-from gpuprov.upgrade.trip import Trip
+from gpuprov.upgrade.context import Trip
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify"
 OLDER = "535.261.03-1"

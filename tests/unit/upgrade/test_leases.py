@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gpuprov.apply.playbook import Options
 from gpuprov.errors import Refused, Unreachable
-from gpuprov.lock import read_lock
-from gpuprov.playbook import Options
+from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import leases
+from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import NAME, Journal
-from gpuprov.upgrade.story import Event
-from gpuprov.upgrade.trip import Trip
+from gpuprov.upgrade.state import Event
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpuprov.apply.playbook import Options
 from gpuprov.errors import Unreachable
-from gpuprov.lock import read_lock
-from gpuprov.playbook import Options
+from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import remote
 
 RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"

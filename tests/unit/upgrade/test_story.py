@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.upgrade.journal import Journal, parse, read
-from gpuprov.upgrade.story import FORWARD, Entry, NodeStory, out_of_service, stories
+from gpuprov.upgrade.state import FORWARD, Entry, NodeStory, out_of_service, stories
 
 NODE = "n1"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpuprov.errors import InvalidInput
-from gpuprov.rollout import DAYS, Hook, Window
+from gpuprov.model.rollout import DAYS, Hook, Window
 from gpuprov.upgrade import schedule
 from gpuprov.upgrade.hooks import command
 from gpuprov.upgrade.ready import READY

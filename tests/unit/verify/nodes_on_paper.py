@@ -11,8 +11,8 @@ import pytest
 from testinfra.host import Host
 
 from gpuprov.errors import Unreachable
-from gpuprov.lock import Lock, LockedGroup, read_lock
-from gpuprov.verify.account import Account, read_account
+from gpuprov.model.lock import Lock, LockedGroup, read_lock
+from gpuprov.verify.event_log import Account, read_account
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.plugin import Verification
 from gpuprov.verify.shell import Shell, ShellBackend
@@ -92,5 +92,5 @@ def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
         "-p",
         "no:testinfra",
     ]
-    pytest.main([*options, "--pyargs", "gpuprov.verify"], plugins=[Verification(nodes, Account(account))])
+    pytest.main([*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, Account(account))])
     return {node.name: node for node in read_account(account, [node.name for node in nodes], "cut short")}

@@ -9,7 +9,7 @@ import pytest
 from nodes_on_paper import lock_of
 
 from gpuprov.errors import NodeFailed
-from gpuprov.lock import Connection
+from gpuprov.model.lock import Connection
 from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
 from gpuprov.verify.shell import Shell
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from nodes_on_paper import locked_group
 
+from gpuprov.drift.observations import OBSERVERS
+from gpuprov.drift.observations.containers import within
 from gpuprov.expectations import expectations
-from gpuprov.facts import Facts, Missing
-from gpuprov.lock import Component, LockedGroup, Setting
-from gpuprov.observations import OBSERVERS
-from gpuprov.observations.containers import within
+from gpuprov.model.lock import Component, LockedGroup, Setting
+from gpuprov.probe.facts import Facts, Missing
 from gpuprov.verify.modules.containers import Inside, parse_inside
 from gpuprov.verify.wanted import wanted
 

@@ -8,11 +8,11 @@ import pytest
 from nodes_on_paper import locked_group
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuprov.drift import judge
+from gpuprov.drift.judge import judge
 from gpuprov.expectations import Expectation, everything_else, expectations
 from gpuprov.expectations.observing import textfile, textfile_path
-from gpuprov.facts import Facts
-from gpuprov.lock import LockedGroup, Setting
+from gpuprov.model.lock import LockedGroup, Setting
+from gpuprov.probe.facts import Facts
 
 
 def group(**settings: object) -> LockedGroup:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.drift import judge
+from gpuprov.drift.judge import judge
 from gpuprov.expectations import Expectation
-from gpuprov.facts import Facts
+from gpuprov.probe.facts import Facts
 from gpuprov.verify.modules.tuning import parse_session
 
 SAID = """\

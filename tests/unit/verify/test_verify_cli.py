@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from nodes_on_paper import lock_of
 
-from gpuprov.cli.group import run
+from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit
-from gpuprov.lock import write_lock
+from gpuprov.model.lock import write_lock
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Plan and change: roles, reboots, and the switch that takes a lock-out back."""

@@ -1,0 +1,173 @@
+"""The dead man's switch: a node gives back its old SSH and firewall unless a new login has proved the change.
+
+The node's half is `access/node/deadman.sh`: armed, it restores by itself after some seconds or at the next
+boot, whatever becomes of us. Ours is to arm it, to log in anew the way the next run will, and only then to
+disarm it.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import shlex
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
+from gpuprov.model.lock import LockedGroup
+from gpuprov.ssh.transport import Limits, Output, Session, Target, open_session
+
+FOLDER = "/var/lib/gpuprov/deadman"
+SWITCH = f"{FOLDER}/switch"
+LIMITS = Limits(connect_s=10, command_s=60)
+PROOF = Limits(connect_s=5, command_s=30)
+NOT_ARMED = 3
+PAUSES_S = (0.0, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How nodes are guarded: seconds until they restore, sudo's password if it asks for one."""
+
+    seconds: int = 180
+    password: str | None = None
+
+
+class Undone(NodeFailed):
+    """A change was taken back, by us or by the node; SSH and firewall are as before."""
+
+
+def arm(session: Session, guard: Guard, token: str) -> None:
+    """Have the node save what is there now, and restore it in `guard.seconds` unless disarmed.
+
+    Raises:
+        NodeFailed: it cannot; nothing was changed.
+    """
+    script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
+    login = shlex.quote(session.target.connection.user)
+    lines = [
+        f"mkdir -p -m 700 {FOLDER}",
+        f"echo {script} | base64 -d >{SWITCH}.new && mv {SWITCH}.new {SWITCH}",
+        f"sh {SWITCH} arm {guard.seconds} {shlex.quote(token)} {login}",
+    ]
+    output = as_root(session, " && ".join(lines), guard.password)
+    if output.code:
+        raise NodeFailed(f"the dead man's switch cannot be armed: {said(output)}", do="nothing was changed")
+
+
+def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
+    """Refuse a firewall that has no room for the address that our own connections come from.
+
+    Raises:
+        Refused: says which address is missing where.
+    """
+    firewall = group.setting("firewall")
+    if firewall is None or firewall["trusted_interfaces"]:
+        return
+    networks = firewall["ruleset"]["networks"]
+    if not any(name.startswith("ssh") for name in networks):
+        return
+    allowed = [
+        ipaddress.ip_network(each)
+        for name, elements in networks.items()
+        if name.startswith(("ssh", "fleet"))
+        for each in elements
+    ]
+    if not any(ipaddress.ip_address(source) in network for network in allowed):
+        raise Refused(
+            f"the firewall would shut out {source}, where this very connection comes from",
+            do="add its network to settings.firewall.ssh_from and lock again",
+        )
+
+
+def source_address(session: Session) -> str:
+    """The address that the node sees our connections come from (sshd's SSH_CONNECTION)."""
+    words = session.run('echo "$SSH_CONNECTION"').stdout.decode("ascii", "replace").split()
+    if not words:
+        raise NodeFailed("the node does not say where connections come from", expected="SSH_CONNECTION")
+    return words[0]
+
+
+def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str) -> None:
+    """Log in anew on every port, as the next run will; check root's rights; then disarm.
+
+    Raises:
+        GpuprovError: a login does not work, or the node has restored already (`Undone`).
+    """
+    for port in ports:
+        there = replace(target, connection=target.connection.model_copy(update={"port": port}))
+        last = port == ports[-1]
+        _insist(there, guard, f"sh {SWITCH} disarm {shlex.quote(token)}" if last else "true")
+
+
+def _insist(target: Target, guard: Guard, command: str) -> None:
+    """Try a few times: sshd may be restarting, or its door crowded."""
+    for pause_s in PAUSES_S:
+        time.sleep(pause_s)
+        try:
+            with open_session(target, PROOF) as session:
+                output = as_root(session, command, guard.password)
+        except Unreachable as error:
+            failure: GpuprovError = Unreachable(f"port {target.connection.port}: {error.seen}")
+            continue
+        if output.code == NOT_ARMED:
+            raise Undone(said(output))
+        if output.code:
+            raise NodeFailed(f"{target.connection.user} gets in and cannot become root: {said(output)}")
+        return
+    raise failure
+
+
+def undo(session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError) -> Undone:
+    """Have the node restore now if it can be told to, else wait until it did; says how it ended.
+
+    Args:
+        session: one that was open before the change.
+    """
+    begun = time.monotonic()
+    if session is not None:
+        with suppress(Unreachable, NodeFailed):  # the node's own timer does the same, later
+            as_root(
+                session, f"sh {SWITCH} restore {shlex.quote(f'no new login: {why.seen}')}", guard.password
+            )
+    answers = None
+    while time.monotonic() - begun < guard.seconds + 60:
+        try:
+            with open_session(target, PROOF) as fresh:
+                rest = (
+                    f"test ! -e {FOLDER}/armed && test ! -e {FOLDER}/restoring && sh {SWITCH} again {token}"
+                )
+                answers = as_root(fresh, rest, guard.password)
+        except GpuprovError as error:
+            why_not = error
+        else:
+            if answers.code == 0:
+                return Undone(
+                    f"a new login did not work ({why.seen}); SSH and firewall are as before",
+                    do="correct the settings, lock, apply again",
+                )
+        time.sleep(2)
+    return Undone(
+        f"a new login did not work ({why.seen}), and the old one does not either yet: {why_not.seen}",
+        do=f"the node restores by itself within {guard.seconds} s of the change, or when it is booted",
+    )
+
+
+def as_root(session: Session, command: str, password: str | None) -> Output:
+    """Run a shell command with root's rights."""
+    quoted = shlex.quote(command)
+    if session.target.connection.user == "root":
+        return session.run(f"sh -c {quoted}")
+    if password is None:
+        return session.run(f"sudo -n -- sh -c {quoted}")
+    return session.run(f"sudo -S -p '' -- sh -c {quoted}", password.encode() + b"\n")
+
+
+def said(output: Output) -> str:
+    """The last line of what a command complained, printable."""
+    lines = (output.stderr or output.stdout).decode("utf-8", "replace").strip().splitlines() or [
+        "no reason given"
+    ]
+    return "".join(letter for letter in lines[-1] if letter.isprintable())[:300]

@@ -1,0 +1,210 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.errors import InvalidInput
+from gpuprov.report.printable import printable
+
+if TYPE_CHECKING:
+    from gpuprov.model.lock import Lock
+    from gpuprov.ssh.transport import Target
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+lock_option = click.option(
+    "--lock",
+    "lock_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fleet.lock.yml"),
+    show_default=True,
+    help="the lock to go by",
+)
+limit_option = click.option("-l", "--limit", help="only these nodes: gpu[01-04],gpu07, or a group's name")
+nodes_argument = click.argument("nodes", nargs=-1)
+forks_option = click.option(
+    "-f", "--forks", type=click.IntRange(1, 1000), default=64, show_default=True, help="nodes at a time"
+)
+password_option = click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
+identity_option = click.option(
+    "-i", "--identity", metavar="FILE", help="private key for a host that the lock does not name"
+)
+known_hosts_option = click.option("--known-hosts", metavar="FILE", help="its host keys")
+verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
+yes_option = click.option("--yes", is_flag=True, help="do not ask")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The nodes that a verb is to look at, and how to get there; read and asked for when needed.
+
+    Args:
+        stated: what was said of nodes, on the command line and with --limit.
+    """
+
+    lock_path: Path
+    stated: tuple[str, ...]
+    forks: int
+    ask_become_pass: bool = False
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock."""
+        from gpuprov.model.lock import read_lock
+
+        return read_lock(self.lock_path)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Those nodes of the lock that are meant."""
+        return select(self.lock, self.stated, None)
+
+    @cached_property
+    def hosts(self) -> list[str]:
+        """What was said of nodes, where no lock knows them: `root@192.0.2.[1-8]:22` spelled out.
+
+        Raises:
+            InvalidInput: nothing was said.
+        """
+        from gpuprov.model.fleet import expand_hosts
+
+        if not self.stated:
+            raise InvalidInput(
+                f"no lock {self.lock_path}, and no hosts", do="name hosts, or a lock by --lock"
+            )
+        return [name for text in self.stated for name in _expand(text, expand_hosts)]
+
+    @cached_property
+    def password(self) -> str | None:
+        """sudo's, if -K was given."""
+        return ask_password(self.ask_become_pass)
+
+
+def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb NODES, --lock, --limit, --forks, -K and -o; it is called with `chosen` and `output`."""
+
+    @nodes_argument
+    @lock_option
+    @limit_option
+    @forks_option
+    @password_option
+    @output_option
+    @functools.wraps(verb)
+    def with_nodes(
+        *,
+        nodes: tuple[str, ...],
+        lock_path: Path,
+        limit: str | None,
+        forks: int,
+        ask_become_pass: bool,
+        **others: Any,
+    ) -> Any:
+        stated = (*nodes, limit) if limit else nodes
+        return verb(chosen=Chosen(lock_path, stated, forks, ask_become_pass), **others)
+
+    return with_nodes
+
+
+def ask_password(wanted: bool) -> str | None:
+    """sudo's password, if -K was given."""
+    return click.prompt("sudo password", hide_input=True, err=True) if wanted else None
+
+
+def ask(what: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, only --yes will do.
+
+    Raises:
+        InvalidInput: neither is there.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"would {what}, and there is no terminal to ask on", do="add --yes")
+    click.confirm(f"{what}?".capitalize(), abort=True, err=True)
+
+
+def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
+    """Names of the lock's hosts that are meant: node sets or group names; nothing given means all.
+
+    Raises:
+        InvalidInput: a name that the lock does not know, with those that are near.
+    """
+    from gpuprov.model.fleet import expand_hosts
+
+    known = lock.hosts()
+    stated = [*nodes, *([limit] if limit else [])]
+    if not stated:
+        return list(known)
+    wanted: set[str] = set()
+    for text in stated:
+        for part in lock.groups[text].hosts if text in lock.groups else _expand(text, expand_hosts):
+            if part in lock.groups:
+                wanted |= set(lock.groups[part].hosts)
+            elif part in known:
+                wanted.add(part)
+            else:
+                near = difflib.get_close_matches(part, [*known, *lock.groups], n=3)
+                raise InvalidInput(
+                    f"the lock has no node or group {part!r}",
+                    expected="one of " + ", ".join(near or [*lock.groups]),
+                )
+    return [name for name in known if name in wanted]
+
+
+def _expand(text: str, expand_hosts: Any) -> list[str]:
+    try:
+        names: list[str] = expand_hosts(text)
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
+    return names
+
+
+def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
+    """The way to `[USER@]HOST[:PORT]`, which no lock names.
+
+    Raises:
+        InvalidInput: the port is not a number.
+    """
+    from gpuprov.model.lock import Connection
+    from gpuprov.ssh.transport import Target
+
+    user, at, address = host.rpartition("@")
+    address, colon, port = address.partition(":")
+    if colon and not port.isdigit():
+        raise InvalidInput(f"the port of {host!r} is not a number", expected="[USER@]HOST[:PORT]")
+    connection = Connection(
+        user=user if at else "root",
+        port=int(port) if colon else 22,
+        identity_file=identity,
+        known_hosts=known_hosts,
+    )
+    return Target(host, address, connection)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows in columns, the head first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def note(text: str = "") -> None:
+    """A line for a person, on stderr."""
+    click.echo(printable(text), err=True)

@@ -1,0 +1,78 @@
+"""Where a run goes besides the screen: files that were asked for, and the history."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.common import options
+
+if TYPE_CHECKING:
+    from gpuprov.history import Run
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Files to write; None where none was asked for."""
+
+    junit: Path | None
+    html: Path | None
+    prometheus: Path | None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any file was asked for."""
+        return any((self.junit, self.html, self.prometheus))
+
+    def write(self, run: Run) -> None:
+        """Write them.
+
+        Raises:
+            InvalidInput: one cannot be written.
+        """
+        if self.junit:
+            from gpuprov.model.documents import write_text
+            from gpuprov.report.junit import drift_xml
+
+            write_text(self.junit, drift_xml(run))
+        if self.html:
+            from gpuprov.report.html import write_html
+
+            write_html(run, self.html)
+        if self.prometheus:
+            from gpuprov.report.prometheus import write_textfile
+
+            write_textfile(run, self.prometheus)
+
+
+def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb --html, --junit and --prometheus; it is called with `reports`."""
+
+    @click.option("--html", type=FILE, help="write a page with a heat map here")
+    @click.option("--junit", type=FILE, help="write JUnit XML here")
+    @click.option("--prometheus", type=FILE, help="write a textfile for Prometheus's node exporter here")
+    @functools.wraps(verb)
+    def with_reports(*, html: Path | None, junit: Path | None, prometheus: Path | None, **others: Any) -> Any:
+        return verb(reports=Reports(junit, html, prometheus), **others)
+
+    return with_reports
+
+
+def keep(run: Run) -> None:
+    """Record a run; what it found does not depend on whether that worked."""
+    from gpuprov.errors import GpuprovError
+    from gpuprov.history import History
+
+    try:
+        with History() as history:
+            history.record(run)
+    except (sqlite3.Error, GpuprovError) as error:
+        options.note(f"this run is not in the history: {error}")

@@ -1,0 +1,87 @@
+"""The options that describe one machine to the resolver, shared by `resolve` and `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.catalog import Catalog
+    from gpuprov.locking.resolve import Request
+
+Command = Callable[..., Any]
+
+_OPTIONS = (
+    click.option(
+        "--gpu",
+        "gpu",
+        multiple=True,
+        metavar="NAME",
+        help="PCI id, product or marketing name; `8x H200`. Repeatable.",
+    ),
+    click.option("--os", "os", metavar="NAME", help="ubuntu24.04, debian12, rocky9.4 ..."),
+    click.option("--arch", metavar="ARCH", help="x86_64, or aarch64 (arm64, sbsa)."),
+    click.option("--driver", metavar="VERSION", help="Branch (580) or full version (580.95.05)."),
+    click.option("--cuda", metavar="VERSION", help="The host's toolkit: 12.8, 13.0.2, none."),
+    click.option("--cudnn", metavar="VERSION"),
+    click.option("--nccl", metavar="VERSION", help="2.27.3, or with its build: 2.27.3+cuda12.9."),
+    click.option("--module", metavar="FLAVOUR", help="open or proprietary."),
+    click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules."),
+    click.option("--container-toolkit", metavar="VERSION"),
+    click.option("--fabricmanager", metavar="VERSION"),
+    click.option("--kernel", metavar="RELEASE", help="The kernel that boots next, as uname -r says it."),
+    click.option(
+        "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15."
+    ),
+    click.option("--docker", metavar="VERSION", help="Version of the Docker engine."),
+    click.option(
+        "--compat", metavar="VERSION", help="Forward-compatibility package by CUDA version, or none."
+    ),
+    click.option("--repository", metavar="ID", help="Where the driver comes from: nvidia or distribution."),
+    click.option("--prefer", metavar="POLICY", help="For what is not stated: production, lts, newest."),
+)
+
+
+def request_options(command: Command) -> Command:
+    """Adds the options of one request to a command; they arrive under the names of `Request`'s fields."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+catalog_option = click.option(
+    "--catalog-dir",
+    "catalog_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with a site's own records. Repeatable.",
+)
+
+
+def read_request(stated: dict[str, Any]) -> Request:
+    """The request of a command line.
+
+    Raises:
+        InvalidInput: no GPU or no system.
+    """
+    from gpuprov.locking.resolve import Request
+
+    if not stated.get("gpu"):
+        raise InvalidInput(
+            "which GPU?", do="give --gpu NAME, once for each model (`gpuprov catalog gpus` lists them)"
+        )
+    if not stated.get("os"):
+        raise InvalidInput("which operating system?", do="give --os NAME (`gpuprov catalog os` lists them)")
+    return Request.from_mapping({**stated, "gpu": list(stated["gpu"])})
+
+
+def read_catalog(folders: tuple[Path, ...]) -> Catalog:
+    """The catalog with the site's folders."""
+    from gpuprov.catalog import load
+
+    return load(folders)

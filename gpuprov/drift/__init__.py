@@ -1,0 +1,1 @@
+"""What a node says of itself against what the lock says of it."""

@@ -1,0 +1,86 @@
+"""Drift: the expectations that a node's facts contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpuprov.drift.observations import OBSERVERS
+from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
+from gpuprov.expectations import Expectation, Severity
+from gpuprov.probe.facts import Facts, Missing
+
+Status = Literal["in_sync", "drifted", "unreachable", "error"]
+EXIT_OF: dict[Status, Exit] = {
+    "in_sync": Exit.OK,
+    "drifted": Exit.DRIFT,
+    "unreachable": Exit.UNREACHABLE,
+    "error": Exit.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One expectation that does not hold; of mappings and lists only the items that differ."""
+
+    check: str
+    expected: Any
+    actual: Any
+    severity: Severity
+    role: str | None
+    reboot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrift:
+    """One node's story. `reason` says why there are no facts, when there are none."""
+
+    name: str
+    status: Status
+    drift: tuple[Difference, ...] = ()
+    reason: str | None = None
+
+
+def judge(name: str, facts: Facts, expected: Iterable[Expectation]) -> NodeDrift:
+    """Compare one node's facts with what the lock says of it."""
+    found = tuple(difference for each in expected if (difference := _difference(each, facts)))
+    return NodeDrift(name, "drifted" if found else "in_sync", found)
+
+
+def without_facts(name: str, error: GpuprovError) -> NodeDrift:
+    """A node that could not be asked."""
+    status: Status = "unreachable" if isinstance(error, Unreachable) else "error"
+    return NodeDrift(name, status, reason=str(error))
+
+
+def exit_code(nodes: Iterable[NodeDrift]) -> Exit:
+    """The exit code that speaks for all nodes."""
+    return worst(*(EXIT_OF[node.status] for node in nodes))
+
+
+def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
+    role, reboot = expectation.role, expectation.reboot
+    try:
+        actual = OBSERVERS[expectation.check](facts, expectation)
+    except Missing as missing:
+        expected, actual = expectation.expected, f"unknown: {missing.reason}"
+        if expectation.needs_driver and facts.smi.error:
+            role, reboot = None, True  # a role cannot set, nor we read, what a driver does not answer
+    else:
+        if actual == expectation.expected:
+            return None
+        expected, actual = differing(expectation.expected, actual)
+    return Difference(expectation.check, expected, actual, expectation.severity, role, reboot)
+
+
+def differing(expected: Any, actual: Any) -> tuple[Any, Any]:
+    """The parts of two values that differ: keys of mappings, members of lists, otherwise all."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        keys = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
+        return {key: expected.get(key) for key in keys}, {key: actual.get(key) for key in keys}
+    if isinstance(expected, list) and isinstance(actual, list):
+        return [item for item in expected if item not in actual], [
+            item for item in actual if item not in expected
+        ]
+    return expected, actual

@@ -1,0 +1,28 @@
+"""This machine's drift, for whoever works on the node itself: nothing of SSH is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuprov.drift.judge import NodeDrift, judge
+from gpuprov.drift.probe_request import as_root, drift_parameters
+from gpuprov.errors import InvalidInput
+from gpuprov.expectations import expectations
+from gpuprov.model.lock import Lock
+from gpuprov.probe.collect import collect_local
+
+
+def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
+    """The drift of this machine, which is the one node named.
+
+    Raises:
+        InvalidInput: several nodes are named.
+        NodeFailed: no root rights here, or no answer from the probe.
+    """
+    if len(names) != 1:
+        raise InvalidInput(
+            f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
+        )
+    group = lock.hosts()[names[0]]
+    facts = as_root(collect_local(drift_parameters(group)), "this user")
+    return [judge(names[0], facts, expectations(group))]

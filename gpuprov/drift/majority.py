@@ -1,0 +1,170 @@
+"""Uniformity: where nodes that should be alike are not, without anything that says what they should be.
+
+Each aspect of a node's facts is compared with what more than half of the nodes have; a mapping is compared
+key by key. What belongs to one node alone (addresses, serial numbers, disks' names) is no aspect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.probe.facts import Facts, Missing
+from gpuprov.probe.parse.gpu import Gpu
+
+NO_MAJORITY = "no majority"
+OF_ONE_NODE = ("root=", "BOOT_IMAGE=", "initrd=", "resume=", "ip=", "rd.", "systemd.machine_id=")
+OF_ONE_SSHD = ("hostkey", "listenaddress")
+
+Aspects = dict[tuple[str, str], str]
+"""(aspect, key or "") → the value as JSON."""
+
+
+def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
+    """Each node's difference from the majority, in the order given."""
+    seen = {name: _aspects(facts) for name, facts in nodes.items()}
+    common = _common(seen.values())
+    return [_compared(name, aspects, common) for name, aspects in seen.items()]
+
+
+def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str | None]) -> NodeDrift:
+    odd: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for (aspect, key), usual in common.items():
+        actual = aspects.get((aspect, key), "null")
+        if actual != usual:
+            expected = NO_MAJORITY if usual is None else json.loads(usual)
+            odd.setdefault(aspect, {})[key] = (expected, json.loads(actual))
+    drift = tuple(_difference(aspect, found) for aspect, found in odd.items())
+    return NodeDrift(name, "drifted" if drift else "in_sync", drift)
+
+
+def _difference(aspect: str, found: dict[str, tuple[Any, Any]]) -> Difference:
+    if "" in found:
+        expected, actual = found[""]
+    else:
+        expected = {key: pair[0] for key, pair in found.items()}
+        actual = {key: pair[1] for key, pair in found.items()}
+    return Difference(aspect, expected, actual, "warning", None, reboot=False)
+
+
+def _common(nodes: Iterable[Aspects]) -> dict[tuple[str, str], str | None]:
+    """What more than half of the nodes have, for each aspect; None where nothing is that common."""
+    listed = list(nodes)
+    keys = dict.fromkeys(key for aspects in listed for key in aspects)
+    common: dict[tuple[str, str], str | None] = {}
+    for key in keys:
+        [(value, times)] = Counter(aspects.get(key, "null") for aspects in listed).most_common(1)
+        common[key] = value if times * 2 > len(listed) else None
+    return common
+
+
+def _aspects(facts: Facts) -> Aspects:
+    found: Aspects = {}
+    for aspect, read in ASPECTS.items():
+        try:
+            value = read(facts)
+        except Missing as missing:
+            value = f"unknown: {missing.reason}"
+        pairs = value.items() if isinstance(value, Mapping) else [("", value)]
+        found |= {(aspect, str(key)): json.dumps(each, sort_keys=True) for key, each in pairs}
+    return found
+
+
+def _on_gpus(read: Callable[[Gpu], Any]) -> Callable[[Facts], Any]:
+    """The value that all GPUs share, or each value with how many have it."""
+
+    def values(facts: Facts) -> Any:
+        if facts.smi.error:
+            raise Missing("smi", facts.smi.error)
+        counted = Counter(str(read(gpu)) for gpu in facts.smi.gpus)
+        if len(counted) == 1:
+            return next(iter(counted))
+        return ", ".join(f"{value} on {times} GPUs" for value, times in sorted(counted.items()))
+
+    return values
+
+
+def _packages(facts: Facts) -> dict[str, str | None]:
+    return {name: facts.packages.version(name) for name in facts.packages.by_name}
+
+
+def _sshd(facts: Facts) -> dict[str, list[str]]:
+    return {name: list(values) for name, values in facts.sshd.items() if name not in OF_ONE_SSHD}
+
+
+def _units(facts: Facts) -> dict[str, str]:
+    return {
+        name: f"{unit.file_state or unit.load_state}, {unit.active_state}"
+        for name, unit in facts.units.items()
+        if unit.exists
+    }
+
+
+def _cmdline(facts: Facts) -> list[str]:
+    return [word for word in facts.cmdline.split() if not word.startswith(OF_ONE_NODE)]
+
+
+def _sources(facts: Facts) -> list[str]:
+    return sorted(f"{source.uri} {' '.join(source.suites)}" for source in facts.apt.sources if source.enabled)
+
+
+def _modules(facts: Facts) -> dict[str, str | None]:
+    return {
+        f"{name} for {kernel}": module.version
+        for kernel, modules in facts.disk_modules.items()
+        for name, module in modules.items()
+    }
+
+
+def _loaded(facts: Facts) -> str | None:
+    loaded = facts.loaded_driver
+    return f"{loaded.version} {'open' if loaded.open else 'proprietary'}" if loaded else None
+
+
+ASPECTS: dict[str, Callable[[Facts], Any]] = {
+    "system.os": lambda facts: facts.os.name,
+    "system.arch": lambda facts: facts.arch,
+    "system.cmdline": _cmdline,
+    "system.cpu": lambda facts: f"{facts.cpu.logical} of {facts.cpu.model}",
+    "system.memory_gib": lambda facts: round(facts.memory.total_mib / 1024),
+    "system.disks": lambda facts: sorted(disk.size for disk in facts.disks if disk.type == "disk"),
+    "system.reboot_required": lambda facts: facts.state.reboot_required,
+    "kernel.running": lambda facts: facts.kernel,
+    "kernel.next": lambda facts: facts.kernels.next_boot,
+    "driver.loaded": _loaded,
+    "driver.answers": lambda facts: facts.smi.error or "yes",
+    "driver.modules": _modules,
+    "modprobe.blacklist": lambda facts: sorted(facts.modprobe.blacklisted),
+    "modprobe.options": lambda facts: {name: dict(each) for name, each in facts.modprobe.options.items()},
+    "gpu.count": lambda facts: len(facts.pci_gpus),
+    "gpu.models": lambda facts: sorted({device.id for device in facts.pci_gpus}),
+    "gpu.vbios": _on_gpus(lambda gpu: gpu.vbios),
+    "gpu.persistence": _on_gpus(lambda gpu: gpu.persistence_mode),
+    "gpu.clocks": _on_gpus(lambda gpu: f"{gpu.application_clocks.graphics}/{gpu.application_clocks.memory}"),
+    "gpu.ecc": _on_gpus(lambda gpu: gpu.ecc.current),
+    "gpu.mig": _on_gpus(lambda gpu: gpu.mig.current),
+    "gpu.power_limit": _on_gpus(lambda gpu: gpu.power.limit),
+    "gpu.compute_mode": _on_gpus(lambda gpu: gpu.compute_mode),
+    "network.hcas": lambda facts: {
+        f"{hca.name}/{hca.port}": f"{hca.state}, {hca.rate}, {hca.firmware}" for hca in facts.hcas
+    },
+    "packages": _packages,
+    "packages.held": lambda facts: sorted(facts.packages.held),
+    "packages.broken": lambda facts: [f"{each.name} {each.state}" for each in facts.packages.broken],
+    "apt.sources": _sources,
+    "apt.unattended": lambda facts: sorted(facts.apt.unattended_blacklist),
+    "units": _units,
+    "sshd": _sshd,
+    "limits": lambda facts: dict(facts.limits.systemd),
+    "docker": lambda facts: dict(facts.daemon_json or {}),
+    "nccl.settings": lambda facts: dict(facts.nccl.settings),
+    "nccl.libraries": lambda facts: dict(facts.nccl.libraries),
+    "environment": lambda facts: {
+        f"{name} in {path}": value
+        for path, values in facts.environment.items()
+        for name, value in values.items()
+    },
+}

@@ -1,0 +1,34 @@
+"""One small reading a check: how a node's facts answer an expectation, in the expectation's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpuprov.expectations import Expectation
+from gpuprov.probe.facts import Facts
+
+Observer = Callable[[Facts, Expectation], Any]
+OBSERVERS: dict[str, Observer] = {}
+READS: dict[str, tuple[str, ...]] = {}
+"""Check → the probe's collectors whose values its reading needs."""
+
+
+def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
+    """Register the reading for one check, and the collectors that it cannot do without."""
+
+    def register(observer: Observer) -> Observer:
+        OBSERVERS[check], READS[check] = observer, collectors
+        return observer
+
+    return register
+
+
+def collectors_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
+    """The collectors that are needed to judge a node, sorted; `system` tells who asked."""
+    needed = {"system"}
+    for each in expected:
+        needed.update(READS[each.check])
+        if each.needs_driver:
+            needed.add("smi")
+    return tuple(sorted(needed))

@@ -1,0 +1,102 @@
+"""What a node's hardware is by its facts: GPUs, processors, memory, drives, network ports.
+
+Drift compares it with the lock, discovery with profiles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuprov.model.hardware import NicHardware
+from gpuprov.probe.facts import Facts
+
+NVME_CLASS, INFINIBAND_CLASS = "0108", "0207"  # PCI code assignments: NVM controller, InfiniBand controller
+FITS = {"rdma": ("infiniband", "roce")}
+WORDS = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "roce": "RoCE", "rdma": "RDMA", "efa": "EFA"}
+EFA_NAMES = ("efa", "rdmap")
+
+
+@dataclass(frozen=True)
+class Port:
+    """A network port; `gbits` is None where nobody tells its speed, 0 where it is down."""
+
+    kind: str
+    gbits: float | None
+
+
+def gpu_ids(facts: Facts) -> Counter[str]:
+    """PCI ids of the GPUs on the bus, `10de:2330`, and how many there are of each."""
+    return Counter(device.id for device in facts.pci_gpus)
+
+
+def nvswitches(facts: Facts) -> int:
+    """NVSwitches on the bus."""
+    return sum(device.is_nvswitch for device in facts.pci)
+
+
+def cores(facts: Facts) -> int:
+    """Physical cores; where threads are not told every processor counts as one."""
+    return facts.cpu.logical // (facts.cpu.threads_per_core or 1)
+
+
+def nvme_drives(facts: Facts) -> int:
+    """NVMe controllers on the bus: drives, whether anything is on them or not."""
+    return sum(device.class_code.startswith(NVME_CLASS) for device in facts.pci)
+
+
+def nvme_tb(facts: Facts) -> float | None:
+    """Sizes of the NVMe disks together, in 10^12 bytes; None where the kernel shows none."""
+    sizes = [disk.size for disk in facts.disks if disk.parent is None and disk.name.startswith("nvme")]
+    return sum(sizes) / 1e12 if sizes else None
+
+
+def ports(facts: Facts) -> list[Port]:
+    """Every network port with hardware of its own; an RDMA-capable Ethernet port is there as both."""
+    from gpuprov.nccl.inputs import gigabits
+
+    found = []
+    seen: set[str | None] = set()
+    for hca in facts.hcas:
+        seen.add(hca.pci_address)
+        layer = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(hca.link_layer)
+        kind = layer or ("efa" if hca.name.startswith(EFA_NAMES) else None)
+        if kind:
+            up = hca.state.upper() == "ACTIVE" or kind == "efa"
+            found.append(Port(kind, (gigabits(hca.rate) or None) if up else 0))
+    for nic in facts.nics.values():
+        if nic.kind == "physical" and not nic.infiniband:
+            told = nic.speed / 1000 if nic.speed else None
+            found.append(Port("ethernet", 0 if nic.state == "down" else told))
+    # Without the modules of RDMA the ports are still on the bus.
+    unseen = (d for d in facts.pci if d.class_code.startswith(INFINIBAND_CLASS) and d.address not in seen)
+    return [*found, *(Port("infiniband", None) for _ in unseen)]
+
+
+def fulfilled(wanted: NicHardware, have: Iterable[Port]) -> bool:
+    """Whether enough ports are as fast as wanted; one whose speed nobody tells is taken at its word."""
+    fast = [port for port in of_kind(wanted, have) if port.gbits is None or port.gbits >= wanted.speed_gbits]
+    return len(fast) >= wanted.count
+
+
+def of_kind(wanted: NicHardware, have: Iterable[Port]) -> list[Port]:
+    """The ports of a wanted kind."""
+    return [port for port in have if port.kind in FITS.get(wanted.kind, (wanted.kind,))]
+
+
+def instead(wanted: NicHardware, have: Iterable[Port]) -> str:
+    """What is there in place of wanted ports: `7 x 400 Gb/s RDMA, 1 x 200 Gb/s RDMA`.
+
+    Of more ports than are wanted the fastest count: a management port is no answer for one of the fabric.
+    """
+    fastest = sorted(of_kind(wanted, have), key=lambda port: -(port.gbits or 0))[: wanted.count]
+    counts = Counter(port.gbits for port in fastest)
+    word = WORDS[wanted.kind]
+    told = [f"{count} x {_speed(gbits)} {word}" for gbits, count in counts.items()]
+    missing = wanted.count - len(fastest)
+    return ", ".join([*told, *([f"{missing} missing"] if missing else [])])
+
+
+def _speed(gbits: float | None) -> str:
+    return "unknown" if gbits is None else f"{gbits:g} Gb/s" if gbits else "down"

@@ -1,0 +1,57 @@
+"""What the probe has to look at on nodes of a group, and whose answer counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuprov.drift.observations.registry import collectors_for
+from gpuprov.drift.observations.units import UNITS, units_for
+from gpuprov.errors import NodeFailed
+from gpuprov.expectations import CUDA_LINK, expectations
+from gpuprov.expectations.observing import textfile_path
+from gpuprov.expectations.storage import clients
+from gpuprov.expectations.tuning import environment, sysctls
+from gpuprov.model.lock import LockedGroup
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import Parameters
+
+
+def drift_parameters(group: LockedGroup) -> Parameters:
+    """What the probe has to look at for the group's expectations, and nothing beside."""
+    expected = expectations(group)
+    return replace(parameters(group), collectors=collectors_for(expected), units=units_for(expected))
+
+
+def parameters(group: LockedGroup) -> Parameters:
+    """What the probe has to look at on nodes of a group, with every collector."""
+    named = [name for _, component in group.components.each() for name in component.closure]
+    named += clients(group)
+    absent = group.components.absent
+    tuning = group.setting("tuning") or {}
+    variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
+    return Parameters(
+        packages=named,
+        package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
+        units=tuple(UNITS.values()),
+        files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
+        sysctls=tuple(sysctls(tuning)),
+        environment=variables,
+        scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
+        containerd=group.components.containerd is not None,
+        mig=bool(group.setting("mig")),
+        login=group.connection.user,
+    )
+
+
+def as_root(facts: Facts, user: str) -> Facts:
+    """The facts, if root collected them: others see half of a node.
+
+    Raises:
+        NodeFailed: they are somebody else's.
+    """
+    if not facts.is_root:
+        raise NodeFailed(
+            f"no root rights: {user} may not use sudo without a password",
+            do="allow it in sudoers, or give the password with -K",
+        )
+    return facts

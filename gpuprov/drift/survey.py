@@ -1,0 +1,73 @@
+"""Facts of many nodes at once, and what in them differs from the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from gpuprov.drift.judge import NodeDrift, judge, without_facts
+from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
+from gpuprov.errors import GpuprovError
+from gpuprov.expectations import expectations
+from gpuprov.model.lock import Lock, LockedGroup
+from gpuprov.probe.collect import ask
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
+from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
+
+LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+
+
+def gather(
+    lock: Lock,
+    names: Iterable[str],
+    question: Callable[[LockedGroup], Parameters] = parameters,
+    *,
+    forks: int = 64,
+    password: str | None = None,
+) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    """Ask nodes for their facts; answers come as they are ready, failures among them.
+
+    Args:
+        question: what to ask the nodes of a group.
+        password: sudo's, where it asks for one.
+    """
+    payloads = {
+        host: payload
+        for group in lock.groups.values()
+        for payload in [build(question(group), password=password)]
+        for host in group.hosts
+    }
+
+    def probe(session: Session) -> Facts:
+        return _probe(session, payloads[session.target.name])
+
+    for target, answer in fan_out(targets(lock, names), probe, forks=forks, limits=LIMITS):
+        yield target.name, answer
+
+
+def survey(
+    lock: Lock, names: Iterable[str], *, forks: int = 64, password: str | None = None
+) -> list[NodeDrift]:
+    """Each node's drift, in the lock's order; a node that does not answer is one of the answers."""
+    expected = {name: expectations(group) for name, group in lock.groups.items()}
+    of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
+    found: dict[str, NodeDrift] = {}
+    for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
+        if isinstance(answer, Facts):
+            found[name] = judge(name, answer, of_host[name])
+        else:
+            found[name] = without_facts(name, answer)
+    return [found[name] for name in of_host if name in found]
+
+
+def gather_from(
+    nodes: list[Target], *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Facts | GpuprovError]]:
+    """Facts of nodes that no lock describes, as `gather` gives them."""
+    payload = build(Parameters(), password=password)
+    for target, answer in fan_out(nodes, lambda node: _probe(node, payload), forks=forks, limits=LIMITS):
+        yield target.name, answer
+
+
+def _probe(session: Session, payload: Payload) -> Facts:
+    return as_root(ask(session, payload), session.target.connection.user)

@@ -1,0 +1,176 @@
+"""Which packages have to move together: from a few names to all of their family, each at one version.
+
+A driver is some forty packages that only work at the same version. The lock names them all, so that they are
+installed in one transaction and held as one. This is not a solver: outside the family nothing is chosen, and
+the rules are apt's plain ones (Debian Policy 7.1 and 7.5): an alternative that is there already, else the
+first that can be had, a real package before one that provides the name. Where a dependency leaves the version
+open, the dependent's own upstream version is taken before a newer one, so that a pinned branch stays whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuprov.errors import Refused
+from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+
+
+def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
+    """Every package of the family that the roots need, with exactly one full version each.
+
+    Args:
+        roots: names to install, each with a full version, an upstream version or prefix of it, or None
+            (newest).
+        family: regular expressions that match a whole binary or source package name.
+
+    Returns:
+        name -> full version, sorted by name; the roots are in it, of the family or not.
+
+    Raises:
+        Refused: a root is not offered, or a dependency within the family cannot be met; says who asks for
+            what.
+    """
+    return {name: package.version for name, package in sorted(closure_packages(index, roots, family).items())}
+
+
+def closure_packages(
+    index: Index, roots: Mapping[str, str | None], family: Iterable[str]
+) -> dict[str, Package]:
+    """As `closure`, with the packages themselves."""
+    pattern = re.compile("|".join(f"(?:{part})" for part in family) or r"(?!)")
+    asked: dict[str, list[_Demand]] = {}
+    while True:
+        walk = _Walk(index, pattern, asked)
+        clash = walk.run(roots)
+        if clash is None:
+            return walk.chosen
+        asked.setdefault(clash.name, []).append(clash.demand)
+        _check_possible(index, clash.name, asked[clash.name], walk.roots)
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """Who needs what."""
+
+    by: str
+    relation: Relation
+
+    def __str__(self) -> str:
+        return f"{self.by} needs {self.relation}"
+
+
+@dataclass(frozen=True)
+class _Clash:
+    """A package was chosen in a version that a later demand does not accept."""
+
+    name: str
+    demand: _Demand
+
+
+@dataclass
+class _Walk:
+    """One pass from the roots outwards, with the demands that earlier passes ran into."""
+
+    index: Index
+    family: re.Pattern[str]
+    asked: Mapping[str, list[_Demand]]
+    chosen: dict[str, Package] = field(default_factory=dict)
+    roots: dict[str, Package] = field(default_factory=dict)
+
+    def run(self, roots: Mapping[str, str | None]) -> _Clash | None:
+        """Fills `chosen`; a clash means: again, knowing this demand from the start."""
+        self.roots = {name: self._root(name, version) for name, version in roots.items()}
+        self.chosen = dict(self.roots)
+        waiting = list(self.roots.values())
+        while waiting:
+            package = waiting.pop(0)
+            for alternatives in package.depends:
+                found = self._meet(package, alternatives)
+                if isinstance(found, _Clash):
+                    return found
+                if found:
+                    self.chosen[found.name] = found
+                    waiting.append(found)
+        return None
+
+    def _root(self, name: str, version: str | None) -> Package:
+        if version and any(package.version == version for package in self.index.versions(name)):
+            return self.index.exact(name, version)
+        return self.index.candidate(name, version)
+
+    def _meet(self, package: Package, alternatives: Alternatives) -> Package | _Clash | None:
+        """What one dependency adds: a package, nothing, or the clash that stands in its way."""
+        if any(
+            self.index.satisfies(chosen, wanted) for wanted in alternatives for chosen in self.chosen.values()
+        ):
+            return None
+        clash = None
+        for wanted in alternatives:
+            demand = _Demand(f"{package.name} {package.version}", wanted)
+            if wanted.name in self.chosen:
+                clash = clash or _Clash(wanted.name, demand)
+                continue
+            offered = self._acceptable(package, wanted)
+            if offered:
+                best = offered[0]
+                return best if self._in_family(best) else None
+        if clash:
+            return clash
+        if any(self.family.fullmatch(wanted.name) for wanted in alternatives):
+            raise self._unmet(package, alternatives)
+        return None
+
+    def _unmet(self, package: Package, alternatives: Alternatives) -> Refused:
+        need = f"{package.name} {package.version} needs {' | '.join(map(str, alternatives))}"
+        others = [demand for wanted in alternatives for demand in self.asked.get(wanted.name, ())]
+        if others:
+            return Refused(
+                f"no version fits: {'; '.join([need, *map(str, others)])}",
+                expected="versions that go together",
+                do="ask for one version of the whole set",
+            )
+        return Refused(
+            f"{need}, which no repository offers",
+            expected=_offers(self.index, alternatives),
+            do=f"look in {', '.join(self.index.origins)}, or name the repository that has it",
+        )
+
+    def _acceptable(self, package: Package, wanted: Relation) -> list[Package]:
+        """Packages for a relation, best first: its own name, the same source, the same upstream version."""
+        own = self.index.order.upstream(package.version)
+        fitting = [
+            other
+            for other in self.index.providers(wanted)
+            if other.name not in self.chosen
+            and all(self.index.satisfies(other, demand.relation) for demand in self.asked.get(other.name, ()))
+        ]
+
+        def rank(other: Package) -> tuple[bool, bool, bool]:
+            same_upstream = self.index.order.upstream(other.version) == own
+            return (other.name != wanted.name, other.source != package.source, not same_upstream)
+
+        return sorted(fitting, key=rank)
+
+    def _in_family(self, package: Package) -> bool:
+        return bool(self.family.fullmatch(package.name) or self.family.fullmatch(package.source))
+
+
+def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapping[str, Package]) -> None:
+    """Raises Refused when no version of a package meets everything that is asked of it."""
+    offered = [roots[name]] if name in roots else index.versions(name)
+    if any(all(index.satisfies(package, demand.relation) for demand in demands) for package in offered):
+        return
+    asked = "; ".join(map(str, demands))
+    chosen = f"{name} {roots[name].version} is asked for, but" if name in roots else "no version fits:"
+    raise Refused(
+        f"{chosen} {asked}",
+        expected="versions that go together",
+        do="ask for one version of the whole set",
+    )
+
+
+def _offers(index: Index, alternatives: Alternatives) -> str:
+    known = [f"{p.name} {p.version}" for wanted in alternatives for p in index.versions(wanted.name)]
+    return f"one of {', '.join(known)}" if known else ""

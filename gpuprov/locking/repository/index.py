@@ -1,0 +1,225 @@
+"""What one or several repositories offer: every version of every package, in their own version order."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.locking.repository.versions import Order, matches_upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One name in a dependency or in what a package provides: `libc6`, `libc6 (>= 2.34)`.
+
+    `operator` is one of `<<`, `<=`, `=`, `>=`, `>>`, or empty when any version will do.
+    """
+
+    name: str
+    operator: str = ""
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.operator} {self.version})" if self.operator else self.name
+
+
+Alternatives = tuple[Relation, ...]
+"""Names of which one is enough: `a | b`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One version of one package, as its repository describes it.
+
+    Attributes:
+        version: the full version: `1:580.95.05-0ubuntu1`, or rpm's `3:610.57.04-1.el9`.
+        source: the source package's name.
+        depends: what must be there as well (Depends and Pre-Depends; rpm's Requires): all of them, one of
+            each.
+        filename: path of the file below `repository`.
+        size: bytes.
+        streams: dnf module streams that own this version (`nvidia-driver:570-dkms`); none: always visible.
+        repository: URL of the repository that offers it.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    source: str
+    depends: tuple[Alternatives, ...] = ()
+    provides: tuple[Relation, ...] = ()
+    filename: str = ""
+    size: int = 0
+    sha256: str = ""
+    streams: frozenset[str] = frozenset()
+    repository: str = ""
+
+
+class Records(Protocol):
+    """The packages of one repository, ready to be asked by name; `origin` is its URL."""
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def origin(self) -> str: ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def packages(self, name: str) -> Sequence[Package]: ...
+
+    def providers(self, name: str) -> Iterable[str]:
+        """Names of packages that may provide `name`."""
+        ...
+
+
+@dataclass
+class PackageList:
+    """Records that are all in memory."""
+
+    order: Order
+    origin: str
+    listed: Iterable[Package]
+    by_name: dict[str, list[Package]] = field(init=False, default_factory=dict)
+    provided: dict[str, set[str]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for package in self.listed:
+            self.by_name.setdefault(package.name, []).append(package)
+            for relation in package.provides:
+                self.provided.setdefault(relation.name, set()).add(package.name)
+
+    def names(self) -> Iterable[str]:
+        return self.by_name
+
+    def packages(self, name: str) -> Sequence[Package]:
+        return self.by_name.get(name, [])
+
+    def providers(self, name: str) -> Iterable[str]:
+        return self.provided.get(name, ())
+
+
+class Index:
+    """One or several repositories of one packaging world, asked as one."""
+
+    def __init__(self, *records: Records) -> None:
+        if len({part.order.name for part in records}) != 1:
+            raise InvalidInput("repositories of different packaging worlds do not make one index")
+        self.records = records
+        self.order = records[0].order
+        self._versions: dict[str, list[Package]] = {}
+
+    @property
+    def origins(self) -> list[str]:
+        """URLs of the repositories, each once."""
+        return list(dict.fromkeys(part.origin for part in self.records))
+
+    def union(self, *others: Index) -> Index:
+        """This index and others as one."""
+        return Index(*self.records, *(part for other in others for part in other.records))
+
+    def only(self, visible: Callable[[Package], bool]) -> Index:
+        """This index without the packages that are not visible."""
+        return Index(*(_Visible(part, visible) for part in self.records))
+
+    def names(self) -> set[str]:
+        """Every package name."""
+        return {name for part in self.records for name in part.names()}
+
+    def versions(self, name: str) -> list[Package]:
+        """Every version of a package, newest first; empty when there is none."""
+        if name not in self._versions:
+            found = [p for part in self.records for p in part.packages(name)]
+            found.sort(key=lambda package: self.order.key(package.version), reverse=True)
+            self._versions[name] = found
+        return self._versions[name]
+
+    def providers(self, relation: Relation) -> list[Package]:
+        """Packages that satisfy a relation: by name first, newest first, then by what they provide."""
+        found = [package for package in self.versions(relation.name) if self.satisfies(package, relation)]
+        for name in sorted({name for part in self.records for name in part.providers(relation.name)}):
+            found += [p for p in self.versions(name) if p not in found and self.satisfies(p, relation)]
+        return found
+
+    def satisfies(self, package: Package, relation: Relation) -> bool:
+        """Whether a package is what a relation asks for, by its name or by what it provides.
+
+        An unversioned Provides does not satisfy a versioned relation in Debian (Policy 7.5); in rpm it does.
+        """
+        offers = [Relation(package.name, "=", package.version), *package.provides]
+        for offer in offers:
+            if offer.name != relation.name:
+                continue
+            if not relation.operator or (not offer.version and self.order.bare_provides_any):
+                return True
+            if offer.version and self.order.satisfies(offer.version, relation.operator, relation.version):
+                return True
+        return False
+
+    def candidate(self, name: str, upstream: str | None = None, *, like: str = "*") -> Package:
+        """The newest version of a package.
+
+        Args:
+            name: the package.
+            upstream: an upstream version or a prefix of one that ends at a component: `535`, `580.95.05`.
+            like: a shell pattern over the version without its epoch: `2.28.3-*+cuda13.0`.
+
+        Raises:
+            Refused: no such package, or none in this version; the message lists what there is.
+        """
+        offered = self.versions(name)
+        for package in offered:
+            if fnmatch.fnmatchcase(re.sub(r"^\d+:", "", package.version), like) and (
+                upstream is None or matches_upstream(self.order.upstream(package.version), upstream)
+            ):
+                return package
+        raise self._no_candidate(name, upstream, like, offered)
+
+    def exact(self, name: str, version: str) -> Package:
+        """The package in exactly this full version.
+
+        Raises:
+            Refused: it is not offered.
+        """
+        for package in self.versions(name):
+            if package.version == version:
+                return package
+        raise self._no_candidate(name, version, "*", self.versions(name))
+
+    def _no_candidate(self, name: str, wanted: str | None, like: str, offered: list[Package]) -> Refused:
+        where = ", ".join(self.origins)
+        if not offered:
+            return Refused(f"no package {name} in {where}", do="check the name, or name another repository")
+        asked = " ".join(part for part in (wanted or "", "" if like == "*" else like) if part)
+        newest = list(dict.fromkeys(package.version for package in offered))
+        more = f" and {len(newest) - 8} older" if len(newest) > 8 else ""
+        return Refused(f"no {name} {asked} in {where}", expected=f"one of {', '.join(newest[:8])}{more}")
+
+
+@dataclass(frozen=True)
+class _Visible:
+    """Records of which only some packages are shown."""
+
+    part: Records
+    visible: Callable[[Package], bool]
+
+    @property
+    def order(self) -> Order:
+        return self.part.order
+
+    @property
+    def origin(self) -> str:
+        return self.part.origin
+
+    def names(self) -> Iterable[str]:
+        return self.part.names()
+
+    def packages(self, name: str) -> Sequence[Package]:
+        return [package for package in self.part.packages(name) if self.visible(package)]
+
+    def providers(self, name: str) -> Iterable[str]:
+        return self.part.providers(name)

@@ -1,0 +1,204 @@
+"""RPM repositories: repomd.xml and its signature, primary.xml, and dnf's module streams.
+
+The layout: createrepo_c(8) and the metadata that it writes; module documents: the modulemd v2 specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import PurePosixPath
+from xml.etree import ElementTree
+
+import yaml
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.locking.repository.apt import UNPACK, unpack
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
+from gpuprov.locking.repository.signature import Keyring, Keys, required_keys, verify_detached
+from gpuprov.locking.repository.versions import RPM
+
+REPO = "{http://linux.duke.edu/metadata/repo}"
+COMMON = "{http://linux.duke.edu/metadata/common}"
+RPM_NS = "{http://linux.duke.edu/metadata/rpm}"
+OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
+
+
+def open_rpm(url: str, arch: str, keyring: Keyring | None, *, fetcher: Fetcher | None = None) -> Index:
+    """The packages of one repository; those of module streams among them, marked (see `with_streams`).
+
+    Args:
+        url: the repository's root, the folder of `repodata`.
+        arch: `x86_64` or `aarch64`.
+        keyring: the keys that may sign repomd.xml (dnf's `repo_gpgcheck`), or `unsigned`.
+
+    Raises:
+        InvalidInput: no key is known, or no repository is there.
+        Refused: signature, sizes or checksums do not hold, or a named file is gone.
+        Unreachable: no answer.
+    """
+    fetcher = fetcher or Fetcher()
+    root = url.rstrip("/")
+    described = _repomd(root, required_keys(keyring, root), fetcher)
+    primary = _metadata(root, described, "primary", fetcher)
+    if primary is None:
+        raise InvalidInput(f"{root}/repodata/repomd.xml names no primary", expected="an rpm repository")
+    modules = _metadata(root, described, "modules", fetcher)
+    streams = _streams(modules, root) if modules else {}
+    packages = [p for p in _packages(primary, root, streams) if p.architecture in (arch, "noarch")]
+    return Index(PackageList(RPM, root, packages))
+
+
+def with_streams(index: Index, *enabled: str) -> Index:
+    """What dnf would see with these module streams enabled (`nvidia-driver:570-dkms`) and no others.
+
+    A package of another stream is hidden, and so is every package outside streams that shares its name with
+    one of an enabled stream. Source: dnf's documentation, "Modularity", package filtering.
+
+    Raises:
+        Refused: no such stream; the message lists those there are.
+    """
+    every = [package for name in index.names() for package in index.versions(name)]
+    offered = sorted({stream for package in every for stream in package.streams})
+    for stream in enabled:
+        if stream not in offered:
+            where = ", ".join(index.origins)
+            raise Refused(f"no module stream {stream} in {where}", expected=f"one of {', '.join(offered)}")
+    wanted = frozenset(enabled)
+    taken = {package.name for package in every if package.streams & wanted}
+    return index.only(
+        lambda package: bool(package.streams & wanted) or (not package.streams and package.name not in taken)
+    )
+
+
+@dataclass(frozen=True)
+class _File:
+    """A metadata file that repomd.xml names."""
+
+    href: str
+    size: int | None
+    sha256: str
+
+
+def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher) -> dict[str, _File]:
+    name = f"{root}/repodata/repomd.xml"
+    content = fetcher.get(name)
+    if content is None:
+        raise InvalidInput(
+            f"no repodata/repomd.xml at {root}", expected="an rpm repository", do="check the URL"
+        )
+    if keyring:
+        signature = fetcher.get(name + ".asc")
+        if signature is None:
+            raise Refused(
+                f"{name} bears no signature", do="the mirror must be signed, or declared trusted as it is"
+            )
+        verify_detached(content, signature, keyring, name)
+    try:
+        return {
+            kind: file for data in _parsed(content, name).iter(REPO + "data") for kind, file in _file(data)
+        }
+    except (KeyError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be read", expected="a repomd of an rpm repository") from error
+
+
+def _parsed(content: bytes, name: str) -> ElementTree.Element:
+    try:
+        return ElementTree.parse(BytesIO(content)).getroot()  # noqa: S314 - signed, and expat refuses external entities
+    except ElementTree.ParseError as error:
+        raise InvalidInput(f"{name} is not XML: {error}", expected="metadata of an rpm repository") from error
+
+
+def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
+    checksum = data.find(REPO + "checksum")
+    location = data.find(REPO + "location")
+    size = data.findtext(REPO + "size")
+    if checksum is None or location is None or checksum.get("type") != "sha256":
+        return
+    yield (
+        data.attrib["type"],
+        _File(location.attrib["href"], int(size) if size else None, checksum.text or ""),
+    )
+
+
+def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetcher) -> bytes | None:
+    """A metadata file, unpacked; None when repomd.xml names none of the kind with a SHA256."""
+    file = described.get(kind)
+    if file is None:
+        return None
+    name = f"{root}/{file.href}"
+    content = fetcher.get(name, size=file.size, sha256=file.sha256)
+    if content is None:
+        raise Refused(
+            f"{name} is named by repomd.xml and is gone (404)",
+            do="the mirror is half synced: try again in some minutes, or sync it again",
+        )
+    suffix = PurePosixPath(file.href).suffix
+    return unpack(content, suffix if suffix in UNPACK else "", name)
+
+
+def _packages(primary: bytes, root: str, streams: dict[str, set[str]]) -> Iterator[Package]:
+    for package in _parsed(primary, f"{root} primary.xml").iter(COMMON + "package"):
+        try:
+            yield _package(package, root, streams)
+        except (KeyError, ValueError) as error:
+            raise InvalidInput(f"{root}: a package in primary.xml cannot be read: {error}") from error
+
+
+def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str]]) -> Package:
+    name = package.findtext(COMMON + "name") or ""
+    architecture = package.findtext(COMMON + "arch") or ""
+    stated = _child(package, "version")
+    details = _child(package, "format")
+    source = details.findtext(RPM_NS + "sourcerpm") or ""
+    nevra = f"{name}-{stated.get('epoch') or 0}:{stated.get('ver')}-{stated.get('rel')}.{architecture}"
+    return Package(
+        name=name,
+        version=_evr(stated),
+        architecture=architecture,
+        source=source.rsplit("-", 2)[0] or name,
+        depends=tuple((relation,) for relation in _relations(details, "requires")),
+        provides=tuple(_relations(details, "provides")),
+        filename=_child(package, "location").attrib["href"],
+        size=int(_child(package, "size").attrib["package"]),
+        sha256=_child(package, "checksum").text or "",
+        streams=frozenset(streams.get(nevra, ())),
+        repository=root,
+    )
+
+
+def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
+    found = parent.find(COMMON + tag)
+    if found is None:
+        raise KeyError(tag)
+    return found
+
+
+def _evr(entry: ElementTree.Element) -> str:
+    """`epoch:version-release`, as dnf writes it: no epoch when it is 0, no release when none is stated."""
+    epoch, version, release = entry.get("epoch"), entry.get("ver", ""), entry.get("rel")
+    return (f"{epoch}:" if epoch and epoch != "0" else "") + version + (f"-{release}" if release else "")
+
+
+def _relations(details: ElementTree.Element, kind: str) -> Iterator[Relation]:
+    for entry in details.iterfind(f"{RPM_NS}{kind}/{RPM_NS}entry"):
+        operator = OPERATORS.get(entry.get("flags", ""), "")
+        yield Relation(entry.attrib["name"], operator, _evr(entry) if operator else "")
+
+
+def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
+    """Module streams by the `name-epoch:version-release.arch` of their packages."""
+    found: dict[str, set[str]] = {}
+    try:
+        for document in yaml.safe_load_all(modules):
+            if document and document.get("document") == "modulemd":
+                data = document["data"]
+                for nevra in data.get("artifacts", {}).get("rpms", []):
+                    found.setdefault(nevra, set()).add(f"{data['name']}:{data['stream']}")
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{root}: modules.yaml cannot be read: {error}", expected="modulemd documents"
+        ) from error
+    return found

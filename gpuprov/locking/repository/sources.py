@@ -1,0 +1,275 @@
+"""Which repositories stand behind an id, and where they are for one operating system.
+
+NVIDIA's come from a URL of the catalog; a distribution's own archive from the apt sources of a machine that
+has them, since every site has its mirror; either from the fleet's `repositories:`. This module is told those
+facts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+from debian.arfile import ArError
+from debian.deb822 import Deb822
+from debian.debfile import DebError, DebFile
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.locking.repository.apt import open_apt
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.rpm import open_rpm
+from gpuprov.locking.repository.signature import UNSIGNED, Keyring, Keys, fingerprints
+
+DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
+"""NVIDIA's folder names for arm64 servers differ from everybody's."""
+
+ARCHIVE_SUITES = {
+    "debian": ("{codename}",),
+    "debian-updates": ("{codename}-updates",),
+    "debian-security": ("{codename}-security",),
+    "debian-backports": ("{codename}-backports",),
+    "ubuntu": ("{codename}", "{codename}-updates", "{codename}-security"),
+}
+"""The suites of a distribution's own archive, as Debian 12 and Ubuntu 24.04 have them when installed."""
+
+ONE_LINE = re.compile(
+    r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)(?P<components>.*)$"
+)
+
+
+@dataclass(frozen=True)
+class RepositorySpec:
+    """One repository as it is opened.
+
+    Attributes:
+        id: its name in the catalog and the lock: `nvidia`, `debian-security`.
+        manager: `apt` or `rpm`.
+        url: root of the repository.
+        suites: apt's suites; `/` for a flat repository. Empty for rpm.
+        components: apt's components. Empty for a flat repository and for rpm.
+        keyring: keys that may sign, or `unsigned`; while None, the repository cannot be opened.
+    """
+
+    id: str
+    manager: Literal["apt", "rpm"]
+    url: str
+    keyring: Keyring | None
+    suites: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+
+    def open(self, arch: str, fetcher: Fetcher | None = None) -> Index:
+        """Its index for `x86_64` or `aarch64`. Raises what open_apt and open_rpm raise."""
+        if self.manager == "rpm":
+            return open_rpm(self.url, arch, self.keyring, fetcher=fetcher)
+        architecture = DEB_ARCHITECTURES[arch]
+        first, *others = (
+            open_apt(self.url, suite, self.components, architecture, self.keyring, fetcher=fetcher)
+            for suite in self.suites
+        )
+        return first.union(*others)
+
+
+def open_all(specs: Sequence[RepositorySpec], arch: str, fetcher: Fetcher | None = None) -> Index:
+    """The indexes of several repositories as one."""
+    first, *others = (spec.open(arch, fetcher) for spec in specs)
+    return first.union(*others)
+
+
+def nvidia(
+    template: str, folder: str, arch: str, manager: Literal["apt", "rpm"], keyring: Keyring | None
+) -> RepositorySpec:
+    """NVIDIA's CUDA repository for one system.
+
+    Args:
+        template: `https://…/repos/{folder}/{arch}/`, from the catalog or a mirror of the same layout; a URL
+            without the two fields is taken as it is.
+        folder: the system's folder: `debian12`, `ubuntu2404`, `rhel9`.
+    """
+    url = template.format(folder=folder, arch=NVIDIA_FOLDERS[arch])
+    return RepositorySpec("nvidia", manager, url, keyring, suites=("/",) if manager == "apt" else ())
+
+
+def container_toolkit(
+    base: str, arch: str, manager: Literal["apt", "rpm"], keyring: Keyring | None
+) -> RepositorySpec:
+    """NVIDIA's container-toolkit repository below `…/stable/`: one for every deb system, one for every rpm
+    one.
+
+    Source: the lists it publishes, `stable/deb/nvidia-container-toolkit.list` (`…/stable/deb/$(ARCH) /`) and
+    `stable/rpm/nvidia-container-toolkit.repo` (`…/stable/rpm/$basearch`).
+    """
+    kind, place = ("deb", DEB_ARCHITECTURES[arch]) if manager == "apt" else ("rpm", arch)
+    url = f"{base.rstrip('/')}/{kind}/{place}"
+    return RepositorySpec(
+        "container-toolkit", manager, url, keyring, suites=("/",) if manager == "apt" else ()
+    )
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """One enabled `deb` entry of a machine's apt sources; `signed_by` is a path or the armored key itself."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: str = ""
+    trusted: bool = False
+
+
+def parse_sources(text: str) -> list[AptSource]:
+    """Entries of one apt sources file, in the one-line or the deb822 format (sources.list(5)); `deb` only."""
+    bare = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if any(re.match(r"Types\s*:", line, re.IGNORECASE) for line in bare):
+        return [source for paragraph in Deb822.iter_paragraphs(text) for source in _deb822_entries(paragraph)]
+    return [entry for line in bare if (entry := _one_line_entry(line.partition("#")[0].strip()))]
+
+
+def _deb822_entries(paragraph: Mapping[str, str]) -> Iterable[AptSource]:
+    if "deb" not in paragraph.get("Types", "").split() or _says(paragraph.get("Enabled", "yes")) is False:
+        return
+    for uri in paragraph.get("URIs", "").split():
+        for suite in paragraph.get("Suites", "").split():
+            yield AptSource(
+                uri.rstrip("/"),
+                suite,
+                tuple(paragraph.get("Components", "").split()),
+                _signed_by(paragraph.get("Signed-By", "")),
+                _says(paragraph.get("Trusted", "no")) is True,
+            )
+
+
+def _signed_by(value: str) -> str:
+    """A path as it stands; an embedded key with the dots of deb822's blank lines taken out."""
+    lines = [line.strip() for line in value.strip().splitlines()]
+    return "\n".join("" if line == "." else line for line in lines)
+
+
+def _one_line_entry(line: str) -> AptSource | None:
+    parsed = ONE_LINE.match(line)
+    if not parsed:
+        return None
+    options = dict(word.partition("=")[::2] for word in (parsed["options"] or "").split())
+    return AptSource(
+        parsed["uri"].rstrip("/"),
+        parsed["suite"],
+        tuple(parsed["components"].split()),
+        options.get("signed-by", ""),
+        _says(options.get("trusted", "no")) is True,
+    )
+
+
+def _says(word: str) -> bool | None:
+    """apt's spellings of yes and no (apt.conf(5))."""
+    lowered = word.strip().lower()
+    if lowered in {"yes", "true", "with", "on", "enable", "1"}:
+        return True
+    return False if lowered in {"no", "false", "without", "off", "disable", "0"} else None
+
+
+def archive(
+    id: str,  # noqa: A002 - the word of the catalog
+    codename: str,
+    components: Iterable[str],
+    sources: Sequence[AptSource],
+    sources_codename: str,
+    *,
+    keyring: Path,
+    read_key: Callable[[str], Keys] = Path,
+) -> RepositorySpec:
+    """A distribution's own archive, at the place where a machine takes it from.
+
+    Args:
+        id: a key of ARCHIVE_SUITES.
+        codename: the release to look up: `bookworm`, `noble`.
+        components: the components to read.
+        sources: the machine's apt sources.
+        sources_codename: the release of that machine, whose suites its sources name.
+        keyring: the archive's keyring, for an entry that names none.
+        read_key: gives the keys behind a Signed-By path; by default a path of this machine.
+
+    Raises:
+        InvalidInput: no such id, or the sources name no such archive.
+    """
+    if id not in ARCHIVE_SUITES:
+        raise InvalidInput(f"repository {id!r}", expected=f"one of {', '.join(ARCHIVE_SUITES)}")
+    suite = ARCHIVE_SUITES[id][0].format(codename=sources_codename)
+    found = [source for source in sources if source.suite == suite and "main" in source.components]
+    found.sort(key=lambda source: (keyring.name not in source.signed_by, bool(source.signed_by)))
+    if not found:
+        raise InvalidInput(
+            f"no apt source with the suite {suite} and the component main",
+            expected=f"the sources of a machine that uses {id}",
+            do=f"name its mirror in the fleet: repositories: {{{id}: URL}}",
+        )
+    return mirrored(id, found[0].uri, codename, components, _keys(found[0], keyring, read_key))
+
+
+def mirrored(
+    id: str,  # noqa: A002 - the word of the catalog
+    url: str,
+    codename: str,
+    components: Iterable[str],
+    keyring: Keyring | None,
+) -> RepositorySpec:
+    """A distribution's own archive at a URL that the fleet names."""
+    suites = tuple(suite.format(codename=codename) for suite in ARCHIVE_SUITES[id])
+    return RepositorySpec(id, "apt", url.rstrip("/"), keyring, suites, tuple(components))
+
+
+def _keys(source: AptSource, keyring: Path, read_key: Callable[[str], Keys]) -> Keyring:
+    if source.trusted:
+        return UNSIGNED
+    if source.signed_by.startswith("-----BEGIN"):
+        return source.signed_by.encode()
+    return read_key(source.signed_by or str(keyring))
+
+
+def published_key(
+    url: str, *, fingerprint: str | None = None, sha256: str | None = None, fetcher: Fetcher | None = None
+) -> bytes:
+    """A key that a repository publishes, taken only when it is the one that the catalog knows.
+
+    Args:
+        fingerprint: of the primary key.
+        sha256: of the armored text without its Version line, where no fingerprint is known.
+
+    Raises:
+        Refused: it is gone, or another.
+    """
+    content = (fetcher or Fetcher()).get(url)
+    if content is None:
+        raise Refused(f"no key at {url}", do="name the repository's key file")
+    lines = [line for line in content.splitlines(keepends=True) if not line.startswith(b"Version:")]
+    digest = hashlib.sha256(b"".join(lines)).hexdigest()
+    found = fingerprints(content)
+    if (fingerprint and fingerprint.upper() in found) or (sha256 and sha256 == digest):
+        return content
+    raise Refused(
+        f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
+        expected=fingerprint or sha256 or "one that the catalog knows",
+        do="a rotated key is announced by its owner: check there, then name the key file",
+    )
+
+
+def key_from_deb(deb: bytes, name: str) -> bytes:
+    """The keyring inside a keyring package such as cuda-keyring_1.1-1_all.deb.
+
+    Raises:
+        InvalidInput: not a deb package, or without a file in /usr/share/keyrings.
+    """
+    try:
+        data = DebFile(fileobj=BytesIO(deb)).data
+        paths = [path for path in data if path.lstrip("./").startswith("usr/share/keyrings/")]
+        keys = [content for path in paths if (content := data.get_content(path))]
+    except (ArError, DebError) as error:
+        raise InvalidInput(f"{name}: {error}", expected="a keyring package") from error
+    if not keys:
+        raise InvalidInput(f"{name} has no file in /usr/share/keyrings", expected="a keyring package")
+    return b"".join(keys)

@@ -1,0 +1,20 @@
+"""The resolver: a stack that works, or a refusal that explains itself."""
+
+from __future__ import annotations
+
+from gpuprov.locking.resolve.answer import Alternative, Answer, Finding, PackageSet, Stack, Verdict, failed
+from gpuprov.locking.resolve.request import ABSENT, Request
+from gpuprov.locking.resolve.resolver import resolve
+
+__all__ = [
+    "ABSENT",
+    "Alternative",
+    "Answer",
+    "Finding",
+    "PackageSet",
+    "Request",
+    "Stack",
+    "Verdict",
+    "failed",
+    "resolve",
+]

@@ -1,0 +1,115 @@
+"""Which drivers to try, best first: the stated one, or the policy's order over what the repositories hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from gpuprov.catalog import Version
+from gpuprov.catalog.records import Branch
+from gpuprov.catalog.rules.driver import end_of_life, gpu_driver_ok
+from gpuprov.catalog.rules.systems import archive_driver, driver_held, nvidia_serves
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve.case import Case, Draft
+
+REPOSITORIES = ("nvidia", "distribution")
+
+
+def candidates(case: Case) -> list[Draft]:
+    """Drivers to try, best first; at least one.
+
+    Where the request leaves the driver open, branches that a GPU of the host rules out are left out, unless
+    that leaves none.
+
+    Raises:
+        InvalidInput: an unknown repository, or a branch that the catalog does not have: no version can be
+        named for it.
+    """
+    repository = (case.request.repository or "").lower() or None
+    if repository not in (None, *REPOSITORIES):
+        raise InvalidInput(f"repository {case.request.repository!r}", expected=" or ".join(REPOSITORIES))
+    if case.precompiled and repository is None:
+        repository = "distribution"  # NVIDIA's repositories for apt have none
+    if case.driver is not None:
+        return [_stated(case, case.driver, repository)]
+    manager = case.stated.get("fabricmanager")
+    if manager is not None and len(manager.parts) > 1:
+        return [_stated(case, manager, repository)]
+    every = list(_open(case, repository))
+    fitting = [
+        draft for draft in every if all(gpu_driver_ok(gpu, draft.driver) is not False for gpu in case.gpus)
+    ]
+    return fitting or every
+
+
+def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
+    if len(driver.parts) == 1:
+        driver = _newest_of(case, driver, repository)
+    return Draft(driver, case.catalog.branches.get(driver.major), repository or _home(case, driver))
+
+
+def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
+    """The version a bare branch stands for: the fabric manager's, the archive's, or the newest known."""
+    manager = case.stated.get("fabricmanager")
+    if manager is not None and len(manager.parts) > 1 and manager.major == driver.major:
+        return manager
+    if case.system and (repository or _home(case, driver)) == "distribution":
+        held = [d.version for d in case.system.archive_drivers if d.version and d.version.within(driver)]
+        if held:
+            return max(held)
+    if driver.major not in case.catalog.branches:
+        known = ", ".join(map(str, case.catalog.branches))
+        raise InvalidInput(
+            f"driver branch {driver} is not in the catalog", expected=f"one of {known}, or a full version"
+        )
+    return case.catalog.branches[driver.major].latest_known
+
+
+def _home(case: Case, driver: Version) -> str:
+    """Where a driver comes from when nobody says: NVIDIA's repository, unless only the archive is known to
+    hold it."""
+    if case.system is None:
+        return "nvidia"
+    archived = archive_driver(case.system, driver) or any(
+        held.version and held.version.within(driver) for held in case.system.archive_drivers
+    )
+    proven = nvidia_serves(case.system, case.arch) and driver_held(case.system, driver.major) == "yes"
+    return "distribution" if archived and not proven else "nvidia"
+
+
+def _open(case: Case, repository: str | None) -> Iterable[Draft]:
+    order = _branch_order(case)
+    nvidia = (Draft(branch.latest_known, branch, "nvidia") for branch in order)
+    if repository == "nvidia":
+        return nvidia
+    archive = list(_in_archive(case, order))
+    if repository == "distribution":
+        return archive or (replace(draft, repository="distribution") for draft in nvidia)
+    served = case.system is not None and nvidia_serves(case.system, case.arch)
+    return chain(nvidia, archive) if served else chain(archive, nvidia)
+
+
+def _branch_order(case: Case) -> list[Branch]:
+    """Branches in the policy's order; those too new for the system's repository come last."""
+    order: dict[int, Branch] = {}
+    newest_first = list(case.catalog.branches.values())[::-1]
+    for tier in case.policy.tiers:
+        for branch in newest_first:
+            alive = not tier.supported or not end_of_life(branch, case.catalog.as_of)
+            if branch.type in tier.types and alive:
+                order.setdefault(branch.branch, branch)
+    last = case.system.driver_last if case.system else None
+    return sorted(order.values(), key=lambda branch: last is not None and branch.branch > last)
+
+
+def _in_archive(case: Case, order: list[Branch]) -> Iterator[Draft]:
+    held = (
+        [driver for driver in case.system.archive_drivers if not driver.by_name_only] if case.system else []
+    )
+    for branch in order:
+        exact = [d.version for d in held if d.version and d.version.major == branch.branch]
+        for driver in sorted(exact, reverse=True) or [
+            branch.latest_known for d in held if d.branch == branch.branch
+        ]:
+            yield Draft(driver, branch, "distribution")

@@ -1,0 +1,153 @@
+"""A request understood: names turned into catalog records and versions, nothing chosen or judged yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuprov.catalog import Catalog, Version, version
+from gpuprov.catalog.identity import counted, driver_text, find_arch, find_gpu, find_system, library_text
+from gpuprov.catalog.records import Branch, Flavour, Gpu, Policy, System, Toolkit
+from gpuprov.catalog.rules.frameworks import Framework, find_framework
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve.request import ABSENT, Request
+
+_LIBRARIES = ("cuda", "cudnn", "nccl", "container_toolkit", "fabricmanager", "docker", "compat")
+_ONE_BOARD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is fixed: the machine, and what the request states. A version that is not stated is None."""
+
+    catalog: Catalog
+    request: Request
+    gpus: tuple[Gpu, ...]
+    """The host's distinct GPU models, in the catalog's order."""
+    counts: dict[Gpu, int | None]
+    """How many of each (None: not stated)."""
+    system: System | None
+    """None: understood, and served by nobody."""
+    arch: str
+    policy: Policy
+    driver: Version | None = None
+    module: Flavour | None = None
+    precompiled: bool = False
+    """Whether the module shall not be compiled on the machine."""
+    stated: dict[str, Version] = field(default_factory=dict)
+    """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker,
+    compat."""
+    absent: frozenset[str] = frozenset()
+    """Components that shall not be there."""
+    nccl_build: Version | None = None
+    framework: Framework | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A stack in the making: a driver to try, filled up with what the request states and what is chosen."""
+
+    driver: Version
+    branch: Branch | None
+    """None: not in the catalog."""
+    repository: str
+    """`nvidia` or `distribution`."""
+    flavour: Flavour | None = None
+    cuda: Version | None = None
+    toolkit: Toolkit | None = None
+    """The catalog's release of `cuda`, when it has one."""
+    compat: Version | None = None
+    cudnn: Version | None = None
+    nccl: Version | None = None
+    nccl_build: Version | None = None
+    container_toolkit: Version | None = None
+    fabricmanager: Version | None = None
+    docker: Version | None = None
+    chosen: set[str] = field(default_factory=set)
+    """Fields that the request left open and that have a value now."""
+
+    def choose(self, **values: object) -> None:
+        """Take values for fields that the request left open."""
+        for name, value in values.items():
+            if value is not None:
+                setattr(self, name, value)
+                self.chosen.add(name)
+
+
+def understand(catalog: Catalog, request: Request) -> Case:
+    """The case of a request.
+
+    Raises:
+        InvalidInput: a name or version that is not understood, or ambiguous.
+    """
+    stated, absent = {}, set()
+    for name in _LIBRARIES:
+        text = getattr(request, name)
+        if text is not None and text.lower() == ABSENT:
+            absent.add(name)
+        elif text is not None:
+            stated[name] = version(library_text(name, text))
+    framework = request.framework
+    counts = _count(catalog, request.gpus)
+    return Case(
+        catalog=catalog,
+        request=request,
+        gpus=tuple(counts),
+        counts=counts,
+        system=find_system(catalog, request.os),
+        arch=find_arch(request.arch) if request.arch else _own_arch(counts),
+        policy=_policy(catalog, request.prefer),
+        driver=version(driver_text(request.driver)) if request.driver else None,
+        module=_flavour(request.module),
+        precompiled=_precompiled(request.module_build),
+        stated=stated,
+        absent=frozenset(absent),
+        nccl_build=_nccl_build(request.nccl),
+        framework=find_framework(catalog, framework) if framework and framework.lower() != ABSENT else None,
+    )
+
+
+def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
+    """A single bare name says what the machine has and not how many; everything else counts."""
+    found = [(number, find_gpu(catalog, name)) for number, name in map(counted, names)]
+    total: dict[str, int] = {}
+    for number, gpu in found:
+        total[gpu.id] = total.get(gpu.id, 0) + (number or 1)
+    if over := [gpu for gpu, number in total.items() if number > _ONE_BOARD]:
+        raise InvalidInput(f"{total[over[0]]} of {over[0]} in one machine", expected=f"at most {_ONE_BOARD}")
+    open_number = (
+        len(found) > 0 and all(number is None for number, _ in found) and all(n == 1 for n in total.values())
+    )
+    return {gpu: None if open_number else total[gpu.id] for gpu in catalog.gpus if gpu.id in total}
+
+
+def _own_arch(counts: dict[Gpu, int | None]) -> str:
+    return "aarch64" if any(gpu.superchip for gpu in counts) else "x86_64"
+
+
+def _policy(catalog: Catalog, name: str | None) -> Policy:
+    wanted = name or catalog.default_policy
+    if wanted not in catalog.policies:
+        raise InvalidInput(f"prefer: {wanted}", expected=f"one of {', '.join(catalog.policies)}")
+    return catalog.policies[wanted]
+
+
+def _flavour(text: str | None) -> Flavour | None:
+    spelled = {"open": "open", "proprietary": "proprietary", "closed": "proprietary", "kernel-open": "open"}
+    if text is None:
+        return None
+    if text.lower() not in spelled:
+        raise InvalidInput(f"module {text!r}", expected="open or proprietary")
+    return spelled[text.lower()]  # type: ignore[return-value]
+
+
+def _precompiled(text: str | None) -> bool:
+    if text not in (None, "dkms", "precompiled"):
+        raise InvalidInput(f"module_build {text!r}", expected="dkms or precompiled")
+    return text == "precompiled"
+
+
+def _nccl_build(text: str | None) -> Version | None:
+    """12.9 of `2.27.3-1+cuda12.9`."""
+    if text is None or "+cuda" not in text:
+        return None
+    return version(library_text("nccl", text.split("+cuda", 1)[1]))

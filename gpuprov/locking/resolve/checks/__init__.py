@@ -1,0 +1,22 @@
+"""The checks: every rule asked of one stack, each answering in a person's words, with its source.
+
+A check is a generator over (level, finding); none stops another, so a refusal names every rule that is
+violated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks import cuda, driver, fabric, libraries, system
+from gpuprov.locking.resolve.checks.findings import Said
+
+CHECKS = (*system.CHECKS, *driver.CHECKS, *cuda.CHECKS, *libraries.CHECKS, *fabric.CHECKS)
+
+
+def judge(case: Case, draft: Draft) -> Iterator[Said]:
+    """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA,
+    libraries."""
+    for check in CHECKS:
+        yield from check(case, draft)

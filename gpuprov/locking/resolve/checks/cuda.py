@@ -1,0 +1,214 @@
+"""The CUDA toolkit and forward-compatibility packages."""
+
+from __future__ import annotations
+
+from gpuprov.catalog import Version
+from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.rules import driver as rules
+from gpuprov.catalog.rules import systems
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+
+_COMPAT = "cuda-fwd-compat"
+_MINOR = "cuda-minor-compat"
+
+
+def release(case: Case, draft: Draft) -> Findings:
+    """The toolkit was published, and released."""
+    if draft.cuda is None:
+        if "cuda" not in case.absent:
+            text = "no CUDA release runs natively on this driver, fits every GPU and is held for this system"
+            yield warning(case, "cuda-none", text, "cuda-rn-13.4u1", "dc-arch-matrix")
+        return
+    for hole in case.catalog.tables["cuda.never_published"]:
+        if draft.cuda.within(hole.version):
+            yield violation(
+                case, "cuda-published", f"there is no CUDA toolkit {hole.version}: {hole.note}", *hole.source
+            )
+            return
+    if draft.toolkit is None:
+        yield warning(case, "cuda-known", f"CUDA {draft.cuda} is in no list of releases", "cuda-rn-13.4u1")
+    elif draft.toolkit.status != "released":
+        status = draft.toolkit.status.replace("_", " ")
+        yield warning(
+            case, "cuda-released", f"CUDA {draft.cuda}: {status}, not a release", *draft.toolkit.source
+        )
+
+
+def gpus(case: Case, draft: Draft) -> Findings:
+    """Every GPU is supported by the toolkit."""
+    if draft.cuda is None:
+        return
+    for gpu in case.gpus:
+        if not rules.gpu_cuda_ok(gpu, draft.cuda):
+            yield unsupported(case, "gpu-cuda", f"CUDA {draft.cuda}", gpu, draft.cuda)
+
+
+def unsupported(case: Case, rule: str, what: str, gpu: Gpu, cuda: Version) -> Said:
+    """The violation of a GPU outside the range of a CUDA version that `what` brings."""
+    named = f"{gpu.id} ({gpu.architecture}, compute capability {gpu.compute_capability})"
+    if gpu.last_cuda is not None and cuda.minor > gpu.last_cuda:
+        text = f"{what} has dropped {named}: its last CUDA is {gpu.last_cuda}"
+    else:
+        text = f"{what} does not know {named} yet: its first CUDA is {gpu.first_cuda}"
+    return violation(case, rule, text, "dc-arch-matrix", "nixpkgs-cuda")
+
+
+def on_driver(case: Case, draft: Draft) -> Findings:
+    """The toolkit runs on the driver: natively, by minor-version or by forward compatibility."""
+    if draft.cuda is None:
+        return
+    way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
+    what = f"CUDA {draft.cuda} on driver {draft.driver}"
+    if way == "native":
+        source = draft.toolkit.source if draft.toolkit else ("cuda-rn-13.4u1",)
+        yield reason(case, "cuda-native", f"{what}: native, all features", *source)
+    elif way == "minor":
+        yield warning(
+            case, "cuda-minor-compat", minor_text(case, what, draft.cuda, draft), _MINOR, "cuda-rn-13.4u1"
+        )
+    elif way in ("forward", "forward?"):
+        yield from _forward(case, draft, what, way)
+    elif way == "unknown":
+        yield warning(
+            case,
+            "cuda-driver-unknown",
+            f"{what}: no driver floor is known for CUDA {draft.cuda.major}",
+            _MINOR,
+        )
+    else:
+        yield violation(
+            case,
+            "cuda-driver",
+            too_old_text(case, what, draft.cuda, draft),
+            _MINOR,
+            "cuda-rn-13.4u1",
+            _COMPAT,
+        )
+
+
+def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
+    """What minor-version compatibility leaves out, in a sentence."""
+    return (
+        f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
+        f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
+    )
+
+
+def _native_driver(case: Case, cuda: Version) -> str:
+    for toolkit in case.catalog.toolkits:
+        if toolkit.version.within(cuda):
+            paired = toolkit.driver_corresponding_linux_x86_64
+            return f"driver {paired}" if paired else f"driver branch {toolkit.driver_branch}"
+    return "a newer driver"
+
+
+def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
+    """Why a toolkit does not run on a driver, and why no compat package helps."""
+    floor = rules.min_driver(case.catalog, cuda.major)
+    if floor is None:
+        known = draft.branch.native_cuda if draft.branch else "another major"
+        return f"{what}: the driver knows CUDA up to {known}"
+    text = f"{what}: CUDA {cuda.major} needs driver {floor} or newer"
+    row = case.catalog.forward_compat.get(cuda.minor)
+    name = f"cuda-compat-{str(cuda.minor).replace('.', '-')}"
+    if row is None:
+        return f"{text}; there is no {name} in the forward-compatibility matrix"
+    if not rules.forward_compat_base(case.catalog, draft.driver.major, cuda):
+        bases = ", ".join(map(str, row.base_branches))
+        return (
+            f"{text}, and {name} goes on branches {bases} (no new-feature ones), not on {draft.driver.major}"
+        )
+    boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is False)
+    return f"{text}, and forward compatibility is not for {boards}"
+
+
+def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
+    if "compat" in case.absent:
+        text = f"{what} runs with a forward-compatibility package alone, and none shall be there"
+        yield violation(case, "cuda-driver", text, _MINOR, _COMPAT)
+        return
+    assert draft.cuda is not None  # noqa: S101
+    name = f"cuda-compat-{str(draft.cuda.minor).replace('.', '-')}"
+    text = (
+        f"{what}: runs through {name} in /usr/local/cuda-{draft.cuda.minor}/compat, which programs "
+        "must be pointed to"
+    )
+    yield warning(case, "cuda-forward-compat", text, _COMPAT)
+    if way == "forward?":
+        boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is None)
+        text = (
+            "forward compatibility is for data-centre GPUs and selected NGC-Ready RTX boards; is "
+            f"{boards} one?"
+        )
+        yield warning(case, "forward-compat-gpu", text, _COMPAT)
+
+
+def compat_package(case: Case, draft: Draft) -> Findings:
+    """A forward-compatibility package that was asked for fits branch and GPUs."""
+    if "compat" not in case.stated or draft.compat is None:
+        return
+    name, branch = f"cuda-compat-{str(draft.compat).replace('.', '-')}", draft.driver.major
+    row = case.catalog.forward_compat.get(draft.compat)
+    for gpu in case.gpus:
+        if rules.forward_compat_gpu(gpu) is False:
+            yield violation(
+                case,
+                "forward-compat-gpu",
+                f"{name} does not work on {gpu.id}: not a data-centre GPU",
+                _COMPAT,
+            )
+    if row is None:
+        yield warning(
+            case, "forward-compat-known", f"{name} is not in the forward-compatibility matrix", _COMPAT
+        )
+    elif draft.branch and draft.branch.type == "NFB" and branch not in row.native_branches:
+        text = f"{name}: forward compatibility is not supported on the new-feature branch {branch}"
+        yield violation(case, "forward-compat-branch", text, _COMPAT)
+    elif branch in row.native_branches:
+        yield warning(case, "forward-compat-needless", f"driver branch {branch} needs no {name}", _COMPAT)
+    elif branch not in row.base_branches and branch in case.catalog.branches:
+        bases = ", ".join(map(str, row.base_branches))
+        yield violation(
+            case, "forward-compat-branch", f"{name} goes on branches {bases}, not on {branch}", _COMPAT
+        )
+
+
+def on_system(case: Case, draft: Draft) -> Findings:
+    """The toolkit is packaged for the system."""
+    if draft.cuda is None or case.system is None:
+        return
+    archive = systems.archive_cuda(case.system, draft.cuda)
+    served = systems.nvidia_serves(case.system, case.arch)
+    held = systems.cuda_held(case.system, draft.cuda) if served else "no"
+    title = case.system.title
+    if archive and held != "yes":
+        yield reason(
+            case, "cuda-on-os", f"CUDA {draft.cuda} comes from the archive of {title}", *archive.source
+        )
+    elif not served and systems.nvidia_serves(case.system, "x86_64"):
+        text = f"NVIDIA's repository for {title} does not serve {case.arch}: no CUDA {draft.cuda} there"
+        yield violation(case, "cuda-on-os", text, *case.system.source)
+    elif held == "no":
+        text = f"NVIDIA's repository for {title} has no CUDA {draft.cuda}: {_range(case)}"
+        yield violation(case, "cuda-on-os", text, *case.system.source)
+    elif held == "unproven":
+        text = (
+            f"nobody has seen CUDA {draft.cuda} in NVIDIA's repository for {title} ({_range(case)}): "
+            "read its index first"
+        )
+        yield warning(case, "cuda-on-os", text, *case.system.source)
+
+
+def _range(case: Case) -> str:
+    system = case.system
+    first = f"from {system.cuda_first}" if system and system.cuda_first else ""
+    last = f"up to {system.cuda_last}" if system and system.cuda_last else ""
+    return (
+        f"it was seen {first} {last}".replace("  ", " ").strip()
+        if first or last
+        else "its range is not known"
+    )
+
+
+CHECKS = (release, gpus, on_driver, compat_package, on_system)

@@ -1,0 +1,163 @@
+"""Driver branch and kernel-module flavour against the GPUs."""
+
+from __future__ import annotations
+
+from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.rules import driver as rules
+from gpuprov.catalog.rules import module
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+
+_TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", "evaluation": "evaluation"}
+
+
+def branch(case: Case, draft: Draft) -> Findings:
+    """The branch's support, and whether anybody has seen the version."""
+    record = draft.branch
+    if record is None:
+        text = f"driver branch {draft.driver.major} is not in the catalog: judged by its number alone"
+        yield warning(case, "driver-known", text, "dc-supported-615")
+        return
+    if draft.driver not in case.catalog.known_drivers:
+        yield warning(
+            case,
+            "driver-known",
+            f"driver {draft.driver} is in no list of branch {record.branch}",
+            *record.source,
+        )
+    kind = _TYPES[record.type] if record.type else "branch of unknown support"
+    if rules.end_of_life(record, case.catalog.as_of):
+        text = f"driver branch {record.branch} ({kind}) reached its end of life in {record.eol}"
+        yield warning(case, "driver-end-of-life", text, *record.source)
+    else:
+        until = f", supported until {record.eol}" if record.eol else ""
+        yield reason(case, "driver-branch", f"driver {draft.driver}: {kind}{until}", *record.source)
+
+
+def gpus(case: Case, draft: Draft) -> Findings:
+    """Every GPU is supported by the driver."""
+    for gpu in case.gpus:
+        yield from _gpu(case, draft, gpu)
+
+
+def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+    branch = draft.driver.major
+    supported = rules.gpu_driver_ok(gpu, draft.driver)
+    if supported is False:
+        yield _unsupported(case, draft, gpu)
+    elif draft.branch and rules.predates_architecture(draft.branch, gpu):
+        text = (
+            f"driver branch {branch} knows CUDA {draft.branch.native_cuda}; "
+            f"{gpu.id} (compute capability {gpu.compute_capability}) came with CUDA {gpu.first_cuda}"
+        )
+        yield violation(case, "gpu-driver", text, "dc-arch-matrix", "nixpkgs-cuda")
+    elif supported is None:
+        text = f"{gpu.id} is first listed by branch {gpu.min_driver_branch}; branch {branch} is unproven"
+        yield warning(case, "gpu-driver-unproven", text, *gpu.source)
+    else:
+        yield from _listed(case, draft, gpu)
+
+
+def _unsupported(case: Case, draft: Draft, gpu: Gpu) -> Said:
+    branch = draft.driver.major
+    if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
+        text = (
+            f"{gpu.id} ({gpu.architecture}) ends with driver branch {gpu.max_driver_branch}, and "
+            f"{branch} is newer"
+        )
+    elif branch < gpu.min_driver_branch:
+        text = (
+            f"{gpu.id} ({gpu.architecture}) needs driver branch {gpu.min_driver_branch} or newer, not "
+            f"{branch}"
+        )
+    else:
+        text = f"{gpu.id} needs driver {gpu.min_driver} or newer, not {draft.driver}"
+    return violation(case, "gpu-driver", text, *gpu.source)
+
+
+def _listed(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+    first = gpu.open_module_first_release_listing_device
+    if gpu.advised_driver and draft.driver < gpu.advised_driver:
+        text = f"{gpu.id}: the vendor asks for driver {gpu.advised_driver} or newer on its usual board"
+        yield warning(case, "gpu-driver-advised", text, *gpu.source)
+    elif draft.flavour == "open" and first and draft.driver < first:
+        text = f"{gpu.id} is first listed by the open modules of {first}; {draft.driver} is older"
+        yield warning(case, "gpu-driver-unproven", text, *gpu.source)
+
+
+def gpus_together(case: Case, draft: Draft) -> Findings:
+    """Some driver branch serves all GPUs of the host."""
+    newest = [gpu for gpu in case.gpus if gpu.max_driver_branch is not None]
+    if not newest:
+        return
+    oldest = min(newest, key=lambda gpu: gpu.max_driver_branch or 0)
+    youngest = max(case.gpus, key=lambda gpu: gpu.min_driver_branch)
+    if youngest.min_driver_branch > (oldest.max_driver_branch or 0):
+        text = (
+            f"{oldest.id} ends with driver branch {oldest.max_driver_branch} and {youngest.id} starts with "
+            f"{youngest.min_driver_branch}: no driver serves both in one host"
+        )
+        yield violation(case, "gpus-together", text, "dc-arch-matrix", "ogkm")
+
+
+def flavour(case: Case, draft: Draft) -> Findings:
+    """One flavour of kernel modules drives every GPU, and the branch ships it."""
+    branch = draft.driver.major
+    only = {
+        flavour: [g.id for g in case.gpus if module.gpu_flavours(g) == {flavour}]
+        for flavour in ("open", "proprietary")
+    }
+    if only["open"] and only["proprietary"]:
+        text = (
+            f"{', '.join(only['proprietary'])} runs with the proprietary kernel modules alone, "
+            f"{', '.join(only['open'])} with the open ones alone, and a host loads one flavour"
+        )
+        yield violation(case, "module-flavour", text, "dig-kernel-modules", "blackwell-open")
+        return
+    shipped = module.branch_flavours(branch, draft.branch)
+    if draft.flavour is None:
+        needed = "open" if only["open"] else "proprietary"
+        text = f"{', '.join(only[needed]) or 'the host'} needs the {needed} modules; branch {branch} has none"
+        yield violation(case, "module-flavour", text, "dig-kernel-modules", "dig-kernel-modules-620")
+        return
+    yield from _stated_flavour(case, draft, only, shipped)
+
+
+def _stated_flavour(
+    case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]
+) -> Findings:
+    other = "proprietary" if draft.flavour == "open" else "open"
+    branch = draft.driver.major
+    if only[other]:
+        text = (
+            f"{', '.join(only[other])} runs with the {other} kernel modules alone, not with the "
+            f"{draft.flavour} ones"
+        )
+        yield violation(case, "module-flavour", text, "dig-kernel-modules", "blackwell-open")
+    if draft.flavour not in shipped:
+        text = (
+            f"driver branch {branch} has no {draft.flavour} modules: open ones start at 515, "
+            "proprietary ones end at 610"
+        )
+        yield violation(
+            case, "module-shipped", text, "dig-kernel-modules", "dig-kernel-modules-620", "r615-ami-doc"
+        )
+    elif draft.flavour == "open" and draft.branch:
+        experimental = [gpu.id for gpu in case.gpus if module.open_is_experimental(gpu, draft.branch)]
+        if experimental:
+            level = draft.branch.open_modules_geforce_workstation
+            text = f"the open modules of branch {branch} are {level} quality on {', '.join(experimental)}"
+            yield warning(case, "module-experimental", text, *draft.branch.source)
+    if "flavour" in draft.chosen:
+        yield reason(
+            case, "module-flavour", f"{draft.flavour} modules: {_why(draft, only)}", "dig-kernel-modules"
+        )
+
+
+def _why(draft: Draft, only: dict[str, list[str]]) -> str:
+    if only[draft.flavour or "open"]:
+        return f"{', '.join(only[draft.flavour or 'open'])} needs them"
+    return "the default from branch 560 on" if draft.flavour == "open" else "the default before branch 560"
+
+
+CHECKS = (branch, gpus, gpus_together, flavour)

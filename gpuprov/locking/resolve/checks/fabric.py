@@ -1,0 +1,108 @@
+"""NVSwitch companions and container engines."""
+
+from __future__ import annotations
+
+from gpuprov.catalog.rules import containers
+from gpuprov.catalog.rules import fabric as rules
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+
+_SOURCE = ("fm-guide", "gdc")
+
+
+def manager(case: Case, draft: Draft) -> Findings:
+    """A fabric manager of exactly the driver's version where the host has NVSwitches, and nowhere else."""
+    need = rules.host_need(case.counts)
+    boards = ", ".join(gpu.id for gpu in case.gpus if gpu.fabric_manager != "no")
+    if draft.fabricmanager is None:
+        yield from _without(case, need, boards)
+        return
+    if need == "never":
+        named = ", ".join(gpu.id for gpu in case.gpus)
+        text = f"{named} sits on no NVSwitch board: the fabric manager finds no switch there and fails"
+        yield violation(case, "fabric-manager-needless", text, *_SOURCE)
+    if not rules.matches_driver(draft.fabricmanager, draft.driver):
+        text = (
+            f"the fabric manager must have the driver's version exactly: {draft.fabricmanager} is not "
+            f"{draft.driver}"
+        )
+        yield violation(case, "fabric-manager-version", text, *_SOURCE)
+    elif "fabricmanager" in draft.chosen:
+        yield reason(
+            case,
+            "fabric-manager-version",
+            f"{boards} on an NVSwitch board: fabric manager {draft.driver}",
+            *_SOURCE,
+        )
+    if draft.repository == "distribution" and case.system and case.system.family == "debian":
+        text = (
+            "Debian's archive has no fabric manager: an NVSwitch system takes its driver from "
+            "NVIDIA's repository"
+        )
+        yield violation(case, "fabric-manager-packages", text, "debian-apt")
+
+
+def _without(case: Case, need: rules.Need, boards: str) -> Findings:
+    if need == "required":
+        text = f"{boards} on an NVSwitch board needs a fabric manager: without one CUDA answers error 802"
+        yield violation(case, "fabric-manager-missing", text, *_SOURCE)
+    elif need == "likely":
+        text = (
+            f"{boards}: boards with 8 GPUs have NVSwitches and need a fabric manager, boards with 4 have none"
+        )
+        yield warning(case, "fabric-manager-missing", text, *_SOURCE)
+    elif need == "possible":
+        text = (
+            f"{boards}: no fabric manager; one is needed only where NVSwitch devices are on the "
+            "host's own PCI bus"
+        )
+        yield reason(case, "fabric-manager-missing", text, *_SOURCE)
+
+
+def docker(case: Case, draft: Draft) -> Findings:
+    """Docker is new enough for the container toolkit."""
+    if draft.docker is None:
+        yield from _system_docker(case, draft)
+        return
+    for need in containers.unmet_docker_needs(case.catalog, draft.docker, draft.container_toolkit):
+        text = f"{need.what} needs Docker {need.at_least} or newer, not {draft.docker}"
+        if need.from_toolkit:
+            yield warning(
+                case, "docker-cdi", f"container toolkit {draft.container_toolkit}: {text}", *need.source
+            )
+        elif draft.container_toolkit is not None:
+            yield violation(case, "docker-gpus", text, *need.source)
+
+
+def _system_docker(case: Case, draft: Draft) -> Findings:
+    own = case.system.docker if case.system else None
+    if own is None or draft.container_toolkit is None or case.system is None:
+        return
+    for need in containers.unmet_docker_needs(case.catalog, own, draft.container_toolkit):
+        text = (
+            f"container toolkit {draft.container_toolkit}: {need.what} needs Docker {need.at_least}; "
+            f"{case.system.title} ships {own}"
+        )
+        yield warning(case, "docker-cdi", text, *need.source)
+
+
+def toolkit(case: Case, draft: Draft) -> Findings:
+    """The container toolkit is one that can be configured, on a system it names."""
+    if draft.container_toolkit is None or case.system is None:
+        return
+    if "container_toolkit" in draft.chosen:
+        docker = f"Docker {draft.docker}" if draft.docker else "the system's own Docker"
+        text = f"container toolkit {draft.container_toolkit}: the newest that {docker} works with"
+        yield reason(case, "container-toolkit", text, "ctk-repo")
+        return
+    known = {record.version.minor for record in case.catalog.container_toolkits}
+    if draft.container_toolkit.minor not in known:
+        text = f"container toolkit {draft.container_toolkit} is in no list of releases"
+        yield warning(case, "container-toolkit-known", text, "ctk-repo")
+    for limit in case.catalog.tables["containers.limits"]:
+        if draft.container_toolkit < limit.before and (not limit.os or case.system.id in limit.os):
+            text = f"container toolkit {draft.container_toolkit}: {limit.text}"
+            yield (violation if limit.refused else warning)(case, limit.rule, text, *limit.source)
+
+
+CHECKS = (manager, docker, toolkit)

@@ -1,0 +1,209 @@
+"""cuDNN, NCCL and frameworks."""
+
+from __future__ import annotations
+
+from gpuprov.catalog.rules import driver as rules
+from gpuprov.catalog.rules import frameworks, libraries
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks import cuda as cuda_checks
+from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+
+
+def cudnn(case: Case, draft: Draft) -> Findings:
+    """A build of cuDNN exists for the CUDA major, and runs on the driver."""
+    if draft.cudnn is None:
+        return
+    if "cudnn" in draft.chosen:
+        yield reason(
+            case,
+            "cudnn-newest",
+            f"cuDNN {draft.cudnn}: the newest that fits CUDA and every GPU",
+            "cudnn-matrix",
+        )
+    elif draft.cudnn not in case.catalog.cudnn_by_version:
+        yield warning(
+            case, "cudnn-known", f"cuDNN {draft.cudnn} is in no list of releases", "pypi", "cudnn-matrix"
+        )
+    if draft.cuda is None:
+        return
+    major = draft.cuda.major
+    if libraries.cudnn_build_exists(case.catalog, draft.cudnn, major) is False:
+        rows = [row for row in case.catalog.tables["cudnn.builds"] if row.cuda_major == major]
+        until = f"to {rows[-1].last}" if rows[-1].last else "on"
+        text = f"cuDNN {draft.cudnn} has no build for CUDA {major}: those run from {rows[0].first} {until}"
+        yield violation(case, "cudnn-build", text, *rows[-1].source)
+    elif _wheel_missing(case, draft, major):
+        text = f"cuDNN {draft.cudnn} has no wheel for CUDA {major}; its packages were not listed"
+        yield warning(case, "cudnn-build", text, "pypi")
+    floor = libraries.cudnn_min_driver(case.catalog, draft.cudnn, major)
+    if floor and draft.driver < floor and draft.compat is None and _runs(case, draft):
+        text = f"cuDNN for CUDA {major} needs driver {floor} or newer, not {draft.driver}"
+        yield violation(case, "cudnn-driver", text, "cudnn-matrix")
+
+
+def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
+    record = case.catalog.cudnn_by_version.get(draft.cudnn) if draft.cudnn else None
+    if record is None or not record.wheel_cuda_majors:
+        return False
+    return major not in record.wheel_cuda_majors and all(
+        build.major != major for build in record.deb_builds_seen
+    )
+
+
+def _runs(case: Case, draft: Draft) -> bool:
+    """Whether CUDA runs on the bare driver: if not, its own check has said so, and the floor is the same."""
+    assert draft.cuda is not None  # noqa: S101
+    way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
+    return way in ("native", "minor")
+
+
+def cudnn_gpus(case: Case, draft: Draft) -> Findings:
+    """cuDNN holds code for every GPU."""
+    if draft.cudnn is None:
+        return
+    floor = libraries.cudnn_release_floor(case.catalog, draft.cudnn)
+    for gpu in case.gpus:
+        named = f"{gpu.id} (compute capability {gpu.compute_capability})"
+        if not libraries.cudnn_gpu_ok(case.catalog, draft.cudnn, gpu):
+            text = (
+                f"cuDNN {draft.cudnn} has dropped {named}: 9.10.2 is the last for Maxwell, Pascal and Volta"
+            )
+            yield violation(case, "cudnn-gpu", text, "cudnn-911-note", "cudnn-matrix")
+        elif floor and gpu.compute_capability < floor:
+            text = f"cuDNN {draft.cudnn} starts at compute capability {floor}; {named} is below"
+            yield violation(case, "cudnn-gpu", text, "cudnn-matrix")
+        elif not floor and gpu.architecture == "Kepler":
+            text = f"whether cuDNN {draft.cudnn} still has {named} was not read: 8.2 has, 8.9.6 has not"
+            yield warning(case, "cudnn-gpu", text, "cudnn-matrix")
+        elif (
+            gpu.compute_capability > rules.HOPPER
+            and draft.cudnn.minor <= libraries.LAST_CUDNN_WITHOUT_BLACKWELL
+        ):
+            text = f"the matrix of cuDNN {draft.cudnn.minor} ends at compute capability 9.0; {named} is above"
+            yield warning(case, "cudnn-gpu", text, "cudnn-matrix")
+
+
+def nccl(case: Case, draft: Draft) -> Findings:
+    """NCCL's build has the toolkit's CUDA major, and code for driver and GPUs."""
+    if draft.nccl is None:
+        return
+    build = draft.nccl_build
+    named = f"NCCL {draft.nccl}" + (f"+cuda{build}" if build else "")
+    if "nccl" in draft.chosen:
+        yield reason(
+            case, "nccl-newest", f"{named}: the newest build that driver and every GPU take", "nccl-repo"
+        )
+    elif draft.nccl not in case.catalog.nccl_by_version:
+        yield warning(case, "nccl-known", f"NCCL {draft.nccl} is in no list of releases", "nccl-repo", "pypi")
+    if draft.cuda is not None:
+        yield from _nccl_major(case, draft, named, draft.cuda.major)
+    if build is not None:
+        yield from _nccl_build(case, draft, named)
+
+
+def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
+    assert draft.nccl is not None  # noqa: S101
+    build = draft.nccl_build
+    if build is not None and build.major != major:
+        text = (
+            f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}: the "
+            "majors must agree"
+        )
+        yield violation(case, "nccl-cuda-major", text, "nccl-ptx-note")
+    elif libraries.nccl_build_exists(case.catalog, draft.nccl, major) is False:
+        row = next(row for row in case.catalog.tables["nccl.builds"] if row.cuda_major == major)
+        until = f"to {row.last}" if row.last else f"from {row.first} on"
+        text = f"NCCL {draft.nccl} has no build for CUDA {major}: those run {until}"
+        yield violation(case, "nccl-build", text, *row.source)
+    for gpu in case.gpus:
+        if not libraries.nccl_gpu_ok(case.catalog, draft.nccl, major, gpu):
+            text = (
+                f"{named} for CUDA {major} has no code for {gpu.id} (compute capability "
+                f"{gpu.compute_capability})"
+            )
+            yield violation(case, "nccl-gpu", text, "nccl-repo")
+
+
+def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
+    build, branch = draft.nccl_build, draft.branch
+    assert build is not None  # noqa: S101
+    compat_covers = draft.compat is not None and draft.compat >= build
+    for failure in case.catalog.tables["nccl.failures"]:
+        if (failure.version, failure.build) == (draft.nccl, build) and draft.driver.major in failure.branches:
+            if not compat_covers:
+                text = (
+                    f"{named} fails on driver branch {draft.driver.major} ({failure.effect}): "
+                    f"{failure.remedy}"
+                )
+                yield violation(case, "nccl-driver", text, *failure.source)
+            return
+    if branch and not compat_covers and libraries.nccl_needs_newer_driver(build, branch.native_cuda):
+        text = (
+            f"{named} is newer than CUDA {branch.native_cuda} of driver branch {branch.branch}: "
+            "it works where the build holds code for the GPU itself"
+        )
+        yield warning(case, "nccl-driver", text, "nccl-ptx-note")
+
+
+def framework(case: Case, draft: Draft) -> Findings:
+    """The CUDA inside the framework's wheel runs on the driver and knows every GPU."""
+    wanted = case.framework
+    if wanted is None:
+        return
+    source = wanted.source or ("pypi",)
+    if not wanted.known:
+        yield warning(case, "framework-known", f"{wanted} is in no table: left unjudged", *source)
+    if frameworks.build_exists(wanted) is False:
+        builds = ", ".join(f"+cu{str(cuda).replace('.', '')}" for cuda in wanted.builds)
+        yield violation(case, "framework-build", f"{wanted} was not published: there are {builds}", *source)
+        return
+    if wanted.cuda is None:
+        if wanted.known and wanted.build != "cpu":
+            yield warning(case, "framework-known", f"which CUDA {wanted} brings was not read", *source)
+        return
+    yield from _framework_cuda(case, draft, wanted)
+
+
+def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> Findings:
+    cuda = wanted.cuda
+    assert cuda is not None  # noqa: S101
+    what = f"{wanted} brings CUDA {cuda}, which"
+    for gpu in case.gpus:
+        if not rules.gpu_cuda_ok(gpu, cuda):
+            yield cuda_checks.unsupported(case, "framework-gpu", what, gpu, cuda)
+    if wanted.name == "torch" and cuda >= frameworks.TORCH_WITHOUT_OLD_GPUS.cuda:
+        yield from _trimmed_wheel(case, wanted)
+    toolkit = next((toolkit for toolkit in case.catalog.toolkits if toolkit.version.within(cuda)), None)
+    way = rules.way(case.catalog, draft.driver, cuda, toolkit, case.gpus)
+    what = f"CUDA {cuda} of {wanted} on driver {draft.driver}"
+    if way == "native":
+        yield reason(case, "framework-driver", f"{what}: native", *wanted.source)
+    elif way == "minor":
+        text = cuda_checks.minor_text(case, what, cuda, draft)
+        yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
+    elif way in ("forward", "forward?") and "compat" not in case.absent:
+        text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
+        yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
+    elif way == "unknown":
+        yield warning(
+            case,
+            "framework-driver",
+            f"{what}: no driver floor is known for CUDA {cuda.major}",
+            *wanted.source,
+        )
+    else:
+        text = cuda_checks.too_old_text(case, what, cuda, draft)
+        yield violation(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
+
+
+def _trimmed_wheel(case: Case, wanted: frameworks.Framework) -> Findings:
+    trimmed = frameworks.TORCH_WITHOUT_OLD_GPUS
+    if wanted.version < trimmed.version:
+        return
+    for gpu in case.gpus:
+        if gpu.compute_capability < trimmed.capability and rules.gpu_cuda_ok(gpu, trimmed.cuda):
+            text = f"{wanted} may hold no code for {gpu.id}: the +cu126 build is the one for Pascal and Volta"
+            yield warning(case, "framework-gpu", text, "pypi", "pytorch-release-md")
+
+
+CHECKS = (cudnn, cudnn_gpus, nccl, framework)

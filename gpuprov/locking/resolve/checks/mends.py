@@ -1,0 +1,56 @@
+"""Which change of a request can mend the violation of which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuprov.locking.resolve.answer import Finding
+
+# Whatever decides the driver may mend a rule about the driver.
+_DRIVER = frozenset({"driver", "fabricmanager", "repository", "os", "arch"})
+_FAILURE = _DRIVER | {"kernel", "module", "module_build", "gpus"}
+
+_MENDS: dict[str, frozenset[str]] = {
+    "os-served": frozenset({"os"}),
+    "arch-served": frozenset({"os", "arch", "gpus", "repository"}),
+    "superchip-arch": frozenset({"arch", "gpus"}),
+    "driver-in-archive": _DRIVER | {"module", "gpus"},
+    "driver-on-os": _DRIVER | {"gpus"},
+    "gpu-driver": _DRIVER | {"gpus"},
+    "gpus-together": frozenset({"gpus"}),
+    "module-flavour": _DRIVER | {"module", "gpus"},
+    "module-precompiled": frozenset({"module_build", "driver", "repository", "os"}),
+    "module-shipped": _DRIVER | {"module", "gpus"},
+    "cuda-published": frozenset({"cuda"}),
+    "gpu-cuda": frozenset({"cuda", "gpus"}),
+    "cuda-driver": _DRIVER | {"cuda", "compat", "gpus"},
+    "cuda-on-os": frozenset({"cuda", "os", "arch"}),
+    "forward-compat-gpu": frozenset({"compat", "gpus"}),
+    "forward-compat-branch": _DRIVER | {"compat"},
+    "cudnn-build": frozenset({"cudnn", "cuda"}),
+    "cudnn-driver": _DRIVER | {"cudnn", "cuda"},
+    "cudnn-gpu": frozenset({"cudnn", "gpus"}),
+    "nccl-cuda-major": frozenset({"nccl", "cuda"}),
+    "nccl-build": frozenset({"nccl", "cuda"}),
+    "nccl-gpu": frozenset({"nccl", "cuda", "gpus"}),
+    "nccl-driver": _DRIVER | {"nccl", "compat", "gpus"},
+    "framework-build": frozenset({"framework"}),
+    "framework-gpu": frozenset({"framework", "gpus"}),
+    "framework-driver": _DRIVER | {"framework", "compat", "gpus"},
+    "fabric-manager-missing": frozenset({"fabricmanager", "gpus"}),
+    "fabric-manager-needless": frozenset({"fabricmanager", "gpus"}),
+    "fabric-manager-version": frozenset({"fabricmanager", "driver"}),
+    "fabric-manager-packages": frozenset({"repository", "os", "gpus", "fabricmanager"}),
+    "docker-gpus": frozenset({"docker", "container_toolkit"}),
+    "container-toolkit-cgroup2": frozenset({"container_toolkit", "os"}),
+}
+
+
+def mends(rule: str) -> frozenset[str]:
+    """Fields of a request of which one may mend a violation; a known failure has a name of its own."""
+    return _MENDS.get(rule, _FAILURE)
+
+
+def one_change_mends(violations: Iterable[Finding]) -> frozenset[str]:
+    """Fields of which one alone may mend all the violations."""
+    return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -1,0 +1,129 @@
+"""Operating system, architecture and repository."""
+
+from __future__ import annotations
+
+from gpuprov.catalog.rules import issues, systems
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+from gpuprov.locking.resolve.packages import driver_rule
+
+
+def served(case: Case, draft: Draft) -> Findings:
+    """Some repository serves the system on that architecture."""
+    system = case.system
+    if system is None:
+        text = f"no repository of the catalog serves {case.request.os}"
+        yield violation(case, "os-served", text, "dig-intro-610", "cig-13.0u1")
+    elif case.arch not in ("x86_64", "aarch64"):
+        yield violation(
+            case, "arch-served", f"no repository serves {system.title} on {case.arch}", *system.source
+        )
+
+
+def superchip(case: Case, draft: Draft) -> Findings:
+    """A Grace superchip's own CPU is an Arm one."""
+    for gpu in case.gpus:
+        if gpu.superchip and case.arch != "aarch64":
+            text = f"{gpu.id} is a superchip with an Arm CPU: its host is aarch64, not {case.arch}"
+            yield violation(case, "superchip-arch", text, *gpu.source)
+
+
+def repository(case: Case, draft: Draft) -> Findings:
+    """The driver is in the repository it shall come from."""
+    if case.system is None:
+        return
+    if draft.repository == "distribution":
+        yield from _in_archive(case, draft)
+    elif systems.nvidia_serves(case.system, case.arch):
+        yield from _at_nvidia(case, draft)
+    else:
+        text = (
+            f"NVIDIA's repository for {case.system.title} serves {' and '.join(case.system.arch)}, "
+            f"not {case.arch}"
+        )
+        yield violation(case, "arch-served", text, *case.system.source)
+
+
+def _in_archive(case: Case, draft: Draft) -> Findings:
+    system = case.system
+    assert system is not None  # noqa: S101
+    held = systems.archive_driver(system, draft.driver)
+    if held is None:
+        names = ", ".join(str(d.version or d.branch) for d in system.archive_drivers)
+        text = (
+            f"the archive of {system.title} holds "
+            f"{f'drivers {names}, not {draft.driver}' if names else 'no driver'}"
+        )
+        yield violation(case, "driver-in-archive", text, *system.source)
+    elif draft.flavour and draft.flavour not in held.flavours:
+        text = f"the archive of {system.title} has no {draft.flavour} modules of driver {draft.driver}"
+        yield violation(case, "driver-in-archive", text, *held.source)
+    else:
+        what = draft.driver if held.version else f"branch {held.branch}, in the version that is there,"
+        text = f"driver {what} comes from the archive of {system.title} ({held.repository})"
+        yield reason(case, "driver-in-archive", text, *held.source)
+
+
+def _at_nvidia(case: Case, draft: Draft) -> Findings:
+    system, branch = case.system, draft.driver.major
+    assert system is not None  # noqa: S101
+    held = systems.driver_held(system, branch)
+    if held == "no":
+        text = (
+            f"NVIDIA's repository for {system.title} is younger than driver branch {branch} and does "
+            "not hold it"
+        )
+        yield violation(case, "driver-on-os", text, *system.source)
+    elif held == "unproven":
+        text = (
+            f"nobody has seen driver branch {branch} in NVIDIA's repository for {system.title}: read "
+            "its index first"
+        )
+        yield warning(case, "driver-on-os", text, *system.source)
+
+
+def known_failures(case: Case, draft: Draft) -> Findings:
+    """Failures that somebody met with this driver, on this kernel or these boards."""
+    system = case.system.id if case.system else ""
+    for issue in case.catalog.known_issues:
+        if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
+            continue
+        if issue.kind == "build" and case.precompiled:
+            continue
+        kernel = issues.kernel_version(case.request.kernel or "")
+        if issue.kind == "firmware":
+            text = f"driver {draft.driver}, {issue.condition}: {issue.effect}; {issue.remedy} ({issue.check})"
+            yield reason(case, issue.id, text, *issue.source)
+        elif kernel is None:
+            text = f"driver {draft.driver} with {issue.condition}: {issue.effect}; {issue.remedy}"
+            yield warning(case, issue.id, text, *issue.source)
+        elif (outcome := issues.build_outcome(issue, kernel)) == "fails":
+            text = (
+                f"driver {draft.driver} does not build against kernel {kernel}: {issue.effect}; "
+                f"{issue.remedy}"
+            )
+            yield violation(case, issue.id, text, *issue.source)
+        elif outcome == "builds":
+            yield reason(
+                case, issue.id, f"driver {draft.driver} builds against kernel {kernel}", *issue.source
+            )
+        else:
+            text = f"driver {draft.driver} on kernel {kernel}: not tried; {issue.condition}: {issue.effect}"
+            yield warning(case, issue.id, text, *issue.source)
+
+
+def precompiled(case: Case, draft: Draft) -> Findings:
+    """Where the module shall not be compiled, somebody compiles it."""
+    if not case.precompiled or case.system is None:
+        return
+    rule = driver_rule(case, draft)
+    if rule is None:
+        place = "its own archive" if draft.repository == "distribution" else "NVIDIA's repository"
+        text = f"no precompiled modules of driver {draft.driver} are known for {case.system.title} in {place}"
+        yield violation(case, "module-precompiled", text, "ubuntu-archive")
+    else:
+        text = "modules as the distribution compiled and signed them"
+        yield reason(case, "module-precompiled", text, *rule.source)
+
+
+CHECKS = (served, superchip, repository, precompiled, known_failures)

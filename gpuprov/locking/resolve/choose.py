@@ -1,0 +1,204 @@
+"""What is not stated is chosen here: one component after the other, each from the catalog's own lists."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from gpuprov.catalog import Version
+from gpuprov.catalog.records import Cudnn, Gpu, Nccl, Toolkit
+from gpuprov.catalog.rules import containers, driver, fabric, libraries, module, systems
+from gpuprov.locking.resolve.case import Case, Draft
+
+
+class Chooser:
+    """Completes the drafts of one case; what does not depend on the driver is worked out once."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._catalog = case.catalog
+        self._cudnn_by_major: dict[int, list[Version]] = {}
+
+    def complete(self, draft: Draft) -> Draft:
+        """The draft with every open component chosen; a component that nothing fits stays None."""
+        self._flavour(draft)
+        self._cuda(draft)
+        self._compat(draft)
+        self._cudnn(draft)
+        self._nccl(draft)
+        self._container_toolkit(draft)
+        self._fabricmanager(draft)
+        return draft
+
+    def _flavour(self, draft: Draft) -> None:
+        case = self._case
+        if case.module is not None:
+            draft.flavour = case.module
+            return
+        flavour = module.default_flavour(case.gpus, draft.driver.major, draft.branch)
+        held = case.system and systems.archive_driver(case.system, draft.driver)
+        if draft.repository == "distribution" and held and flavour not in held.flavours:
+            allowed = module.host_flavours(case.gpus, draft.driver.major, draft.branch) & set(held.flavours)
+            flavour = next(iter(allowed), flavour)
+        draft.choose(flavour=flavour)
+
+    def _cuda(self, draft: Draft) -> None:
+        if "cuda" in self._case.absent:
+            return
+        stated = self._case.stated.get("cuda")
+        if stated is None:
+            toolkit = self._newest_toolkit(draft)
+            draft.choose(cuda=toolkit and toolkit.version, toolkit=toolkit)
+            return
+        releases = [toolkit for toolkit in self._catalog.toolkits if toolkit.version.within(stated)]
+        if not releases:
+            draft.cuda = stated
+            return
+        native = [toolkit for toolkit in releases if driver.native(draft.driver, toolkit)]
+        published = [toolkit for toolkit in native or releases if toolkit.status == "released"]
+        draft.toolkit = (published or releases)[-1]
+        draft.cuda = draft.toolkit.version
+
+    def _newest_toolkit(self, draft: Draft) -> Toolkit | None:
+        """The newest suitable release that runs natively.
+
+        Releases that nobody has seen in the system's repositories count only when there is no other; where
+        nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
+        """
+        for wanted in ("yes", "unproven"):
+            for toolkit, held in self._suitable_toolkits:
+                if held == wanted and driver.native(draft.driver, toolkit):
+                    return toolkit
+        for toolkit, _ in reversed(self._suitable_toolkits):
+            if driver.minor_compat(self._catalog, draft.driver, toolkit.version.major):
+                return toolkit
+        return None
+
+    @cached_property
+    def _suitable_toolkits(self) -> list[tuple[Toolkit, systems.Held]]:
+        """Releases that fit every GPU and the stated libraries and may be held for the system, newest
+        first."""
+        found: list[tuple[Toolkit, systems.Held]] = []
+        for toolkit in reversed(self._catalog.released_toolkits):
+            held = _held(self._case, toolkit.version)
+            if held != "no" and _suits(self._case, toolkit.version):
+                found.append((toolkit, held))
+        return found
+
+    def _compat(self, draft: Draft) -> None:
+        """A forward-compatibility package, where CUDA does not run without one; never when one is ruled
+        out."""
+        if "compat" in self._case.stated:
+            draft.compat = self._case.stated["compat"].minor
+        elif draft.cuda is not None and "compat" not in self._case.absent:
+            way = driver.way(self._catalog, draft.driver, draft.cuda, draft.toolkit, self._case.gpus)
+            draft.choose(compat=draft.cuda.minor if way in ("forward", "forward?") else None)
+
+    def _cudnn(self, draft: Draft) -> None:
+        stated = self._case.stated.get("cudnn")
+        if stated is not None:
+            releases = [record for record in self._catalog.cudnn if record.version.within(stated)]
+            built = [record for record in releases if draft.cuda and _built_for(record, draft.cuda.major)]
+            draft.cudnn = (built or releases)[-1].version if releases else stated
+        elif draft.cuda is not None and "cudnn" not in self._case.absent and self._served:
+            for cudnn in self._fitting_cudnn(draft.cuda.major):
+                floor = libraries.cudnn_min_driver(self._catalog, cudnn, draft.cuda.major)
+                if floor is None or draft.driver >= floor or draft.compat is not None:
+                    draft.choose(cudnn=cudnn)
+                    return
+
+    def _fitting_cudnn(self, cuda_major: int) -> list[Version]:
+        """Releases with a build for the CUDA major and code for every GPU, newest first."""
+        if cuda_major not in self._cudnn_by_major:
+            self._cudnn_by_major[cuda_major] = [
+                record.version
+                for record in reversed(self._catalog.cudnn)
+                if _built_for(record, cuda_major)
+                and libraries.cudnn_build_exists(self._catalog, record.version, cuda_major)
+                and all(self._cudnn_proven(record, gpu) for gpu in self._case.gpus)
+            ]
+        return self._cudnn_by_major[cuda_major]
+
+    def _cudnn_proven(self, record: Cudnn, gpu: Gpu) -> bool:
+        """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
+        floor = record.min_compute_capability
+        read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"
+        return read and libraries.cudnn_gpu_ok(self._catalog, record.version, gpu)
+
+    def _nccl(self, draft: Draft) -> None:
+        stated = self._case.stated.get("nccl")
+        if stated is not None:
+            releases = [record for record in self._catalog.nccl if record.version.within(stated)]
+            draft.nccl = releases[-1].version if releases else stated
+            known = _newest_build(draft, releases[-1]) if releases else None
+            draft.nccl_build = self._case.nccl_build or known
+        elif draft.cuda is not None and "nccl" not in self._case.absent and self._served:
+            for record in reversed(self._catalog.nccl):
+                build = _newest_build(draft, record)
+                if build and self._nccl_fits(record, build):
+                    draft.choose(nccl=record.version, nccl_build=build)
+                    return
+
+    def _nccl_fits(self, record: Nccl, build: Version) -> bool:
+        gpus = self._case.gpus
+        return all(libraries.nccl_gpu_ok(self._catalog, record.version, build.major, gpu) for gpu in gpus)
+
+    @cached_property
+    def _served(self) -> bool:
+        """Whether NVIDIA's repository, the only one with these libraries, serves the machine."""
+        return self._case.system is not None and systems.nvidia_serves(self._case.system, self._case.arch)
+
+    def _container_toolkit(self, draft: Draft) -> None:
+        """The newest release that Docker can work with: the stated Docker, or the system's own."""
+        case = self._case
+        draft.docker = case.stated.get("docker")
+        if "container_toolkit" in case.stated:
+            draft.container_toolkit = case.stated["container_toolkit"]
+        elif "container_toolkit" not in case.absent and case.system is not None:
+            newest = containers.newest_toolkit(self._catalog, draft.docker or case.system.docker)
+            draft.choose(container_toolkit=newest.version if newest else None)
+
+    def _fabricmanager(self, draft: Draft) -> None:
+        stated = self._case.stated.get("fabricmanager")
+        if stated is not None:
+            same = len(stated.parts) == 1 and draft.driver.within(stated)
+            draft.fabricmanager = draft.driver if same else stated
+        elif "fabricmanager" not in self._case.absent:
+            switched = fabric.host_need(self._case.counts) in ("required", "likely")
+            draft.choose(fabricmanager=draft.driver if switched else None)
+
+
+def _suits(case: Case, cuda: Version) -> bool:
+    if not all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus):
+        return False
+    compat, build = case.stated.get("compat"), case.nccl_build
+    if (compat and not cuda.within(compat.minor)) or (build and build.major != cuda.major):
+        return False
+    cudnn, nccl = case.stated.get("cudnn"), case.stated.get("nccl")
+    built_for_cudnn = not cudnn or libraries.cudnn_build_exists(case.catalog, cudnn, cuda.major) is not False
+    return built_for_cudnn and (
+        not nccl or libraries.nccl_build_exists(case.catalog, nccl, cuda.major) is not False
+    )
+
+
+def _held(case: Case, cuda: Version) -> systems.Held:
+    if case.system is None:
+        return "unproven"
+    if systems.archive_cuda(case.system, cuda):
+        return "yes"
+    if not systems.nvidia_serves(case.system, case.arch):
+        return "no"
+    return systems.cuda_held(case.system, cuda)
+
+
+def _built_for(record: Cudnn, cuda_major: int) -> bool:
+    seen = any(build.major == cuda_major for build in record.deb_builds_seen)
+    return seen or cuda_major in record.wheel_cuda_majors
+
+
+def _newest_build(draft: Draft, release: Nccl) -> Version | None:
+    """The release's newest build for the toolkit's major whose CUDA minor the driver knows."""
+    known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
+    if draft.cuda is None or known is None:
+        return None
+    major = draft.cuda.major
+    return max((b for b in release.cuda_builds_seen if b.major == major and b <= known), default=None)

@@ -1,0 +1,119 @@
+"""Why a component has its version, which rules bound it, and what a newer one would need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpuprov.catalog import Catalog, Version, load, version
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve.answer import Answer, Finding
+from gpuprov.locking.resolve.checks import cuda, driver, fabric, libraries, system
+from gpuprov.locking.resolve.request import Request
+from gpuprov.locking.resolve.resolver import Settled, settle
+
+SCHEMA = "gpuprov.explain/1"
+MOST_NEWER = 6
+
+COMPONENTS = {
+    "driver": (*system.CHECKS, driver.branch, driver.gpus, driver.gpus_together),
+    "module": (driver.flavour,),
+    "cuda": (*cuda.CHECKS,),
+    "cudnn": (libraries.cudnn, libraries.cudnn_gpus),
+    "nccl": (libraries.nccl,),
+    "framework": (libraries.framework,),
+    "fabricmanager": (fabric.manager,),
+    "container_toolkit": (fabric.docker, fabric.toolkit),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """A newer version, tried in place of the chosen one."""
+
+    value: str
+    verdict: str
+    needs: tuple[Finding, ...]
+    """What speaks against it: violations, or else warnings that the chosen one does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The story of one component."""
+
+    component: str
+    value: str | None
+    because: tuple[Finding, ...]
+    newer: tuple[Newer, ...]
+    answer: Answer
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as JSON-ready data with its `schema`."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def explain(component: str, request: Request, catalog: Catalog | None = None) -> Explanation:
+    """Why the request's stack has that version of a component.
+
+    Raises:
+        InvalidInput: no such component, or as `resolve`.
+    """
+    name = component.replace("-", "_").lower()
+    if name not in COMPONENTS:
+        raise InvalidInput(f"nothing is called {component!r}", expected="one of " + ", ".join(COMPONENTS))
+    catalog = catalog or load()
+    settled = settle(request, catalog)
+    because = [finding for check in COMPONENTS[name] for _, finding in check(settled.case, settled.draft)]
+    if name == "driver" and request.driver is None:
+        because.insert(0, _policy(settled))
+    value = getattr(settled.answer.stack, name)
+    newer = tuple(_try(name, text, request, catalog, settled.answer) for text in _newer(name, value, catalog))
+    return Explanation(name, value, tuple(because), newer, settled.answer)
+
+
+def _policy(settled: Settled) -> Finding:
+    policy = settled.case.policy
+    return Finding(
+        "policy", f"policy {policy.name}: {policy.title}", settled.case.catalog.cite(*policy.source)
+    )
+
+
+def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
+    """Newer versions in the catalog, nearest first; of each minor the newest release."""
+    if value is None or not value[:1].isdigit():
+        return []
+    now = version(value.split("+")[0])
+    newest = {
+        each.minor if component != "driver" else each: each for each in sorted(_known(component, catalog))
+    }
+    return [str(each) for each in newest.values() if each > now][:MOST_NEWER]
+
+
+def _known(component: str, catalog: Catalog) -> Iterable[Version]:
+    if component == "driver":
+        return (branch.latest_known for branch in catalog.branches.values())
+    records: dict[str, Iterable[Any]] = {
+        "cuda": catalog.released_toolkits,
+        "cudnn": catalog.cudnn,
+        "nccl": catalog.nccl,
+        "container_toolkit": catalog.container_toolkits,
+    }
+    return (record.version for record in records.get(component, ()))
+
+
+def _try(component: str, value: str, request: Request, catalog: Catalog, now: Answer) -> Newer:
+    """The newer version in the chosen stack: a newer driver may bring its own CUDA, a newer CUDA keeps the
+    driver."""
+    kept: dict[str, Any] = {component: value}
+    if component != "driver":
+        kept["driver"] = now.stack.driver
+    if component in ("cudnn", "nccl"):
+        kept["cuda"] = now.stack.cuda
+    answer = settle(replace(request, **kept), catalog).answer
+    return Newer(value, answer.verdict, tuple(answer.violations) or tuple(_added(answer, now)))
+
+
+def _added(answer: Answer, now: Answer) -> Iterator[Finding]:
+    known = {finding.rule for finding in now.warnings}
+    yield from (finding for finding in answer.warnings if finding.rule not in known)

@@ -1,0 +1,113 @@
+"""The nearest stacks that would work: the same request with one thing changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpuprov.catalog import Catalog
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve.answer import Alternative, Answer
+from gpuprov.locking.resolve.case import Case
+from gpuprov.locking.resolve.checks.mends import one_change_mends
+from gpuprov.locking.resolve.request import Request
+
+Settle = Callable[[Request, Catalog], Answer]
+
+# in the order in which a person would rather change things
+_ORDER = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "framework",
+    "module",
+    "module_build",
+    "fabricmanager",
+    "container_toolkit",
+    "docker",
+    "compat",
+    "kernel",
+    "repository",
+    "arch",
+    "os",
+    "gpus",
+)
+
+
+def nearest(case: Case, refusal: Answer, settle: Settle) -> tuple[Alternative, ...]:
+    """Alternatives that are not refused, each one change away from the case's request."""
+    found = []
+    for change in sorted(one_change_mends(refusal.violations), key=_ORDER.index):
+        for request in _changed(case, change):
+            try:
+                answer = settle(request, case.catalog)
+            except InvalidInput:
+                continue
+            if answer.verdict != "refused":
+                found.append(_alternative(change, case.request, request, answer))
+    return tuple(found)
+
+
+def _changed(case: Case, change: str) -> Iterator[Request]:
+    """The case's request with one field changed: left open, or put to each value that is worth a try."""
+    if change in ("gpus", "os", "kernel"):
+        yield from {"gpus": _fewer_gpus, "os": _other_systems, "kernel": _other_kernels}[change](case)
+        return
+    if getattr(case.request, change) is not None:
+        yield _with(case.request, change, None)
+    if change == "framework" and case.framework and case.framework.name == "torch":
+        for cuda in case.framework.builds:
+            build = str(cuda).replace(".", "")
+            yield _with(case.request, "framework", f"torch=={case.framework.version}+cu{build}")
+
+
+def _with(request: Request, name: str, value: object) -> Request:
+    changed: dict[str, Any] = {name: value}
+    return replace(request, **changed)
+
+
+def _fewer_gpus(case: Case) -> Iterator[Request]:
+    """The host without one of its models."""
+    if len(case.gpus) > 1:
+        for gpu in case.gpus:
+            kept = [(number, other) for other, number in case.counts.items() if other is not gpu]
+            yield _with(case.request, "gpus", tuple(f"{n}x {each.id}" if n else each.id for n, each in kept))
+
+
+def _other_systems(case: Case) -> Iterator[Request]:
+    """The other releases of the family; for an unserved system those named alike."""
+    name = re.sub(r"[^a-z].*", "", case.request.os.lower())
+    for system in case.catalog.systems.values():
+        if case.system:
+            akin = system.family == case.system.family and system is not case.system
+        else:
+            akin = bool(name) and system.id.startswith(name)
+        if akin:
+            yield _with(case.request, "os", system.id)
+
+
+def _other_kernels(case: Case) -> Iterator[Request]:
+    """Kernels that known failures name as the last good ones."""
+    if case.request.kernel:
+        for issue in case.catalog.known_issues:
+            for series in issue.kernels:
+                if series.builds_to:
+                    yield _with(case.request, "kernel", str(series.builds_to))
+
+
+def _alternative(change: str, before: Request, after: Request, answer: Answer) -> Alternative:
+    value = _value(change, after, answer)
+    was = " + ".join(before.gpus) if change == "gpus" else getattr(before, change)
+    text = f"{change} {value} instead of {was}" if was is not None else f"{change} {value}"
+    return Alternative(change, value, answer.verdict, text)
+
+
+def _value(change: str, after: Request, answer: Answer) -> str:
+    if change == "gpus":
+        return " + ".join(after.gpus)
+    if change in ("os", "framework", "kernel") and getattr(after, change) is not None:
+        return str(getattr(after, change))
+    return str(getattr(answer.stack, change, None) or "left out")

@@ -1,0 +1,173 @@
+"""Which packages a stack means, by the catalog's naming rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuprov.catalog.records import ArchiveDriver, PackageRule, System
+from gpuprov.catalog.rules import fabric, systems
+from gpuprov.locking.resolve.answer import PackageSet
+from gpuprov.locking.resolve.case import Case, Draft
+
+DCGM = "4"
+_OLD_GPUS_CUDA = 12
+_USUAL_KERNEL = "generic"
+
+
+def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
+    """How the driver's packages are called; None where nobody knows."""
+    assert case.system is not None  # noqa: S101
+    return _rule(case, draft, case.system, "driver", _home(draft, case.system))
+
+
+def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
+    """Every component of the stack with its packages; a component that no rule names is left out."""
+    system = case.system
+    if system is None:
+        return {}
+    words = _words(case, draft)
+    found = {}
+    for component, repository, table in _components(case, draft, system):
+        rule = _rule(case, draft, system, table, repository)
+        if rule is not None:
+            found[component] = _package_set(case, component, repository, rule, words)
+    return found if "dcgm" not in found else {**found, "dcgm": _dcgm(case, draft, found["dcgm"])}
+
+
+def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
+    """DCGM's package for CUDA 12 as well, where a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
+    dropped = any(gpu.last_cuda and gpu.last_cuda.major == _OLD_GPUS_CUDA for gpu in case.gpus)
+    if not dropped or draft.branch is None or draft.branch.native_cuda.major <= _OLD_GPUS_CUDA:
+        return base
+    return replace(base, names=(*base.names, f"datacenter-gpu-manager-{DCGM}-cuda{_OLD_GPUS_CUDA}"))
+
+
+def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
+    """(component, repository, name of its rules) of what is in the stack."""
+    home = _home(draft, system)
+    switched = draft.fabricmanager is not None
+    telemetry = switched and home == "nvidia"  # of the driver's exact version: one repository for both
+    nvlink5 = fabric.needs_nvlsm(case.gpus)
+    cudnn8 = draft.cudnn is not None and draft.cudnn.major == 8
+    wanted = [
+        ("driver", home, "driver", True),
+        ("fabricmanager", home, "fabricmanager", switched),
+        ("nscq", "nvidia", "nscq", telemetry and not nvlink5),
+        ("nvsdm", "nvidia", "nvsdm", telemetry and nvlink5),
+        ("nvlsm", "nvidia", "nvlsm", telemetry and nvlink5),
+        ("imex", "nvidia", "imex", fabric.needs_imex(case.gpus)),
+        ("cuda", _cuda_repository(system, draft), "cuda", draft.cuda),
+        ("compat", "nvidia", "compat", draft.compat),
+        ("cudnn", "nvidia", "cudnn8" if cudnn8 else "cudnn", draft.cudnn and draft.cuda),
+        ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
+        ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
+        ("docker", system.family, "docker", "docker" not in case.absent),
+        ("containerd", system.family, "containerd", True),
+        ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
+        ("profiling_tools", system.family, "profiling_tools", True),
+        ("node_exporter", system.family, "node_exporter", True),
+    ]
+    return [(component, repository, rules) for component, repository, rules, there in wanted if there]
+
+
+def _home(draft: Draft, system: System) -> str:
+    """The repository of the driver's packages."""
+    archive = _archived(draft, system)
+    return archive.repository if archive else "nvidia"
+
+
+def _archived(draft: Draft, system: System) -> ArchiveDriver | None:
+    """The archive's own driver, where the driver shall come from there."""
+    return systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
+
+
+def _cuda_repository(system: System, draft: Draft) -> str:
+    """NVIDIA's, unless only the distribution's archive is known to hold the release."""
+    own = systems.archive_cuda(system, draft.cuda) if draft.cuda else None
+    return (
+        own.repository if own and draft.cuda and systems.cuda_held(system, draft.cuda) != "yes" else "nvidia"
+    )
+
+
+def _words(case: Case, draft: Draft) -> dict[str, str]:
+    cuda, cudnn = draft.cuda, draft.cudnn
+    archive = systems.archive_driver(case.system, draft.driver) if case.system else None
+    return {
+        "branch": str(draft.driver.major),
+        "driver": str(draft.driver),
+        "driver_held": _driver_held(case, draft),
+        "kernel_flavour": (case.request.kernel or _USUAL_KERNEL).rpartition("-")[2],
+        "series": (archive.series if archive else "") or "",
+        "cuda": str(cuda or ""),
+        "cuda_major": str(cuda.major if cuda else ""),
+        "cuda_dashed": str(cuda.minor if cuda else "").replace(".", "-"),
+        "compat_dashed": str(draft.compat or "").replace(".", "-"),
+        "cudnn": str(cudnn or ""),
+        "cudnn3": ".".join(str(cudnn or "").split(".")[:3]),
+        "nccl": str(draft.nccl or ""),
+        "nccl_cuda": str(draft.nccl_build or f"{cuda.major if cuda else ''}.*"),
+        "container_toolkit": str(draft.container_toolkit or ""),
+        "driver_cuda_major": str(draft.branch.native_cuda.major if draft.branch else ""),
+    }
+
+
+def _driver_held(case: Case, draft: Draft) -> str:
+    """The driver's version in an archive that is known by its branches: the one stated, or what it holds."""
+    stated = [each for each in (case.driver, case.stated.get("fabricmanager")) if each is not None]
+    exact = any(len(each.parts) > 1 for each in stated)
+    return str(draft.driver) if exact else f"{draft.driver.major}.*"
+
+
+def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
+    archive = _archived(draft, system)
+    facts: dict[str, object] = {
+        "manager": system.manager,
+        "family": system.family,
+        "flavour": draft.flavour,
+        "streams": system.streams,
+        "arch": case.arch,
+        "series": archive is not None and archive.series is not None,
+        "precompiled": case.precompiled,
+    }
+    for rule in case.catalog.tables["packages.packages"]:
+        if (
+            rule.component == component
+            and repository in rule.repository
+            and _fits(rule, draft.driver.major, facts)
+        ):
+            found: PackageRule = rule
+            return found
+    return None
+
+
+def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
+    return (
+        (rule.branch_from is None or branch >= rule.branch_from)
+        and (rule.branch_to is None or branch <= rule.branch_to)
+        and rule.flavour in (None, facts["flavour"])
+        and rule.streams in (None, facts["streams"])
+        and (not rule.manager or facts["manager"] in rule.manager)
+        and (not rule.family or facts["family"] in rule.family)
+        and (not rule.arch or facts["arch"] in rule.arch)
+        and rule.series == (facts["series"] and rule.component == "driver")
+        and rule.precompiled == (facts["precompiled"] and rule.component == "driver")
+    )
+
+
+def _package_set(
+    case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]
+) -> PackageSet:
+    def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text.format(**words) for text in texts)
+
+    assert case.system is not None  # noqa: S101
+    return PackageSet(
+        names=filled(rule.names),
+        version=rule.version.format(**words) if rule.version else None,
+        repository=repository,
+        hold=case.catalog.hold_patterns(component, case.system.manager),
+        pin=filled(rule.pin),
+        stream=rule.stream.format(**words) if rule.stream else None,
+        module=rule.module.format(**words) if rule.module else None,
+        unversioned=filled(rule.unversioned),
+    )

@@ -1,0 +1,51 @@
+"""What a server is made of, as profiles, fleets and the lock state it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpuprov.model.documents import Strict
+
+NicKind = Literal["ethernet", "infiniband", "roce", "rdma", "efa"]
+
+
+class GpuHardware(Strict):
+    """The GPUs of one server."""
+
+    model: str | None = Field(
+        default=None, description="a GPU of the catalog: its name, nvidia-smi's, or a PCI id (10de:2335)"
+    )
+    count: int | None = Field(default=None, ge=0, le=32)
+    nvlink: bool | None = Field(default=None, description="whether every pair of GPUs is joined by NVLink")
+    nvswitches: int | None = Field(default=None, ge=0, le=32, description="NVSwitches on the PCI bus")
+
+
+class NvmeHardware(Strict):
+    """Local NVMe drives."""
+
+    count: int | None = Field(default=None, ge=0, description="drives, at least")
+    total_tb: float | None = Field(default=None, ge=0, description="all of them, at least, in 10^12 B")
+
+
+class NicHardware(Strict):
+    """Network ports of one kind and speed; `rdma` is InfiniBand or RoCE, whichever the site has."""
+
+    kind: NicKind
+    speed_gbits: int = Field(gt=0, le=3200, description="of one port, at least")
+    count: int = Field(default=1, ge=1, le=64, description="ports, at least")
+
+    def __str__(self) -> str:
+        words = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "roce": "RoCE", "rdma": "RDMA"}
+        return f"{self.count} x {self.speed_gbits} Gb/s {words.get(self.kind, 'EFA')}"
+
+
+class HardwareProfile(Strict):
+    """What the server is made of; what is not stated is not checked."""
+
+    gpu: GpuHardware = GpuHardware()
+    cpu_cores: int | None = Field(default=None, ge=1, description="physical cores, at least")
+    memory_gib: int | None = Field(default=None, ge=1, description="memory as it is sold")
+    nvme: NvmeHardware = NvmeHardware()
+    nics: list[NicHardware] = Field(default=[], description="ports that carry data; management is not listed")

@@ -1,0 +1,234 @@
+"""The lock: the exact meaning of a fleet, and the only thing that anything after it reads.
+
+Every version, package, setting and count that apply, drift and verify use stands here with its reason
+and its source. The file is YAML, generated, committed and reviewed; its bytes depend on its inputs alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gpuprov.model.documents import Strict, read_document, write_document
+from gpuprov.model.hardware import NicHardware, NvmeHardware
+from gpuprov.model.rollout import Rollout
+
+
+class Connection(Strict):
+    """How the controller reaches the hosts of a group."""
+
+    user: str = "root"
+    port: int = Field(default=22, ge=1, le=65535)
+    identity_file: str | None = None
+    known_hosts: str | None = None
+    jump: str | None = None
+
+
+class Setting(Strict):
+    """One value a node shall have, why, and where that was decided."""
+
+    value: Any
+    reason: str
+    source: str
+
+
+class Component(Strict):
+    """One piece of the software stack at exactly one version.
+
+    `packages` are asked for by name; `closure` is everything of the same family that comes with them,
+    `packages` included: it is installed in one transaction and held. Both map package → exact version.
+    `beside` names packages of the system's own archive that have to be there, in whatever version it has.
+    `stream` is the dnf module stream (`nvidia-driver:580-open`) that has to be enabled before.
+    `hold_patterns` match, from their start, names of packages that unattended upgrades must leave alone.
+    """
+
+    version: str
+    repository: str
+    stream: str | None = None
+    packages: dict[str, str]
+    closure: dict[str, str]
+    beside: list[str] = Field(default=[])
+    hold_patterns: list[str]
+    reason: str
+    source: str
+
+
+COMPILED = re.compile(r"(?<!no)-dkms")
+"""How packages are called whose module DKMS compiles; `nvidia-headless-no-dkms` is none of them."""
+
+
+class Driver(Component):
+    """The NVIDIA driver: its branch and which kernel modules it uses.
+
+    `module_package` brings the module or its source; a precompiled one has the version of its kernel.
+    """
+
+    branch: int
+    module: Literal["open", "proprietary"]
+    module_package: str
+
+    @property
+    def compiled(self) -> bool:
+        """Whether DKMS compiles the module on the node."""
+        return COMPILED.search(self.module_package) is not None
+
+    @property
+    def version_package(self) -> str:
+        """A package that has the driver's version."""
+        others = (name for name in self.packages if name != self.module_package)
+        return self.module_package if self.compiled else next(others)
+
+
+class Cuda(Component):
+    """CUDA toolkits, which live side by side; `version` is the default one's.
+
+    `toolkits` maps what an installation is called (`12.8`, as in /usr/local/cuda-12.8) to its exact version.
+    """
+
+    default: str
+    toolkits: dict[str, str]
+
+
+MOVE_WITH_DRIVER = ("driver", "fabricmanager", "nscq", "nvsdm", "nvlsm", "imex")
+
+
+class Components(Strict):
+    """The software stack of a group; what is not there is not managed.
+
+    Fabric manager, NSCQ, NVSDM, NVLSM and IMEX stand here where the hardware needs them, at the driver's own
+    version (but NVLSM, which has one of its own), and move with it in one transaction.
+    """
+
+    driver: Driver
+    fabricmanager: Component | None = None
+    nscq: Component | None = None
+    nvsdm: Component | None = None
+    nvlsm: Component | None = None
+    imex: Component | None = None
+    cuda: Cuda | None = None
+    compat: Component | None = None
+    cudnn: Component | None = None
+    nccl: Component | None = None
+    docker: Component | None = None
+    containerd: Component | None = None
+    container_toolkit: Component | None = None
+    dcgm: Component | None = None
+    profiling_tools: Component | None = None
+    node_exporter: Component | None = None
+
+    absent: dict[str, str] = Field(default={})
+    """Components that shall not be there → expression for the names of their packages."""
+
+    def each(self) -> Iterator[tuple[str, Component]]:
+        """The components that are stated, by name."""
+        for name in type(self).model_fields:
+            component = getattr(self, name)
+            if isinstance(component, Component):
+                yield name, component
+
+    def with_driver(self) -> Iterator[tuple[str, Component]]:
+        """The driver and what moves with it in one transaction."""
+        return ((name, component) for name, component in self.each() if name in MOVE_WITH_DRIVER)
+
+
+class Repository(Strict):
+    """Where packages come from: `url` as apt or dnf write it; empty `suites` means a flat repository.
+
+    `url` null means: as the node's own package manager is configured; only `components` are added.
+    `signed_by` is the armored key that its index was checked with, null where the node's own keys do.
+    """
+
+    url: str | None = None
+    suites: list[str]
+    components: list[str]
+    signed_by: str | None = None
+    source: str
+
+
+class Hardware(Strict):
+    """What a node of the group must have; PCI ids as `10de:2335`. What is None or empty is not checked.
+
+    `memory_mib` is the least that the kernel may report; the other numbers are the least as well, but for
+    `gpu_count`.
+    """
+
+    gpu_model: str
+    gpu_pci_ids: list[str]
+    gpu_count: int = Field(ge=0)
+    nvswitch: bool = False
+    nvlink: bool | None = None
+    nvswitches: int | None = None
+    cpu_cores: int | None = None
+    memory_mib: int | None = None
+    nvme: NvmeHardware | None = None
+    nics: list[NicHardware] = Field(default=[])
+
+
+class Reboots(Strict):
+    """Consent to reboot, and how many nodes at a time."""
+
+    allowed: bool = False
+    batch: int = Field(default=1, ge=1)
+    timeout_s: int = Field(default=600, ge=1)
+
+
+class LockedGroup(Strict):
+    """Hosts that shall all be the same."""
+
+    profile: str
+    hosts: dict[str, str]
+    os: str
+    arch: str
+    site: str | None = None
+    connection: Connection
+    hardware: Hardware
+    reboot: Reboots
+    repositories: dict[str, Repository]
+    components: Components
+    settings: dict[str, Setting]
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting, None where the lock does not state it."""
+        stated = self.settings.get(name)
+        return stated.value if stated else None
+
+
+class Lock(Strict):
+    """The whole fleet. `inputs` is a digest of everything it was made from."""
+
+    schema_: Literal["gpuprov.lock/1"] = Field(alias="schema", default="gpuprov.lock/1")
+    inputs: str
+    rollout: Rollout | None = None
+    groups: dict[str, LockedGroup]
+
+    def hosts(self) -> dict[str, LockedGroup]:
+        """Host name → its group, in the file's order."""
+        return {host: group for group in self.groups.values() for host in group.hosts}
+
+
+HEADER = "# Written by `gpuprov lock`: the exact meaning of fleet.yml. Review it, commit it.\n"
+
+
+def read_lock(path: Path) -> Lock:
+    """Read a lock file.
+
+    Raises:
+        InvalidInput: the file is missing, is not YAML, or does not have the lock's shape.
+    """
+    return read_document(path, Lock, missing="run `gpuprov lock` to make it")
+
+
+def write_lock(lock: Lock, path: Path) -> None:
+    """Write a lock; the same lock always gives the same bytes."""
+    write_document(path, lock, header=HEADER)
+
+
+def render_lock(lock: Lock) -> str:
+    """The text `write_lock` writes."""
+    from gpuprov.model.documents import render_document
+
+    return render_document(lock, header=HEADER)

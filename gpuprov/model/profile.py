@@ -1,0 +1,94 @@
+"""Profiles: what one kind of server is and should be. They extend one another; the nearest statement wins."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model.documents import Strict, read_document
+from gpuprov.model.hardware import HardwareProfile
+from gpuprov.model.settings import Settings
+from gpuprov.model.stack import StackPolicy
+from gpuprov.resources import share
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Profile(Strict):
+    """One profile file."""
+
+    description: str = ""
+    extends: str | None = Field(default=None, pattern=NAME)
+    hardware: HardwareProfile = HardwareProfile()
+    stack: StackPolicy = StackPolicy()
+    settings: Settings = Settings()
+
+
+class ResolvedProfile(Strict):
+    """A profile with everything it extends laid under it; `origins` says which file stated each setting."""
+
+    name: str
+    profile: Profile
+    origins: dict[str, str]
+
+
+S = TypeVar("S", bound=Strict)
+
+
+def overlay(base: S, over: S) -> S:
+    """`base` with everything that `over` states laid over it, record by record."""
+    stated: dict[str, Any] = {}
+    for name in over.model_fields_set:
+        value = getattr(over, name)
+        below = getattr(base, name)
+        merges = isinstance(value, Strict) and isinstance(below, Strict)
+        stated[name] = overlay(below, value) if merges else value
+    return base.model_copy(update=stated)
+
+
+def profile_paths(folders: list[Path]) -> dict[str, Path]:
+    """Profile name → file: the site's folders first, then those that gpuprov ships."""
+    found: dict[str, Path] = {}
+    for folder in [*folders, share("inventory") / "profiles"]:
+        for path in sorted(folder.glob("*.yml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
+    """A profile by name, with what it extends.
+
+    Args:
+        folders: the site's own folders of profiles, searched before gpuprov's.
+
+    Raises:
+        InvalidInput: no such profile, a wrong file, or a circle of `extends`.
+    """
+    paths = profile_paths(folders)
+    chain: list[tuple[str, Profile]] = []
+    wanted: str | None = name
+    while wanted is not None:
+        if wanted not in paths:
+            near = difflib.get_close_matches(wanted, paths, n=3) or sorted(paths)
+            raise InvalidInput(f"there is no profile {wanted!r}", expected="one of " + ", ".join(near))
+        if wanted in (seen for seen, _ in chain):
+            raise InvalidInput(f"{paths[wanted]}: profile {wanted!r} extends itself")
+        chain.append((wanted, read_document(paths[wanted], Profile)))
+        wanted = chain[-1][1].extends
+    merged = Profile()
+    origins: dict[str, str] = {}
+    for stated_in, profile in reversed(chain):
+        merged = overlay(merged, profile)
+        origins |= dict.fromkeys(profile.settings.model_fields_set, f"profile {stated_in}")
+    return ResolvedProfile(name=name, profile=merged, origins=origins)
+
+
+def shipped_profiles() -> Iterator[tuple[str, Profile]]:
+    """Every profile that gpuprov ships."""
+    for name, path in profile_paths([]).items():
+        yield name, read_document(path, Profile)

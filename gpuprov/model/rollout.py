@@ -1,0 +1,114 @@
+"""How a running fleet is moved from one lock to the next: order, hooks, window, what a failure means."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gpuprov.model.documents import Strict
+
+Share = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^(100|[1-9]?\d)%$")]
+"""A number of nodes, or a percentage of them: `3`, `10%`."""
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+CLOCK = re.compile(r"^([01]\d|2[0-3]):[0-5]\d$")
+
+
+class Hook(Strict):
+    """A command of the site's own, or one that gpuprov knows (`use`), run once for each node.
+
+    It finds GPUPROV_NODE, GPUPROV_ADDRESS and GPUPROV_RUN in its environment, and may be run again for the
+    same node when a controller died while it ran.
+    """
+
+    run: str | None = None
+    use: str | None = None
+    on: Literal["controller", "node"] = "controller"
+    timeout_s: int = Field(default=600, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, stated: object) -> object:
+        return {"run": stated} if isinstance(stated, str) else stated
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Hook:
+        if (self.run is None) == (self.use is None):
+            raise ValueError("either `run: COMMAND` or `use: NAME`")
+        return self
+
+
+class Hooks(Strict):
+    """What is done to a node around its change: before it, as a way back, and when it is to serve again."""
+
+    drain: Hook | None = None
+    snapshot: Hook | None = None
+    resume: Hook | None = None
+
+
+class Window(Strict):
+    """When nodes may move: from `start` to `end`, past midnight if that is earlier, on days that begin so."""
+
+    days: list[Day] = Field(default=list(DAYS), min_length=1)
+    start: str
+    end: str
+    zone: str = "UTC"
+
+    @field_validator("start", "end")
+    @classmethod
+    def _clock(cls, stated: str) -> str:
+        if not CLOCK.match(stated):
+            raise ValueError("a time of day such as 22:30")
+        return stated
+
+    @field_validator("zone")
+    @classmethod
+    def _known(cls, stated: str) -> str:
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        try:
+            ZoneInfo(stated)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ValueError("a time zone such as Europe/Berlin") from None
+        return stated
+
+
+class Rollout(Strict):
+    """The rules of an upgrade.
+
+    Attributes:
+        canary: nodes that go first, alone; `one_per_group` or `none`.
+        serial: sizes of the batches after them, as numbers or percentages of all; the last one repeats.
+        max_fail: how many nodes of a batch may fail before everything stops; a canary may never.
+        on_failure: `rollback` brings a failed node back to its last good set, `hold` leaves it drained.
+        together: sets of nodes that move as one, such as an NVLink domain.
+        settle_s: how long a node may take after its boot until everything is as it should be.
+    """
+
+    canary: Literal["one_per_group", "none"] | list[str] = "one_per_group"
+    serial: list[Share] = Field(default=[1], min_length=1)
+    max_fail: Share = 0
+    on_failure: Literal["rollback", "hold"] = "rollback"
+    together: list[str] = Field(default=[])
+    hooks: Hooks = Hooks()
+    window: Window | None = None
+    settle_s: int = Field(default=60, ge=0)
+
+    @field_validator("serial", mode="before")
+    @classmethod
+    def _listed(cls, stated: object) -> object:
+        return stated if isinstance(stated, list) else [stated]
+
+    @field_validator("serial")
+    @classmethod
+    def _moving(cls, stated: list[int | str]) -> list[int | str]:
+        if any(size in (0, "0%") for size in stated):
+            raise ValueError("batches of at least one node")
+        return stated
+
+
+def portion(share: int | str, whole: int) -> int:
+    """How many of `whole` a share is, rounded down."""
+    return share if isinstance(share, int) else whole * int(share.rstrip("%")) // 100

@@ -1,0 +1,85 @@
+"""What can be set on a node, and by which role. Profiles and fleets state these; the lock records them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpuprov.model.documents import Strict
+from gpuprov.model.settings.access import Firewall, Ssh
+from gpuprov.model.settings.containers import Containers
+from gpuprov.model.settings.gpus import Clocks, ComputeMode, MigProfile
+from gpuprov.model.settings.nccl import NcclValue, NcclVariable
+from gpuprov.model.settings.observing import Monitoring
+from gpuprov.model.settings.storage import Scratch, StorageClient
+from gpuprov.model.settings.tuning import Tuning
+
+__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
+
+
+class Settings(Strict):
+    """Every setting; None means that the node keeps whatever it has."""
+
+    persistence: bool | None = Field(
+        default=None, description="keep the driver's state when no program uses the GPU"
+    )
+    clocks: Clocks | None = Field(
+        default=None, description="application clocks in MHz; locked clocks where those are not supported"
+    )
+    power_limit: int | None = Field(
+        default=None, gt=0, lt=3000, description="watts that a GPU may draw, where its limit can be set"
+    )
+    compute_mode: ComputeMode | None = Field(
+        default=None, description="how many programs may use a GPU at once"
+    )
+    ecc: bool | None = Field(default=None, description="check memory by ECC, from the next reboot on")
+    mig: tuple[MigProfile, ...] | None = Field(
+        default=None,
+        description="instances that every GPU is cut into, made anew at every boot; none is whole",
+    )
+    containers: Containers | None = Field(
+        default=None, description="what containers and pods get that do not ask for anything else"
+    )
+    kernel: str | None = Field(
+        default=None,
+        description="kernel release the module is built for: 'running', or one by name where images are made",
+        pattern=r"^[A-Za-z0-9._+~-]+$",
+    )
+    scratch: tuple[Scratch, ...] | None = Field(
+        default=None, description="local devices that jobs may fill and nobody backs up"
+    )
+    storage_clients: tuple[StorageClient, ...] | None = Field(
+        default=None, description="file systems of other machines that this one can mount"
+    )
+    tuning: Tuning | None = Field(
+        default=None, description="limits, kernel parameters, processors and the environment of logins"
+    )
+    profiling_counters: bool | None = Field(
+        default=None,
+        description="whether everybody may read a GPU's counters, from the driver's next start on",
+    )
+    monitoring: Monitoring | None = Field(default=None, description="what a node tells Prometheus of itself")
+    nccl: dict[NcclVariable, NcclValue] | None = Field(
+        default=None, description="/etc/nccl.conf; laid over what `gpuprov nccl derive` finds"
+    )
+    ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
+    firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
+
+
+ROLE_OF_SETTING = {
+    "persistence": "gpu_settings",
+    "clocks": "gpu_settings",
+    "power_limit": "gpu_settings",
+    "compute_mode": "gpu_settings",
+    "ecc": "gpu_settings",
+    "mig": "gpu_settings",
+    "containers": "docker",
+    "kernel": "nvidia_driver",
+    "scratch": "storage",
+    "storage_clients": "storage",
+    "tuning": "system_tuning",
+    "profiling_counters": "profiling_tools",
+    "monitoring": "monitoring",
+    "nccl": "nccl",
+    "ssh": "ssh_hardening",
+    "firewall": "firewall",
+}

@@ -1,0 +1,40 @@
+"""What the operating system is told for the sake of GPU work."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpuprov.model.documents import Strict
+
+# limits.conf(5) counts these in KiB, so nothing finer can be kept.
+Kibibytes = Annotated[int, Field(ge=0, multiple_of=1024)] | Literal["unlimited"]
+Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_]+([./][A-Za-z0-9_-]+)+$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")]
+Text = Annotated[str, Field(pattern=r"^[^\s\"'#$\\]*$")]
+
+
+class Limits(Strict):
+    """Limits of every login and every service; None leaves the system's."""
+
+    memlock: Kibibytes | None = Field(default=None, description="memory that may be locked, in bytes")
+    stack: Kibibytes | None = Field(default=None, description="stack of a program, in bytes")
+    nofile: Annotated[int, Field(ge=1024)] | None = Field(default=None, description="open files")
+
+
+class Tuning(Strict):
+    """Tuning; None or an empty mapping leaves the system's own."""
+
+    limits: Limits = Limits()
+    sysctl: dict[Sysctl, int | Text] = Field(default={}, description="kernel parameters by name")
+    transparent_hugepages: Literal["always", "madvise", "never"] | None = None
+    governor: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = Field(
+        default=None, description="frequency governor of the processors, where they have one"
+    )
+    numa_balancing: bool | None = Field(
+        default=None, description="whether the kernel moves memory between NUMA nodes by itself"
+    )
+    environment: dict[Variable, int | Text] = Field(
+        default={}, description="variables of every login, such as OMP_NUM_THREADS"
+    )

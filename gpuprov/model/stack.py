@@ -1,0 +1,52 @@
+"""What software is wanted on a server, as a profile or a fleet states it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from gpuprov.model.documents import Strict
+
+
+def _version_text(stated: object) -> object:
+    if isinstance(stated, float):
+        raise ValueError('a version in quotes, such as "9.10": without them YAML reads 9.1')  # noqa: TRY004
+    return str(stated) if isinstance(stated, int) and not isinstance(stated, bool) else stated
+
+
+def _several(stated: object) -> object:
+    return stated if stated is None or isinstance(stated, list | tuple) else [stated]
+
+
+VersionText = Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^[0-9a-z][0-9A-Za-z.+-]*$")]
+"""A version or the start of one (`12.8`), `auto` for what the resolver chooses, `none` for none at all."""
+
+
+class StackPolicy(Strict):
+    """What software is wanted, as far as anybody cares; the resolver chooses the rest.
+
+    The driver is always managed, and with it whatever the hardware needs at its version. Of the others only
+    what is stated: a version, the start of one, `auto` (the resolver chooses) or `none` (shall not be there).
+    """
+
+    prefer: Literal["lts", "production", "newest"] | None = None
+    repository: Literal["nvidia", "distribution"] | None = None
+    driver: VersionText | None = Field(default=None, description="a branch (535) or a full version")
+    module: Literal["open", "proprietary"] | None = None
+    module_build: Literal["dkms", "precompiled"] | None = Field(
+        default=None, description="compiled on the node, or by the distribution (Ubuntu), which signs it"
+    )
+    cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
+        default=None, min_length=1, description="toolkits (12.8); of several the first is the default"
+    )
+    cudnn: VersionText | None = Field(default=None, description="9.15, or exactly: 9.15.0.57")
+    nccl: VersionText | None = Field(default=None, description="2.29, or with its build: 2.29.7+cuda13.2")
+    docker: VersionText | None = Field(default=None, description="of the distribution's own archive: 20.10")
+    containerd: VersionText | None = Field(
+        default=None, description="as the runtime of a Kubernetes node; of the same archive: 1.6"
+    )
+    container_toolkit: VersionText | None = Field(default=None, description="1.20")
+    dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
+    profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")
+    node_exporter: VersionText | None = Field(default=None, description="Prometheus' exporter of the node")

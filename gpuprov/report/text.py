@@ -1,0 +1,109 @@
+"""Drift and plans in words, nodes folded: what a person reads on a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpuprov.apply.plan import NodePlan
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.history.changes import Change
+from gpuprov.report.printable import on_one_line
+
+MOST_ITEMS = 3
+
+
+def fold(names: Iterable[str]) -> str:
+    """`gpu[001-064]`."""
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(list(names)))
+
+
+def value(thing: Any) -> str:
+    """An expected or actual value, short enough for a line."""
+    if thing is None:
+        return "nothing"
+    if isinstance(thing, bool):
+        return "on" if thing else "off"
+    if isinstance(thing, dict):
+        return _few([f"{on_one_line(str(name))} {value(each)}" for name, each in thing.items()])
+    if isinstance(thing, list):
+        return _few([value(each) for each in thing]) if thing else "none"
+    return on_one_line(str(thing))
+
+
+def _few(items: list[str]) -> str:
+    more = len(items) - MOST_ITEMS
+    return ", ".join(items[:MOST_ITEMS]) + (f" and {more} more" if more > 0 else "")
+
+
+def difference(each: Difference) -> str:
+    """`driver.loaded expected 535.309.01, is nothing`."""
+    return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}"
+
+
+def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
+    """One line for the nodes in sync, one for each difference and each failure, nodes folded."""
+    in_sync: list[str] = []
+    others: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        if node.status == "in_sync":
+            in_sync.append(node.name)
+        elif node.reason is not None:
+            others[f"{node.status}: {on_one_line(node.reason)}"].append(node.name)
+        for each in node.drift:
+            others[difference(each)].append(node.name)
+    if in_sync:
+        yield f"{fold(in_sync)} in sync"
+    for line, names in others.items():
+        yield f"{fold(names)} {line}"
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """What a second look at nodes found otherwise than the first, nodes folded."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for change in changes:
+        for line in _change(change):
+            alike[line].append(change.node)
+    for line, names in alike.items():
+        yield f"{fold(names)} {line}"
+
+
+def _change(change: Change) -> Iterator[str]:
+    was, now = change.was, change.now
+    if now is None:
+        yield "was not looked at"
+        return
+    if now.reason is not None and (was is None or was.status != now.status):
+        yield f"{now.status}: {now.reason}"
+    elif now.reason is None and was is not None and was.reason is not None:
+        yield "answers again" + (", in sync" if now.status == "in_sync" else "")
+    elif was is None and now.status == "in_sync":
+        yield "in sync, not looked at before"
+    yield from (difference(each) for each in change.new)
+    if now.reason is None:
+        yield from (f"{each.check} no longer {value(each.actual)}" for each in change.gone)
+
+
+def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:
+    """What would be done where, with the reasons below; then what nothing here can mend."""
+    alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
+    beyond: dict[str, list[str]] = defaultdict(list)
+    for plan in plans:
+        alike[(plan.roles, plan.reboot)].append(plan)
+        for each in plan.beyond:
+            beyond[difference(each)].append(plan.name)
+    for (roles, reboot), group in alike.items():
+        steps = [*roles, *(["reboot"] if reboot else [])]
+        yield f"{fold(plan.name for plan in group)}: {', '.join(steps) if steps else 'nothing to do'}"
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for plan in group:
+            for each in plan.because:
+                reasons[f"{each.role or 'reboot'}: {difference(each)}"].append(plan.name)
+        for reason, names in reasons.items():
+            where = "" if len(names) == len(group) else f" ({fold(names)})"
+            yield f"    {reason}{where}"
+    for line, names in beyond.items():
+        yield f"{fold(names)} beyond repair from here: {line}"

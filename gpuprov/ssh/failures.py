@@ -1,0 +1,56 @@
+"""One line for a person, from the many ways in which SSH says no."""
+
+from __future__ import annotations
+
+import socket
+
+import paramiko
+
+from gpuprov.errors import Unreachable
+from gpuprov.model.lock import Connection
+
+KNOWN_HOSTS = "~/.ssh/known_hosts"
+SILENCE = ("No existing session", "Error reading SSH protocol banner")
+"""Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
+
+
+def unreachable(address: str, connection: Connection, error: Exception) -> Unreachable:
+    """One line for a person, from the many ways in which SSH says no."""
+    who = f"{connection.user}@{address}"
+    if isinstance(error, paramiko.BadHostKeyException):
+        return Unreachable(
+            f"the host key of {address} has changed",
+            do="make sure that it is the right machine, then remove the old key with "
+            f"`ssh-keygen -R {address} -f {connection.known_hosts or KNOWN_HOSTS}`",
+        )
+    if isinstance(error, paramiko.AuthenticationException):
+        key = connection.identity_file
+        return Unreachable(
+            f"{who} refused " + (f"the key {key}" if key else "every key offered"),
+            do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
+        )
+    if "not found in known_hosts" in str(error):
+        return Unreachable(
+            f"the host key of {address} is not known",
+            do=f"add it to {connection.known_hosts or KNOWN_HOSTS} once you have compared it",
+        )
+    return Unreachable(
+        f"no SSH on port {connection.port}: {reason(error)}",
+        do="is it up, and is its address right?",
+    )
+
+
+def reason(error: BaseException) -> str:
+    """Why SSH failed, in a few words of one line."""
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        causes = {reason(cause) for cause in error.errors.values()}
+        return ", ".join(sorted(causes))
+    if isinstance(error, socket.gaierror):
+        return "no such host name"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if any(words in str(error) for words in SILENCE):
+        return "something listens there and says nothing"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

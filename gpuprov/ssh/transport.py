@@ -1,0 +1,300 @@
+"""SSH to many nodes at once, over Fabric and Paramiko: host keys, jump hosts, time-outs.
+
+One connection a node, one exec channel a command; every failure is one `GpuprovError` with one line for
+a person, and none delays the others beyond its own time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.pkey import UnknownKeyType
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.model.lock import Connection as ConnectionSpec
+from gpuprov.model.lock import Lock
+from gpuprov.ssh import openssh
+from gpuprov.ssh.failures import KNOWN_HOSTS, reason, unreachable
+
+T = TypeVar("T")
+PAUSES_S = (0.5, 1.0, 2.0)
+
+# Paramiko logs what it raises; the same line twice helps nobody.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node and the way to it."""
+
+    name: str
+    address: str
+    connection: ConnectionSpec
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command answered."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
+
+    connect_s: float = 10.0
+    command_s: float = 60.0
+    answer_bytes: int = 8 * 1024 * 1024
+
+
+def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
+    """The lock's hosts, or those named, with their connections."""
+    wanted = None if names is None else set(names)
+    return [
+        Target(host, group.hosts[host], group.connection)
+        for host, group in lock.hosts().items()
+        if wanted is None or host in wanted
+    ]
+
+
+class Session:
+    """A way to run commands on one node."""
+
+    def __init__(self, target: Target, limits: Limits) -> None:
+        self.target, self._limits = target, limits
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """Run one command line in the user's login shell.
+
+        Raises:
+            NodeFailed: no answer in time, or more of it than allowed.
+            Unreachable: the connection broke.
+        """
+        raise NotImplementedError
+
+
+class OpenSshSession(Session):
+    """Every command by a connection of the system's `ssh`."""
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """See `Session`."""
+        node, limits = self.target, self._limits
+        argv = openssh.ssh_argv(node.address, node.connection, limits.connect_s)
+        seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
+        return Output(*openssh.run(argv, command, stdin, seconds=seconds, limit=limit))
+
+
+class ParamikoSession(Session):
+    """One open connection, a channel for every command."""
+
+    def __init__(self, target: Target, transport: paramiko.Transport, limits: Limits) -> None:
+        super().__init__(target, limits)
+        self.transport = transport
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """See `Session`."""
+        limits = self._limits
+        deadline = time.monotonic() + limits.command_s
+        try:
+            channel = self.transport.open_session(timeout=limits.connect_s)
+            try:
+                channel.settimeout(limits.command_s)
+                channel.exec_command(command)
+                with suppress(OSError):  # a command that reads nothing may be gone already
+                    channel.sendall(stdin)
+                    channel.shutdown_write()
+                stdout = self._read(channel, deadline)
+                stderr = channel.recv_stderr(65536)
+                if not channel.status_event.wait(max(deadline - time.monotonic(), 0.1)):
+                    raise TimeoutError
+                return Output(channel.recv_exit_status(), stdout, stderr)
+            finally:
+                channel.close()
+        except TimeoutError:
+            raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Unreachable(f"the connection broke: {reason(error)}") from None
+
+    def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
+        chunks: list[bytes] = []
+        room = self._limits.answer_bytes
+        while True:
+            channel.settimeout(max(deadline - time.monotonic(), 0.001))
+            chunk = channel.recv(65536)
+            if not chunk:
+                return b"".join(chunks)
+            chunks.append(chunk)
+            room -= len(chunk)
+            if room < 0:
+                raise NodeFailed(f"answered more than {self._limits.answer_bytes >> 20} MB")
+
+
+def fan_out(
+    nodes: list[Target], work: Callable[[Session], T], *, forks: int = 64, limits: Limits | None = None
+) -> Iterator[tuple[Target, T | GpuprovError]]:
+    """Do `work` on every node, `forks` at a time; answers come as they are ready.
+
+    A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name.
+    """
+    limits = limits or Limits()
+    with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
+        running = {pool.submit(_visit, node, work, limits): node for node in nodes}
+        try:
+            for done in as_completed(running):
+                yield running.pop(done), done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | GpuprovError:
+    try:
+        with open_session(node, limits) as session:
+            return work(session)
+    except GpuprovError as error:
+        return error
+
+
+@contextmanager
+def open_session(node: Target, limits: Limits) -> Iterator[Session]:
+    """A new connection to a node.
+
+    sshd closes connections unheard while too many are logging in, and to an address with failed logins:
+    those are tried again a few times.
+
+    Raises:
+        Unreachable: no way in.
+    """
+    connection: Connection | None = None
+    for pause_s in (0.0, *PAUSES_S):
+        time.sleep(pause_s * (1 + random.random()))  # noqa: S311
+        try:
+            connection = connect(node, limits)
+        except _ClosedUnheard as closed:
+            unheard = closed
+        except _NothingInCommon:
+            yield OpenSshSession(node, limits)
+            return
+        else:
+            break
+    if connection is None:
+        raise unheard
+    with connection:
+        yield ParamikoSession(node, connection.transport, limits)
+
+
+class _ClosedUnheard(Unreachable):
+    """sshd took the connection and closed it before its first word."""
+
+    def __init__(self, node: Target) -> None:
+        super().__init__(
+            f"sshd on {node.address} closes connections unheard: too many at once (MaxStartups), or it shuts "
+            "out this address for a while after failed logins (PerSourcePenalties)",
+            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
+        )
+
+
+class _NothingInCommon(Exception):
+    """Paramiko knows none of the algorithms that the node offers."""
+
+
+def connect(node: Target, limits: Limits) -> Connection:
+    """An open connection of Fabric's; see `open_session`, which also knows what to do where this fails."""
+    spec = node.connection
+    connection = Connection(
+        node.address,
+        user=spec.user,
+        port=spec.port,
+        config=_config(),
+        gateway=_gateway(spec, limits),
+        connect_timeout=limits.connect_s,
+        connect_kwargs=_credentials(spec, limits),
+    )
+    _trust_known_hosts_only(connection, spec)
+    silent = time.monotonic() + limits.connect_s
+    try:
+        connection.open()
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        connection.close()
+        raise _NothingInCommon from error
+    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+        connection.close()
+        if "Error reading SSH protocol banner" in str(error) and time.monotonic() < silent:
+            raise _ClosedUnheard(node) from None
+        raise unreachable(node.address, node.connection, error) from None
+    return connection
+
+
+@lru_cache(maxsize=1)
+def _config() -> Config:
+    return Config()
+
+
+def _gateway(spec: ConnectionSpec, limits: Limits) -> Connection | None:
+    if spec.jump is None:
+        return None
+    gateway = Connection(spec.jump, config=_config(), connect_timeout=limits.connect_s)
+    _trust_known_hosts_only(gateway, spec)
+    return gateway
+
+
+def _credentials(spec: ConnectionSpec, limits: Limits) -> dict[str, object]:
+    timeouts: dict[str, object] = {"banner_timeout": limits.connect_s, "auth_timeout": limits.connect_s}
+    if spec.identity_file is None:
+        return timeouts
+    key = _private_key(os.path.expanduser(spec.identity_file))  # noqa: PTH111
+    return {"pkey": key, "look_for_keys": False, "allow_agent": False, **timeouts}
+
+
+@lru_cache(maxsize=8)
+def _private_key(path: str) -> paramiko.PKey:
+    if not Path(path).is_file():
+        raise InvalidInput(f"the key {path} does not exist", do="correct ssh.identity_file in fleet.yml")
+    try:
+        return paramiko.PKey.from_path(path)
+    except (TypeError, paramiko.PasswordRequiredException):
+        raise InvalidInput(
+            f"the key {path} asks for a passphrase",
+            do="ssh-add it and leave ssh.identity_file out of fleet.yml",
+        ) from None
+    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+        raise InvalidInput(f"the key {path} cannot be read: {reason(error)}") from None
+
+
+def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:
+    """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
+    client = connection.client
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    name = connection.host if connection.port == 22 else f"[{connection.host}]:{connection.port}"
+    file = _host_keys(os.path.expanduser(spec.known_hosts or KNOWN_HOSTS))  # noqa: PTH111
+    # As ssh does: a key known of the address is good on any of its ports.
+    known = file.lookup(name) or file.lookup(connection.host)
+    for kind, key in (known or {}).items():
+        client.get_host_keys().add(name, kind, key)
+
+
+def forget_host_keys() -> None:
+    """Read known-hosts files anew: one of them was written."""
+    _host_keys.cache_clear()
+
+
+@lru_cache(maxsize=8)
+def _host_keys(path: str) -> paramiko.HostKeys:
+    keys = paramiko.HostKeys()
+    if Path(path).is_file():
+        keys.load(path)
+    return keys

@@ -1,0 +1,72 @@
+"""What every step of an upgrade needs to know: both locks, the run's folder, how to reach nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gpuprov.apply.playbook import Listener, Options
+from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
+from gpuprov.model.rollout import Rollout
+
+OLD, NEW = "old.lock.yml", "new.lock.yml"
+RECORDS = "lastgood"
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A run between two locks. `old` is where nodes come from, and where a failed one goes back to.
+
+    `source` is the run whose records lead back: this one, or for a rollback the one that is undone.
+    """
+
+    run: Path
+    source: Path
+    old: Lock
+    new: Lock
+    options: Options
+    listen: Listener
+    narrate: Callable[[str], None]
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run.name
+
+    @cached_property
+    def rollout(self) -> Rollout:
+        """The rules: those of the lock that is rolled out."""
+        return self.new.rollout or Rollout()
+
+    @cached_property
+    def groups(self) -> dict[str, tuple[LockedGroup, LockedGroup]]:
+        """Node → its group in the old lock and in the new one, of the nodes that are in both."""
+        old, new = self.old.hosts(), self.new.hosts()
+        return {name: (old[name], new[name]) for name in old if name in new}
+
+
+def pack(run: Path, old: Lock, new: Lock) -> None:
+    """Keep both locks in the run's folder, so that the run can be resumed whatever becomes of the files."""
+    write_lock(old, run / OLD)
+    write_lock(new, run / NEW)
+    (run / RECORDS).mkdir()
+
+
+def unpack(run: Path) -> tuple[Lock, Lock]:
+    """The locks that a run was started with, old and new.
+
+    Raises:
+        InvalidInput: they are not there any more.
+    """
+    return read_lock(run / OLD), read_lock(run / NEW)
+
+
+def rebooting(lock: Lock, *, together: int) -> Lock:
+    """The lock with leave to reboot so many nodes at a time; with 0, none."""
+    groups = {}
+    for name, group in lock.groups.items():
+        reboot = Reboots(allowed=together > 0, batch=max(together, 1), timeout_s=group.reboot.timeout_s)
+        groups[name] = group.model_copy(update={"reboot": reboot})
+    return lock.model_copy(update={"groups": groups})

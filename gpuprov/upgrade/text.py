@@ -1,0 +1,98 @@
+"""Upgrades in words and in JSON: the gate, the order, how a run ended, its story."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gpuprov.report.text import fold
+from gpuprov.upgrade.batches import Batch
+from gpuprov.upgrade.engine import Header, Outcome
+from gpuprov.upgrade.gate import NodeGate
+from gpuprov.upgrade.state import Entry, out_of_service
+
+MARK = {"bad": "shut", "warn": "note", "ok": "open"}
+STANDS = {
+    "new": "on the new lock",
+    "old": "on the old lock",
+    "held": "held, drained as it is",
+    "stuck": "NEEDS A HAND",
+}
+
+
+def gate_lines(gates: Sequence[NodeGate]) -> Iterator[str]:
+    """What moves and what speaks against it, nodes folded."""
+    moving: dict[str, list[str]] = defaultdict(list)
+    said: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for gate in gates:
+        versions = sorted({f"{was or 'nothing'} → {will}" for was, will in gate.moves.values()})
+        moving[f"{len(gate.moves)} packages: {', '.join(versions)}" if versions else "no packages"].append(
+            gate.name
+        )
+        for finding in gate.findings:
+            said[MARK[finding.level], f"{finding.rule}: {finding.text}"].append(gate.name)
+    for line, names in moving.items():
+        yield f"{fold(names)} {line}"
+    for (mark, line), names in sorted(said.items()):
+        yield f"{mark}  {fold(names)} {line}"
+    if open_ := [gate.name for gate in gates if not gate.shut]:
+        yield f"open  {fold(open_)}"
+
+
+def order_lines(batches: Iterable[Batch]) -> Iterator[str]:
+    """`canary   gpu01`, `batch 1  gpu[02-05], 1 may fail`."""
+    for batch in batches:
+        yield f"{batch.name:<9}{fold(batch.nodes)}" + (f", {batch.may_fail} may fail" * bool(batch.may_fail))
+
+
+def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_open: bool) -> dict[str, Any]:
+    """Schema gpuprov.upgrade-plan/1."""
+    return {
+        "schema": "gpuprov.upgrade-plan/1",
+        "open": window_open and not any(gate.shut for gate in gates),
+        "window_open": window_open,
+        "batches": [asdict(batch) for batch in batches],
+        "nodes": [gate.as_dict() for gate in gates],
+    }
+
+
+def outcome_lines(outcome: Outcome) -> Iterator[str]:
+    """Where every node stands, alike ones together."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for node, end in outcome.ends.items():
+        reason = outcome.reasons.get(node)
+        alike[STANDS[end] + (f"  ({reason})" if reason else "")].append(node)
+    for line, names in alike.items():
+        yield f"{fold(names)} {line}"
+    if outcome.stopped:
+        yield f"stopped: {outcome.stopped}"
+
+
+def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
+    """Schema gpuprov.upgrade/1."""
+    nodes = [
+        {"name": node, "stands": end, "reason": outcome.reasons.get(node)}
+        for node, end in outcome.ends.items()
+    ]
+    return {"schema": "gpuprov.upgrade/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
+
+
+def story_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
+    """What a run did, as its journal tells it: one line for each step of each batch, nodes folded."""
+    yield f"{entries[0].at}  begun by {about.who}: {about.course}, {len(about.nodes)} nodes"
+    if about.accepted:
+        yield f"{entries[0].at}  accepted {', '.join(about.accepted)}: {about.because or 'no reason given'}"
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    for entry in entries[1:]:
+        said = f": {entry.data}" if entry.event == "failed" and isinstance(entry.data, str) else ""
+        if entry.event == "done" and isinstance(entry.data, dict) and "seconds" in entry.data:
+            said = f" in {entry.data['seconds']} s"
+        nodes = alike.setdefault((entry.at, entry.step, entry.event, said), [])
+        if entry.node:
+            nodes.append(entry.node)
+    for (at, step, event, said), names in alike.items():
+        yield f"{at}  {step} {event}{f' {fold(names)}' if names else ''}{said}"
+    most = max((len(out) for _, out in out_of_service(entries)), default=0)
+    yield f"at most {most} of {len(about.nodes)} nodes out of service at a time"

@@ -1,0 +1,1 @@
+"""The checks: one file a role, run by testinfra on each node."""

@@ -1,0 +1,51 @@
+"""What the node is made of, beside its GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+DIMMS = "dmidecode -t memory | grep -E 'Locator|Size'"
+PORTS = "grep -s . /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed"
+# RDMA is InfiniBand or RoCE, whichever a site has.
+KINDS = {"rdma": ("infiniband", "roce")}
+
+
+@pytest.mark.check("gpu.nvswitches", "dmesg | grep -iE 'nvswitch|nvrm'")
+def test_every_nvswitch_is_on_the_bus(host: Node, expected: int) -> None:
+    assert host.server.nvswitches >= expected
+
+
+@pytest.mark.check("hardware.cpu_cores", "lscpu")
+def test_every_core_is_there(host: Node, expected: int) -> None:
+    assert host.server.cores >= expected
+
+
+@pytest.mark.check("hardware.memory_mib", DIMMS)
+def test_all_memory_is_there(host: Node, expected: int) -> None:
+    assert host.server.memory_mib >= expected
+
+
+@pytest.mark.check("hardware.nvme", "lsblk -d")
+def test_every_drive_is_there(host: Node, expected: dict[str, float]) -> None:
+    assert host.server.nvme_drives >= expected.get("count", 0)
+    size = host.server.nvme_tb
+    assert size is None or size >= expected.get("total_tb", 0)
+
+
+@pytest.mark.check("hardware.nics", PORTS)
+def test_every_port_is_up_at_its_speed(host: Node, group: LockedGroup) -> None:
+    for wanted in group.hardware.nics:
+        ports = [
+            gbits
+            for kind in KINDS.get(wanted.kind, (wanted.kind,))
+            for gbits in host.server.ports.get(kind, [])
+        ]
+        fast = [gbits for gbits in ports if gbits is None or gbits >= wanted.speed_gbits]
+        assert len(fast) >= wanted.count, f"{wanted}, found {sorted(map(str, ports), reverse=True)}"
