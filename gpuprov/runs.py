@@ -9,6 +9,11 @@ from pathlib import Path
 import platformdirs
 
 
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def state_dir() -> Path:
     """`$XDG_STATE_HOME/gpuprov`."""
     return Path(platformdirs.user_state_dir("gpuprov"))

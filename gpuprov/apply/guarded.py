@@ -21,7 +21,7 @@ from gpuprov.apply.deadman import (
 from gpuprov.apply.playbook import Listener, NodeOutcome, Options, run_playbook
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.ssh.transport import Session, Target, open_session, targets
 
 Narrate = Callable[[str], None]

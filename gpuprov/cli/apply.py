@@ -115,7 +115,7 @@ def _apply(
 
 
 def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:
-    from gpuprov.report.text import fold
+    from gpuprov.nodeset import fold
     from gpuprov.verify import run as verify
 
     if not names:
@@ -134,8 +134,8 @@ def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | 
 def _conclude(
     run: Path, unanswered: list[NodeDrift], result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
+    from gpuprov.nodeset import fold
     from gpuprov.report.recap import apply_document, conclusion, recap_lines
-    from gpuprov.report.text import fold
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:

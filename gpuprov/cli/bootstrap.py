@@ -82,13 +82,13 @@ def command(
 
 
 def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
-    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.nodeset import expand
 
     known = {name: address for group in fleet.groups.values() for name, address in group.hosts.items()}
     wanted: list[str] = []
     for text in stated:
         try:
-            wanted += fleet.groups[text].hosts if text in fleet.groups else expand_hosts(text)
+            wanted += fleet.groups[text].hosts if text in fleet.groups else expand(text)
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     if unknown := sorted(set(wanted) - set(known)):

@@ -130,13 +130,13 @@ def _hosts(targets: Iterable[Target]) -> list[str]:
 
 def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
     """Group → the nodes of it that are meant."""
-    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.nodeset import expand
     from gpuprov.ssh.transport import Target
 
     named: set[str] = set()
     for source in sources:
         try:
-            named |= set(fleet.groups[source].hosts if source in fleet.groups else expand_hosts(source))
+            named |= set(fleet.groups[source].hosts if source in fleet.groups else expand(source))
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {source!r}", expected=str(error)) from None
     known = {host for group in fleet.groups.values() for host in group.hosts}

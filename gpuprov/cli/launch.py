@@ -104,21 +104,21 @@ def _job(
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
-    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.nodeset import expand
     from gpuprov.topology.launch import Host
 
     count = len(devices) if devices else gpus
     if count is None:
         raise InvalidInput("--hosts without the number of GPUs", do="give --gpus-per-node or --devices")
     try:
-        return [Host(name, name, count) for name in expand_hosts(hosts)]
+        return [Host(name, name, count) for name in expand(hosts)]
     except ValueError as error:
         raise InvalidInput(f"not a set of nodes: {hosts!r}", expected=str(error)) from None
 
 
 def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
     from gpuprov.model.lock import read_lock
-    from gpuprov.report.text import fold
+    from gpuprov.nodeset import fold
     from gpuprov.topology.launch import Host
 
     lock = read_lock(lock_path)

@@ -43,8 +43,8 @@ def _trip(chosen: options.Chosen, run_name: str | None) -> tuple[Trip, list[str]
     """The way back from an upgrade, and the chosen nodes that it touched."""
     from gpuprov.apply.playbook import Options
     from gpuprov.errors import InvalidInput
+    from gpuprov.nodeset import fold
     from gpuprov.report.progress import Progress
-    from gpuprov.report.text import fold
     from gpuprov.upgrade.context import Trip, unpack
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.start import find_run, last_upgrade_of

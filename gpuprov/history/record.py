@@ -13,8 +13,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.expectations import Expectation, expectations
 from gpuprov.model.lock import Lock
 from gpuprov.probe.facts import Facts
-from gpuprov.report.documents import now
-from gpuprov.runs import new_id
+from gpuprov.runs import new_id, now
 
 if TYPE_CHECKING:
     from gpuprov.apply.converge import Convergence

@@ -16,6 +16,7 @@ from gpuprov.model.profile import NAME
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
+from gpuprov.nodeset import expand
 
 HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ADDRESS = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$")
@@ -100,29 +101,11 @@ def _named(stated: object) -> dict[str, str]:
     if isinstance(stated, dict):
         hosts = {str(name): str(address) for name, address in stated.items()}
     else:
-        hosts = {name: name for name in expand_hosts(stated)}
+        hosts = {name: name for name in expand(stated)}
     for name, address in hosts.items():
         if not HOST_NAME.match(name) or not ADDRESS.match(address):
             raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}")
     return hosts
-
-
-def expand_hosts(stated: object) -> list[str]:
-    """`gpu[01-08]`, or a list of such, as single names in order.
-
-    Raises:
-        ValueError: not a node set.
-    """
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
-
-    listed = stated if isinstance(stated, list) else [stated]
-    texts = [text for text in listed if isinstance(text, str)]
-    if len(texts) < len(listed):
-        raise ValueError("host names such as gpu[01-08], a list of them, or a mapping of name to address")
-    try:
-        return list(NodeSet(",".join(texts)))
-    except NodeSetException as error:
-        raise ValueError(f"host names such as gpu[01-08] ({error})") from None
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -15,6 +15,7 @@ from gpuprov.finding import Finding
 from gpuprov.nccl.networks import Choice, Nic, choose
 from gpuprov.nccl.rdma import Hca, Rails, choose_rails, gid_index
 from gpuprov.nccl.site import check_site
+from gpuprov.nodeset import fold
 
 _JUMBO_FROM_MBITS = 10_000
 _JUMBO_MTU = 4200  # RoCE's largest payload, 4096, needs so much; 9000 is what switches are set to
@@ -171,8 +172,6 @@ def _listed(excluded: Mapping[str, str]) -> str:
 
 def agree(nodes: Mapping[str, Derived]) -> list[Finding]:
     """Whether the nodes of one group derive the same; the odd ones are named against the majority."""
-    from ClusterShell.NodeSet import NodeSet
-
     names = sorted({name for derived in nodes.values() for name in derived.variables})
     found = []
     for name in [*names, "MTU"]:
@@ -182,8 +181,8 @@ def agree(nodes: Mapping[str, Derived]) -> list[Finding]:
         common, count = Counter({value: len(members) for value, members in groups.items()}).most_common(1)[0]
         for value, members in groups.items():
             if value != common:
-                odd = NodeSet.fromlist(members)
-                text = f"{odd}: {name} is {value}, {common} on {count} other{'s' if count > 1 else ''}"
+                most = f"{common} on {count} other{'s' if count > 1 else ''}"
+                text = f"{fold(members)}: {name} is {value}, {most}"
                 found.append(Finding("bad", "group.odd", text))
     return found
 

@@ -16,7 +16,8 @@ from jinja2 import Environment, StrictUndefined
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.history import Run
 from gpuprov.model.documents import write_text
-from gpuprov.report.text import fold, value
+from gpuprov.nodeset import fold
+from gpuprov.report.text import value
 
 ROWS_OF_ONE_NODE = 200
 """With more nodes than this, those with the same story share a row."""

@@ -1,34 +1,19 @@
-"""JUnit XML, as continuous integration servers read it: a suite a node, a case a check."""
+"""A run of drift as JUnit XML: each check of a node's group is a case."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree as ET
+
+from gpuprov.verify.junit import junit_xml
 
 if TYPE_CHECKING:
     from gpuprov.drift.judge import Difference, NodeDrift
     from gpuprov.history import Run
 
-# Characters that XML 1.0 cannot hold, escaped or not (section 2.2).
-NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def junit_xml(document: dict[str, Any], name: str = "gpuprov verify") -> str:
-    """The text for a document of schema gpuprov.verify/1."""
-    suites = ET.Element("testsuites", name=name)
-    for node in document["nodes"]:
-        suites.append(_suite(node, document["checked_at"]))
-    for count in ("tests", "failures", "errors"):
-        suites.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
-    ET.indent(suites)
-    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
-
 
 def drift_xml(run: Run) -> str:
-    """The same for a run of drift: each check of a node's group is a case."""
+    """The text for a run that looked at nodes."""
     checks = run.checks_of()
     nodes = [_as_verdict(node, checks[node.name]) for node in run.nodes]
     return junit_xml({"checked_at": run.at, "nodes": nodes}, f"gpuprov {run.verb}")
@@ -49,31 +34,3 @@ def _as_result(check: str, difference: Difference | None) -> dict[str, Any]:
         f"role {difference.role}" if difference.role else "a reboot" if difference.reboot else "nothing here"
     )
     return {"check": check, "status": "failed", **seen, "detail": f"mended by {mend}", "seconds": 0.0}
-
-
-def _suite(node: dict[str, Any], checked_at: str) -> ET.Element:
-    checks = node["checks"]
-    judged = node["status"] in ("passed", "failed")
-    suite = ET.Element("testsuite", name=node["name"], timestamp=checked_at)
-    suite.set("tests", str(len(checks) + (not judged)))
-    suite.set("failures", str(sum(check["status"] == "failed" for check in checks)))
-    suite.set("errors", str(int(not judged)))
-    suite.set("time", f"{sum(check['seconds'] for check in checks):.3f}")
-    suite.extend(_case(node["name"], check) for check in checks)
-    if not judged:
-        case = ET.SubElement(suite, "testcase", classname=node["name"], name=node["status"], time="0")
-        ET.SubElement(case, "error", type=node["status"], message=_clean(node["message"]))
-    return suite
-
-
-def _case(node: str, check: dict[str, Any]) -> ET.Element:
-    case = ET.Element("testcase", classname=node, name=check["check"], time=f"{check['seconds']:.3f}")
-    if check["status"] == "failed":
-        seen, wanted = (json.dumps(check[key], ensure_ascii=False) for key in ("actual", "expected"))
-        message = _clean(f"seen {seen}, expected {wanted}")
-        ET.SubElement(case, "failure", type=check["check"], message=message).text = _clean(check["detail"])
-    return case
-
-
-def _clean(text: str) -> str:
-    return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
-from gpuprov.report.documents import now
 from gpuprov.report.printable import printable
+from gpuprov.runs import now
 
 if TYPE_CHECKING:
     from gpuprov.apply.converge import Convergence

@@ -9,16 +9,10 @@ from typing import Any
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.history.changes import Change
+from gpuprov.nodeset import fold
 from gpuprov.report.printable import on_one_line
 
 MOST_ITEMS = 3
-
-
-def fold(names: Iterable[str]) -> str:
-    """`gpu[001-064]`."""
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(list(names)))
 
 
 def value(thing: Any) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.model.fleet import expand_hosts
 from gpuprov.model.rollout import Rollout, portion
+from gpuprov.nodeset import expand
 
 Unit = tuple[str, ...]
 """Nodes that move as one; most nodes are a unit alone."""
@@ -68,7 +68,7 @@ def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
 
 def _hosts(text: str) -> set[str]:
     try:
-        return set(expand_hosts(text))
+        return set(expand(text))
     except ValueError as error:
         raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
 

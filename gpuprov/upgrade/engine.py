@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import Trip

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.remote import PACKAGES_S, act
 

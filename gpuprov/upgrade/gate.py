@@ -17,11 +17,12 @@ from gpuprov.errors import GpuprovError
 from gpuprov.expectations import expectations
 from gpuprov.finding import Finding, worst_level
 from gpuprov.model.lock import LockedGroup
+from gpuprov.nodeset import fold
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.report.text import difference, fold
+from gpuprov.report.text import difference
 from gpuprov.resources import share
 from gpuprov.ssh.transport import Session, fan_out, targets
 from gpuprov.upgrade.context import Trip

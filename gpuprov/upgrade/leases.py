@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import NAME, read

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.model.lock import Lock
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.batches import Batch, batches
 from gpuprov.upgrade.context import Trip

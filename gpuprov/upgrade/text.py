@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.engine import Header, Outcome
 from gpuprov.upgrade.gate import NodeGate

@@ -10,15 +10,15 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
-from gpuprov.report.junit import junit_xml
+from gpuprov.runs import now
 from gpuprov.verify.connection import Limits, with_absolute_paths
 from gpuprov.verify.event_log import read_account
+from gpuprov.verify.junit import junit_xml
 from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import NodeVerdict, Verdict
 
@@ -60,7 +60,7 @@ def run(
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
     how = _How(local, password, limits or Limits())
-    checked_at = datetime.now(UTC).isoformat(timespec="seconds")
+    checked_at = now()
     with ThreadPoolExecutor(processes) as pool:
         verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
         verdict = Verdict(checked_at, [node for chunk in verdicts for node in chunk])
@@ -87,7 +87,15 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
         folder = Path(name)
         account, lock_path = folder / "account.jsonl", folder / "fleet.lock.yml"
         write_lock(with_absolute_paths(lock), lock_path)
-        command = [sys.executable, "-P", "-m", "pytest", *_isolated(folder), "--pyargs", "gpuprov.verify.suite"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            *_isolated(folder),
+            "--pyargs",
+            "gpuprov.verify.suite",
+        ]
         command += ["--lock", str(lock_path), "--account", str(account), *how.options()]
         ended = _wait(command, folder, START_S + how.limits.node_s * len(names), how.password)
         return read_account(account, names, cut_short=ended)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model.fleet import expand_hosts
 from gpuprov.model.lock import Lock
+from gpuprov.nodeset import expand
 
 
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
@@ -16,7 +16,7 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
         InvalidInput: not a node set, or a name that the lock does not have.
     """
     try:
-        names = set(expand_hosts(limit) if isinstance(limit, str) and limit else limit)
+        names = set(expand(limit) if isinstance(limit, str) and limit else limit)
     except ValueError as error:
         raise InvalidInput(f"not a set of nodes: {limit!r}", expected=str(error)) from None
     if not names:

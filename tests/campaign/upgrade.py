@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.lab import Lab
-from gpuprov.report.text import fold
+from gpuprov.nodeset import fold
 from gpuprov.upgrade.engine import header
 from gpuprov.upgrade.start import ended
 from gpuprov.upgrade.state import Entry, out_of_service

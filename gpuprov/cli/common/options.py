@@ -78,13 +78,13 @@ class Chosen:
         Raises:
             InvalidInput: nothing was said.
         """
-        from gpuprov.model.fleet import expand_hosts
+        from gpuprov.nodeset import expand
 
         if not self.stated:
             raise InvalidInput(
                 f"no lock {self.lock_path}, and no hosts", do="name hosts, or a lock by --lock"
             )
-        return [name for text in self.stated for name in _expand(text, expand_hosts)]
+        return [name for text in self.stated for name in _expand(text, expand)]
 
     @cached_property
     def password(self) -> str | None:
@@ -141,7 +141,7 @@ def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
     Raises:
         InvalidInput: a name that the lock does not know, with those that are near.
     """
-    from gpuprov.model.fleet import expand_hosts
+    from gpuprov.nodeset import expand
 
     known = lock.hosts()
     stated = [*nodes, *([limit] if limit else [])]
@@ -149,7 +149,7 @@ def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
         return list(known)
     wanted: set[str] = set()
     for text in stated:
-        for part in lock.groups[text].hosts if text in lock.groups else _expand(text, expand_hosts):
+        for part in lock.groups[text].hosts if text in lock.groups else _expand(text, expand):
             if part in lock.groups:
                 wanted |= set(lock.groups[part].hosts)
             elif part in known:
@@ -163,9 +163,9 @@ def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
     return [name for name in known if name in wanted]
 
 
-def _expand(text: str, expand_hosts: Any) -> list[str]:
+def _expand(text: str, expand: Any) -> list[str]:
     try:
-        names: list[str] = expand_hosts(text)
+        names: list[str] = expand(text)
     except ValueError as error:
         raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     return names

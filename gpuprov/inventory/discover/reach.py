@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterable, Iterator
 
 from gpuprov.errors import GpuprovError, InvalidInput
-from gpuprov.model.fleet import expand_hosts
 from gpuprov.model.lock import Connection
+from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
@@ -34,7 +34,7 @@ def within(stated: Iterable[str]) -> tuple[list[str], bool]:
             found += _addresses(text)
             continue
         try:
-            found += expand_hosts(text)
+            found += expand(text)
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     return list(dict.fromkeys(found)), networks

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
+from gpuprov.nodeset import expand, fold
 
 
 def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
@@ -28,7 +29,7 @@ def gres_conf(nodes: Iterable[Node]) -> str:
         if node.gpus:
             groups[tuple(_devices(node))].append(node.name)
     return "".join(
-        f"NodeName={_fold(names)} {device}\n" for devices, names in groups.items() for device in devices
+        f"NodeName={fold(names)} {device}\n" for devices, names in groups.items() for device in devices
     )
 
 
@@ -69,23 +70,11 @@ def _hardware(node: Node) -> str:
 def _names(nodes: Sequence[Node]) -> list[str]:
     """Names, and addresses where they differ: on one line if both fold, and unfold in the same order."""
     address = {node.name: node.address for node in nodes}
-    names = _fold(address)
+    names = fold(address)
     if all(name == where for name, where in address.items()):
         return [f"NodeName={names}"]
-    in_order = [address[name] for name in _unfolded(names)]
-    addresses = _fold(in_order)
-    if _unfolded(addresses) == in_order:
+    in_order = [address[name] for name in expand(names)]
+    addresses = fold(in_order)
+    if expand(addresses) == in_order:
         return [f"NodeName={names} NodeAddr={addresses}"]
     return [f"NodeName={name} NodeAddr={where}" for name, where in address.items()]
-
-
-def _fold(names: Iterable[str]) -> str:
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(list(names)))
-
-
-def _unfolded(names: str) -> list[str]:
-    from ClusterShell.NodeSet import NodeSet
-
-    return list(NodeSet(names))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.machine import Machine
-from gpuprov.model.fleet import expand_hosts
+from gpuprov.nodeset import expand
 
 
 def hosts(text: str) -> Iterator[Machine]:
@@ -84,7 +84,7 @@ def _partition(nodes: str, known: set[str]) -> list[str]:
 
 def _expanded(text: str, place: str) -> list[str]:
     try:
-        return expand_hosts(text) if text else []
+        return expand(text) if text else []
     except ValueError as error:
         raise InvalidInput(f"{place}: not a set of nodes: {text!r}", expected=str(error)) from None
 

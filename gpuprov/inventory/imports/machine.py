@@ -13,6 +13,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.profile import load_profile, shipped_profiles
+from gpuprov.nodeset import expand, fold
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,10 @@ def groups_of(machines: Iterable[Machine], said: Said, catalog: Catalog) -> dict
 
 def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
     """`gpu[01-08]` where addresses are the names and the order is kept, otherwise name → address."""
-    from ClusterShell.NodeSet import NodeSet
-
     if any(name != address for name, address in hosts.items()):
         return dict(hosts)
-    folded = str(NodeSet.fromlist(list(hosts)))
-    return folded if list(NodeSet(folded)) == list(hosts) else ",".join(hosts)
+    folded = fold(hosts)
+    return folded if expand(folded) == list(hosts) else ",".join(hosts)
 
 
 def _names(group: str) -> Iterable[str]:

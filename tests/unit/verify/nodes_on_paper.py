@@ -92,5 +92,7 @@ def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
         "-p",
         "no:testinfra",
     ]
-    pytest.main([*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, Account(account))])
+    pytest.main(
+        [*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, Account(account))]
+    )
     return {node.name: node for node in read_account(account, [node.name for node in nodes], "cut short")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from gpuprov.errors import Exit
-from gpuprov.report.junit import junit_xml
 from gpuprov.report.verification import recap
+from gpuprov.verify.junit import junit_xml
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 
 GOOD = CheckResult("gpu.count", "passed", 8, 8, "", 0.25)
