@@ -35,8 +35,8 @@ from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
-from tests.lab.compiler import play_compiler
-from tests.lab.provisioned import gpuprov
+from tests.lab.provisioned_node import gpuprov
+from tests.lab.stub_compiler import play_compiler
 
 SYSTEM = "debian12"
 # No switches: Debian has no fabric manager, and the mirror none for Debian's driver.

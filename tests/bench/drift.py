@@ -29,7 +29,7 @@ from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import build
 from tests.bench.targets import many_addresses, write_targets
-from tests.lab.provisioned import provision
+from tests.lab.provisioned_node import provision
 
 FORKS = 16
 """Both sides share two processors: more at a time would only queue in the node's systemd."""

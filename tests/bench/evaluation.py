@@ -14,7 +14,6 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from gpuprov.drift.judge import NodeDrift, judge
@@ -22,8 +21,8 @@ from gpuprov.expectations import expectations
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts
 from gpuprov.report.text import drift_lines
+from tests import RECORDED_FACTS, RECORDED_LOCK
 
-RECORDED = Path(__file__).parents[1] / "recorded/verify"
 DRIFTED = 50
 
 
@@ -34,9 +33,9 @@ def main() -> int:
     )
     arguments.add_argument("--nodes", type=int, default=10_000)
     count = arguments.parse_args().nodes
-    [group] = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    [group] = read_lock(RECORDED_LOCK).groups.values()
     expected = expectations(group)
-    recorded = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    recorded = json.loads((RECORDED_FACTS).read_text())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds, nodes = 0.0, []
     for name, text in answers(recorded, count):

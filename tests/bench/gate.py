@@ -19,9 +19,9 @@ import yaml
 from gpuprov.lab import Lab
 from tests.bench.drift import FORKS, gpuprov, say
 from tests.bench.targets import many_addresses, write_targets
-from tests.lab.provisioned import gpuprov as once
-from tests.lab.provisioned import provision
-from tests.lab.upgradable import OLDER
+from tests.lab.provisioned_node import gpuprov as once
+from tests.lab.provisioned_node import provision
+from tests.lab.upgrade_fleet import OLDER
 
 WAYS = {
     "gpuprov drift": ("drift",),

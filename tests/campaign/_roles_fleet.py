@@ -27,8 +27,8 @@ from gpuprov.lab.variants import (
     with_os_release,
 )
 from gpuprov.model.lock import Lock, read_lock
-from tests.lab.provisioned import gpuprov
-from tests.lab.systems import build_ubuntu, os_release
+from tests.lab.provisioned_node import gpuprov
+from tests.lab.ubuntu_nodes import build_ubuntu, os_release
 
 
 @dataclass(frozen=True)

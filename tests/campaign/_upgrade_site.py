@@ -21,7 +21,7 @@ from gpuprov.lab.mirror.serve import MirrorServer, served
 from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.upgrade.journal import parse
 from gpuprov.upgrade.state import Entry
-from tests.lab.upgradable import MIRRORED, Fleet, Kind, mirrored
+from tests.lab.upgrade_fleet import MIRRORED, Fleet, Kind, mirrored
 
 Result = TypeVar("Result")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
-from tests.lab.provisioned import MACHINE, PROFILE, gpuprov
+from tests.lab.provisioned_node import MACHINE, PROFILE, gpuprov
 
 SYSTEMS = ("debian12", "debian13")
 

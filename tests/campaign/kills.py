@@ -20,7 +20,7 @@ from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import served
-from tests.lab.mirrored import Mirrored, ubuntu
+from tests.lab.mirror_node import Mirrored, ubuntu
 
 MOMENTS = (1, 5, 12, 25, 40, 60, 90, 130)
 BRANCHES = ("570.195.03", "580.95.05")

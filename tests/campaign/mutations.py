@@ -19,7 +19,7 @@ from pathlib import Path
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Outcome, Witnesses, excused, possible
-from tests.lab.provisioned import provision
+from tests.lab.provisioned_node import provision
 
 SETTINGS = {
     "power_limit": 300,

@@ -30,7 +30,7 @@ from gpuprov.upgrade.start import ended
 from gpuprov.upgrade.state import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed
-from tests.lab.upgradable import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned
+from tests.lab.upgrade_fleet import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned
 
 OVER = "over"
 """Where a run was that had come to its end before it could be killed."""

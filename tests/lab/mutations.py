@@ -17,7 +17,7 @@ from gpuprov.expectations import expectations
 from gpuprov.lab import Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.verify.wanted import proofs
-from tests.lab.provisioned import gpuprov
+from tests.lab.provisioned_node import gpuprov
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from gpuprov.expectations import expectations
 from gpuprov.lab import Lab
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.facts import Facts
+from tests import RECORDED_LOCK
 
-RECORDED_LOCK = Path(__file__).parents[1] / "recorded/verify/debian12-a100x4.lock.yml"
 NOWHERE = "100::1"  # RFC 6666: nobody ever answers there
 SMI_S = 29.0
 """What the probe gives nvidia-smi."""

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.lab import Lab, Node
-
-CHECKOUT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`gpuprov` as its wheel installs it, away from the checkout."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, CHECKOUT], check=True)
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     venv.create(folder / "venv", with_pip=True)
     pip[0] = str(folder / "venv/bin/python")
     [wheel] = folder.glob("gpuprov-*.whl")

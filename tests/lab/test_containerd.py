@@ -9,11 +9,11 @@ import tomllib
 from typing import Any
 
 import pytest
-from driven import Driven, component, drive
 
 from gpuprov.lab import Lab
 from gpuprov.lab.variants import with_control_groups
-from tests.lab.played import WOULD_BRING
+from tests.lab.run_roles import WOULD_BRING
+from tests.lab.stub_driver_node import Driven, component, drive
 
 AREA = "containerd."
 CONFIG = "/etc/containerd/config.toml"

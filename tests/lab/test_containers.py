@@ -10,14 +10,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from driven import Driven, component, drive
 
 from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
 from gpuprov.lab.variants import with_control_groups
 from gpuprov.model.lock import Component
-from tests.lab.played import WOULD_BRING
+from tests.lab.run_roles import WOULD_BRING
+from tests.lab.stub_driver_node import Driven, component, drive
 
 ROLES = ("container_toolkit", "docker")
 AREAS = ("container_toolkit.", "docker.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from driven import Driven, drive
 
 from gpuprov.lab import Lab
+from tests.lab.stub_driver_node import Driven, drive
 
 ROLE = "gpu_settings"
 MODES = {

@@ -17,7 +17,7 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.model.lock import Lock
-from tests.lab.mirrored import Mirrored, ubuntu
+from tests.lab.mirror_node import Mirrored, ubuntu
 
 SYSTEM = "ubuntu24.04"
 NCCL = ("2.26.2+cuda12.8", "2.27.3+cuda12.9")

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
-SCENARIOS = sorted(path.parent.name for path in CHECKOUT.glob("molecule/*/molecule.yml"))
+from tests import ROOT
+
+SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
 
 
 def molecule(scenario: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +25,7 @@ def molecule(scenario: str) -> subprocess.CompletedProcess[str]:
         "NO_COLOR": "1",
     }
     command = [programs / "molecule", "test", "--scenario-name", scenario]
-    return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_default_scenario_runs_through() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpuprov.lab import Lab
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
-from tests.lab.provisioned import provision
+from tests.lab.provisioned_node import provision
 
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
 

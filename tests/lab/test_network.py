@@ -9,7 +9,7 @@ import pytest
 
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
-from tests.lab.provisioned import gpuprov, provision
+from tests.lab.provisioned_node import gpuprov, provision
 
 Fixture = tuple[Node, Path]
 FABRIC, BRIDGE, STORAGE = "ens1f0", "docker9", "stor0"

@@ -21,8 +21,8 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
-from tests.lab.mirrored import INSTALLED, Mirrored, ubuntu
-from tests.lab.played import WOULD_BRING
+from tests.lab.mirror_node import INSTALLED, Mirrored, ubuntu
+from tests.lab.run_roles import WOULD_BRING
 
 SYSTEM = "ubuntu24.04"
 BREAK = """

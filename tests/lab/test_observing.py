@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from driven import Driven, component, drive
 
 from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
+from tests.lab.stub_driver_node import Driven, component, drive
 
 ROLES = ("profiling_tools", "monitoring")
 FOLDER = "/var/lib/prometheus/node-exporter"

@@ -25,9 +25,9 @@ from gpuprov.lab.variants import with_os_release
 from gpuprov.locking import build_lock
 from gpuprov.model.lock import Lock
 from gpuprov.verify import run as verify
-from tests.lab.mirrored import INSTALLED
-from tests.lab.played import play
-from tests.lab.systems import COMPONENTS, os_release
+from tests.lab.mirror_node import INSTALLED
+from tests.lab.run_roles import play
+from tests.lab.ubuntu_nodes import COMPONENTS, os_release
 
 DRIVERS = {"535": "535.309.01", "580": "580.95.05"}
 ROLES = ("repositories", "nvidia_driver", "package_pins")

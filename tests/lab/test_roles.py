@@ -16,8 +16,8 @@ from gpuprov.apply.playbook import NodeOutcome, Options, run_playbook
 from gpuprov.lab import Lab, Node
 from gpuprov.locking import build_lock
 from gpuprov.model.lock import Lock, Setting
-from tests.lab.compiler import ERROR, play_compiler
-from tests.lab.played import WOULD_BRING, play
+from tests.lab.run_roles import WOULD_BRING, play
+from tests.lab.stub_compiler import ERROR, play_compiler
 
 ROLES = ["preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins"]
 SAY = "Say what every boot sets"

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from driven import Driven
 
 from gpuprov.lab import Lab
+from tests.lab.stub_driver_node import Driven
 
 ROLE = "storage"
 MOUNT = "/scratch/fast"

@@ -7,10 +7,10 @@ limits, and of the kernel only what belongs to a node's own network.
 from __future__ import annotations
 
 import pytest
-from driven import Driven
 
 from gpuprov.lab import Lab
 from gpuprov.lab.variants import with_network_parameters
+from tests.lab.stub_driver_node import Driven
 
 ROLE = "system_tuning"
 KEEPALIVE = "net.ipv4.tcp_keepalive_time"

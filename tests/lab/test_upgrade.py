@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuprov.lab import Lab
-from tests.lab.upgradable import NEWER, OLDER, Fleet, provisioned
+from tests.lab.upgrade_fleet import NEWER, OLDER, Fleet, provisioned
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node import gpu, hardware, packages, services, system
 from gpuprov.probe.node.base import COLLECTORS
+from tests import H200, RECORDED
 
-RECORDED = Path(__file__).parents[2] / "recorded"
 NODE = RECORDED / "verify/debian12-a100x4"
 UNRECORDED: dict[str, Any] = {
     "containerd": {"dump": ""},
@@ -46,7 +45,7 @@ class Watched(Facts):
 def whole_answer() -> dict[str, Any]:
     """All collectors' values, of two machines: what the first did not record is the second's."""
     here = json.loads(NODE.with_suffix(".facts.json").read_text())
-    there = json.loads((RECORDED / "h200x4/facts.json").read_text())
+    there = json.loads((H200 / "facts.json").read_text())
     return {**here, "collectors": {**there["collectors"], **here["collectors"], **UNRECORDED}}
 
 

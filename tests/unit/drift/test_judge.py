@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,18 @@ from gpuprov.errors import Exit, NodeFailed, Unreachable
 from gpuprov.expectations import expectations
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.probe.facts import Facts
-
-RECORDED = Path(__file__).parents[2] / "recorded/verify"
+from tests import RECORDED_FACTS, RECORDED_LOCK
 
 
 @pytest.fixture(scope="module")
 def group() -> LockedGroup:
-    [group] = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    [group] = read_lock(RECORDED_LOCK).groups.values()
     return group
 
 
 @pytest.fixture
 def answer() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    document: dict[str, Any] = json.loads((RECORDED_FACTS).read_text())
     return copy.deepcopy(document)
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuprov.drift.majority import NO_MAJORITY, majority
 from gpuprov.probe.facts import Facts
+from tests import H200
 
-RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 Collectors = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((RECORDED / "facts.json").read_text())
-    document["collectors"]["smi"] = {"rc": 0, "stdout": (RECORDED / "q.xml").read_text(), "stderr": ""}
+    document: dict[str, Any] = json.loads((H200 / "facts.json").read_text())
+    document["collectors"]["smi"] = {"rc": 0, "stdout": (H200 / "q.xml").read_text(), "stderr": ""}
     return document
 
 

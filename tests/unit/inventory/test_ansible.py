@@ -18,9 +18,8 @@ from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
 from gpuprov.model.lock import write_lock
 from gpuprov.resources import share
-
-from .conftest import MakeLock
-from .test_profiles import NAMES
+from tests.unit.inventory.conftest import MakeLock
+from tests.unit.inventory.test_profiles import NAMES
 
 FLEET = """\
 plugin: gpuprov

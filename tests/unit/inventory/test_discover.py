@@ -17,8 +17,7 @@ from gpuprov.inventory.discover import kinds, match, propose, within
 from gpuprov.lab.simulator.machines import describe, pci_devices
 from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
-
-from .conftest import MakeLock
+from tests.unit.inventory.conftest import MakeLock
 
 Change = Callable[[dict[str, Any]], None]
 OS = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n'

@@ -12,9 +12,9 @@ from gpuprov.cli.common.group import run
 from gpuprov.inventory.exports.gather import locked_nodes, told
 from gpuprov.model.lock import write_lock
 from gpuprov.topology import parse_topology
-
-from .conftest import MakeLock
-from .test_discover import simulated
+from tests import H200
+from tests.unit.inventory.conftest import MakeLock
+from tests.unit.inventory.test_discover import simulated
 
 FLEET = """\
 groups:
@@ -22,7 +22,7 @@ groups:
   infer: {profile: inference-l4, hosts: {l1: 10.0.0.9}, os: ubuntu24.04}
 ssh: {user: ops, port: 2222}
 """
-MATRIX = (Path(__file__).parents[2] / "recorded/h200x4/topo-m.txt").read_text()
+MATRIX = (H200 / "topo-m.txt").read_text()
 
 
 @pytest.fixture

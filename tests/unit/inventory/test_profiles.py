@@ -8,8 +8,7 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.profile import load_profile, shipped_profiles
-
-from .conftest import MakeLock
+from tests.unit.inventory.conftest import MakeLock
 
 NAMES = [name for name, _ in shipped_profiles() if load_profile(name, []).profile.hardware.gpu.model]
 

@@ -14,9 +14,8 @@ from gpuprov.cli.common.group import run
 from gpuprov.inventory.schemas import json_schema
 from gpuprov.model.lock import render_lock
 from gpuprov.model.profile import profile_paths
-
-from .conftest import MakeLock
-from .test_ansible import AWKWARD, FLEET
+from tests.unit.inventory.conftest import MakeLock
+from tests.unit.inventory.test_ansible import AWKWARD, FLEET
 
 
 @pytest.mark.parametrize("path", profile_paths([]).values(), ids=lambda path: path.stem)

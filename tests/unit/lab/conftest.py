@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from simulated import KERNEL, Bare, Driven, Simulated
 
 from gpuprov.lab.simulator.machines import for_node, pci_devices
 from gpuprov.lab.simulator.node.files import Files
 from gpuprov.lab.simulator.node.places import ROOT_VARIABLE
+from tests.unit.lab.simulated_node import KERNEL, Bare, Driven, Simulated
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import subprocess
 import time
 
 import pytest
-from simulated import Driven, Simulated
 
 from gpuprov.lab.simulator.node import answers
+from tests.unit.lab.simulated_node import Driven, Simulated
 
 XML = ("-q", "-x")
 

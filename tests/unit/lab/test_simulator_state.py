@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated import Bare, Driven, Simulated
 
 from gpuprov.lab.simulator import stub_module
 from gpuprov.lab.simulator.node.files import Files
@@ -16,6 +15,7 @@ from gpuprov.lab.simulator.node.kernel import Kernel
 from gpuprov.lab.simulator.node.modprobe import booted_kernel, module_field
 from gpuprov.lab.simulator.node.settings import Settings
 from gpuprov.probe.parse.mig import parse_mig
+from tests.unit.lab.simulated_node import Bare, Driven, Simulated
 
 CLOCKS = "--query-gpu=clocks.applications.memory,clocks.applications.graphics,clocks.sm"
 PLAIN = "--format=csv,noheader,nounits"

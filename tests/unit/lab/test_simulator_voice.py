@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
-from simulated import Driven, Simulated
 
 from gpuprov.lab.simulator import machines
+from tests import H200
+from tests.unit.lab.simulated_node import Driven, Simulated
 
-RECORDINGS = Path(__file__).parents[2] / "recorded" / "h200x4"
 # Clock, temperature, power and PCIe traffic differ between two recordings of one machine.
 VOLATILE = re.compile(
     r"""(?mx)
@@ -48,19 +47,19 @@ def h200x4(driven: Driven) -> Simulated:
 )
 def test_speaks_as_recorded(h200x4: Simulated, recording: str, arguments: list[str]) -> None:
     spoken = VOLATILE.sub("~", h200x4.smi(*arguments).text)
-    recorded = VOLATILE.sub("~", (RECORDINGS / recording).read_text())
+    recorded = VOLATILE.sub("~", (H200 / recording).read_text())
     assert spoken == recorded
 
 
 def test_speaks_in_csv_as_recorded(h200x4: Simulated) -> None:
-    recorded = (RECORDINGS / "query.csv").read_text()
+    recorded = (H200 / "query.csv").read_text()
     fields = re.sub(r" \[[^]]*\]", "", recorded.splitlines()[0])
     assert h200x4.smi(f"--query-gpu={fields}", "--format=csv").text == recorded
 
 
 def test_shows_the_module_as_recorded(h200x4: Simulated) -> None:
     shown = (h200x4.root / "proc/driver/nvidia/version").read_text()
-    assert shown.splitlines()[0] == (RECORDINGS / "proc-driver-version.txt").read_text().rstrip()
+    assert shown.splitlines()[0] == (H200 / "proc-driver-version.txt").read_text().rstrip()
 
 
 @pytest.mark.parametrize("machine", machines())

@@ -15,12 +15,12 @@ from gpuprov.model.lock import Lock
 from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
     return nvidia.build(tmp_path_factory.mktemp("mirror"), load(), SYSTEMS)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole fleet, as a person writes it."""
     folder = tmp_path_factory.mktemp("fleet")
@@ -31,7 +31,7 @@ def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return _written(folder / "fleet.yml", GROUPS, mirror)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def lock(fleet: Path) -> Lock:
     return build_lock(fleet)
 

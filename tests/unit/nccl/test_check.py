@@ -16,17 +16,17 @@ from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.nccl import allreduce
 from gpuprov.nccl.check import Machine, estimate, look, run, tool
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
+from tests import H200
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "h200x4"
 NVIDIA_SMI = f"""\
 case "$*" in
   -L) for i in 0 1 2 3; do echo "GPU $i: NVIDIA H200 (UUID: GPU-$i)"; done ;;
-  "nvlink -s") cat {RECORDED}/nvlink.txt ;;
+  "nvlink -s") cat {H200}/nvlink.txt ;;
   *) for i in 0 1 2 3; do echo "5, 16"; done ;;
 esac
 """
 ALL_REDUCE_PERF = f"""\
-if [ "$NCCL_P2P_DISABLE" = 1 ]; then cat {RECORDED}/nccl-socket.log; else cat {RECORDED}/nccl-p2p.log; fi
+if [ "$NCCL_P2P_DISABLE" = 1 ]; then cat {H200}/nccl-socket.log; else cat {H200}/nccl-p2p.log; fi
 echo "host:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to $NCCL_NVLS_ENABLE."
 """
 
@@ -82,7 +82,7 @@ def test_multicast_stays_off_whatever_the_shell_says(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("machine")
 def test_a_path_without_nvlink_fails_the_check() -> None:
-    outcome = run(look(), "default", "stub", ["cat", str(RECORDED / "nccl-socket.log")], timeout_s=30)
+    outcome = run(look(), "default", "stub", ["cat", str(H200 / "nccl-socket.log")], timeout_s=30)
     levels = {finding.rule: finding.level for finding in outcome.verdict}
     assert (levels["intra.transport"], levels["check.speed"]) == ("bad", "warn")
 
@@ -153,7 +153,7 @@ def test_the_driver_ends_all_ranks_when_one_fails(tmp_path: Path) -> None:
 
 
 def test_limits() -> None:
-    assert nvlink_limit((RECORDED / "nvlink.txt").read_text()) == Limit(
+    assert nvlink_limit((H200 / "nvlink.txt").read_text()) == Limit(
         478.116, "NVLink, 18 links of 26.562 GB/s"
     )
     assert (

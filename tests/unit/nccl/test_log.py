@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from gpuprov.nccl.lines import Hca, Interface, environment, hcas, interfaces, messages, path, version
 from gpuprov.nccl.log import NcclLog, read_log
+from tests import H200
 from tests.unit.nccl import logs
-
-RECORDED = Path(__file__).parents[2] / "recorded" / "h200x4"
 
 
 def read(text: str) -> NcclLog:
@@ -21,7 +19,7 @@ def read(text: str) -> NcclLog:
 
 
 def recorded(name: str) -> NcclLog:
-    return read((RECORDED / name).read_text())
+    return read((H200 / name).read_text())
 
 
 def test_recorded_p2p() -> None:

@@ -11,8 +11,7 @@ import pytest
 from gpuprov.errors import NodeFailed
 from gpuprov.nccl.check import look, run, tool
 from gpuprov.nccl.shells import Remote
-
-from .test_check import ALL_REDUCE_PERF, NVIDIA_SMI, program
+from tests.unit.nccl.test_check import ALL_REDUCE_PERF, NVIDIA_SMI, program
 
 
 @dataclass

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from gpuprov.cli.nccl import command
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.verdict import Expectation, Inter, Intra, judge
+from tests import H200
 from tests.unit.nccl import logs
-
-RECORDED = Path(__file__).parents[2] / "recorded" / "h200x4"
 
 
 def verdict(text: str, intra: Intra | None = None, inter: Inter | None = None) -> dict[str, tuple[str, str]]:
@@ -24,13 +23,13 @@ def verdict(text: str, intra: Intra | None = None, inter: Inter | None = None) -
 
 @pytest.mark.parametrize("intra", ["p2p", "nvlink", None])
 def test_recorded_p2p_is_as_expected(intra: Intra | None) -> None:
-    found = verdict((RECORDED / "nccl-p2p.log").read_text(), intra)
+    found = verdict((H200 / "nccl-p2p.log").read_text(), intra)
     assert {level for level, _ in found.values()} == {"ok"}
     assert "P2P/CUMEM" in found["intra.transport"][1]
 
 
 def test_recorded_socket_is_not() -> None:
-    level, text = verdict((RECORDED / "nccl-socket.log").read_text(), "p2p")["intra.transport"]
+    level, text = verdict((H200 / "nccl-socket.log").read_text(), "p2p")["intra.transport"]
     assert level == "bad"
     assert text.startswith("P2P expected within the node, found NET/Socket (8 connections)")
     assert "NCCL_P2P_DISABLE=1 is set" in text
@@ -168,7 +167,7 @@ def test_the_verb(tmp_path: Path) -> None:
 
 
 def test_the_verb_fails_only_against_an_expectation() -> None:
-    log = str(RECORDED / "nccl-socket.log")
+    log = str(H200 / "nccl-socket.log")
     outcomes = [
         CliRunner().invoke(command, ["parse", log, *more], standalone_mode=False).return_value
         for more in ([], ["--expect", "nvlink"])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuprov.probe.facts import Facts, Missing
+from tests import H200
 
-RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 PROPERTIES = [
     name for name, value in vars(Facts).items() if isinstance(value, property) or hasattr(value, "attrname")
 ]
@@ -24,8 +23,8 @@ LATER = {
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((RECORDED / "facts.json").read_text())
-    stdout = (RECORDED / "q.xml").read_text()
+    document: dict[str, Any] = json.loads((H200 / "facts.json").read_text())
+    stdout = (H200 / "q.xml").read_text()
     document["collectors"] |= {"smi": {"rc": 0, "stdout": stdout, "stderr": ""}, **LATER}
     return document
 

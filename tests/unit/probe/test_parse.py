@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse import apt, hardware, limits, modules, packages, pci, sshd, system, units, values
-
-RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
+from tests import H200
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_rpm_and_its_locks() -> None:
 @pytest.mark.parametrize(
     ("line", "version", "is_open"),
     [
-        ((RECORDED / "proc-driver-version.txt").read_text(), "580.159.04", True),
+        ((H200 / "proc-driver-version.txt").read_text(), "580.159.04", True),
         (
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.309.01  Tue Jan  1 00:00:00 UTC 2026\n",
             "535.309.01",
@@ -227,7 +224,7 @@ def test_units() -> None:
 
 def test_pci_of_the_recording() -> None:
     rows = [
-        line.split() for line in (RECORDED / "lspci.txt").read_text().splitlines() if line.startswith("0000:")
+        line.split() for line in (H200 / "lspci.txt").read_text().splitlines() if line.startswith("0000:")
     ]
     raw = [[row[0], row[2], row[3], row[1], row[2], row[4], "-1", ""] for row in rows]
     gpus = [device for device in pci.parse_pci(raw) if device.is_nvidia_gpu]

@@ -19,8 +19,9 @@ from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
+from tests import ROOT
 
-NODE = Path(__file__).parents[3] / "gpuprov/probe/node"
+NODE = ROOT / "gpuprov/probe/node"
 QUICK = ("system", "sysctls", "files", "memory")
 PASSWORD = "correct horse"  # noqa: S105
 NONCE = "0123456789abcdef"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse.gpu import Clocks, Pair, pci_address
 from gpuprov.probe.parse.smi import parse_smi
+from tests import H200
+from tests.unit.probe.layouts import BY_DRIVER, LAYOUTS, Layout, document, gpu
 
-from .layouts import BY_DRIVER, LAYOUTS, Layout, document, gpu
-
-RECORDED = Path(__file__).parents[2] / "recorded/h200x4"
 NEWEST = LAYOUTS[-1]
 
 
 @pytest.fixture(scope="module")
 def recorded() -> bytes:
-    return (RECORDED / "q.xml").read_bytes()
+    return (H200 / "q.xml").read_bytes()
 
 
 def test_recording_of_four_h200(recorded: bytes) -> None:

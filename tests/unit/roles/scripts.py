@@ -6,7 +6,8 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).parents[3]
+from tests import ROOT
+
 ROLES = ROOT / "roles"
 
 

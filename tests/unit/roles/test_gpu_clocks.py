@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "roles/gpu_settings/files/gpu-clocks"
+from tests import ROOT
+
+SCRIPT = ROOT / "roles/gpu_settings/files/gpu-clocks"
 UNSUPPORTED = "Setting applications clocks is not supported for GPU 00000000:00:06.0.\nTreating as warning."
 DEPRECATED = "Requested functionality has been deprecated"
 BAD_PAIR = 'Specified clock combination "(MEM 1, SM 1)" is not supported for GPU 00000000:00:06.0.'

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "roles/gpu_settings/files/gpu-modes"
+from tests import ROOT
+
+SCRIPT = ROOT / "roles/gpu_settings/files/gpu-modes"
 TABLE = """\
 | GPU   Name             Profile  Instance   Placement  |
 |   0  MIG 2g.20gb         14        3          0:2     |

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-VARIABLES = Path(__file__).parents[3] / "roles/nvidia_driver/vars/main.yml"
+from tests import ROOT
+
+VARIABLES = ROOT / "roles/nvidia_driver/vars/main.yml"
 NAME = "__nvidia_driver_sentence"
 BUILD = {
     "msg": "non-zero return code",

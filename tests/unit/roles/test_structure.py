@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import gpuprov
+from tests import ROOT
 
-ROOT = Path(__file__).parents[3]
 ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/tasks/main.yml"))
 TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml")])
 MODULES = {path.stem for path in ROOT.glob("plugins/modules/*.py")}

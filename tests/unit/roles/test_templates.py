@@ -9,7 +9,9 @@ from typing import Any
 import jinja2
 import pytest
 
-ROLES = Path(__file__).parents[3] / "roles"
+from tests import ROOT
+
+ROLES = ROOT / "roles"
 OWN = {"uri": "http://mirror/debian/", "suite": "bookworm", "signed_by": "/usr/share/keyrings/debian.gpg"}
 
 

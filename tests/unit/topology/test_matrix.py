@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput
 from gpuprov.topology import Affinity, driver_error, parse_topology
-
-RECORDED = Path(__file__).parents[2] / "recorded" / "h200x4"
+from tests import H200
 
 DRIVER_352 = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tmlx4_0\tCPU Affinity
@@ -59,7 +56,7 @@ SINGLE = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-19\t0\t
 
 
 def test_recorded_h200() -> None:
-    topology = parse_topology((RECORDED / "topo-m.txt").read_text())
+    topology = parse_topology((H200 / "topo-m.txt").read_text())
     assert topology.gpus == ("GPU0", "GPU1", "GPU2", "GPU3")
     assert topology.nics == ()
     assert {link.nvlinks for link in topology.gpu_pairs} == {18}
@@ -132,7 +129,7 @@ def test_a_matrix_is_no_complaint() -> None:
     assert driver_error(DRIVER_550_UNDERLINED) is None
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", "GPU0 GPU1\n", (RECORDED / "topo-p2p-r.txt").read_text()])
+@pytest.mark.parametrize("text", ["", "hello\n", "GPU0 GPU1\n", (H200 / "topo-p2p-r.txt").read_text()])
 def test_what_is_no_matrix_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_topology(text)

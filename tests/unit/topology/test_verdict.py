@@ -13,8 +13,7 @@ from gpuprov.cli.topo import command
 from gpuprov.topology import judge, nearest_nics, parse_topology
 from gpuprov.topology.svg import draw
 from gpuprov.topology.verdict import fold
-
-RECORDED = Path(__file__).parents[2] / "recorded" / "h200x4" / "topo-m.txt"
+from tests import H200
 
 TWO_SOCKETS = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity
@@ -35,7 +34,7 @@ def texts(rule: str, matrix: str = TWO_SOCKETS) -> list[tuple[str, str]]:
 
 
 def test_all_pairs_by_nvlink() -> None:
-    assert texts("gpu.pairs", RECORDED.read_text()) == [
+    assert texts("gpu.pairs", (H200 / "topo-m.txt").read_text()) == [
         ("ok", "all 6 GPU pairs are joined by NVLink, 18 links a pair")
     ]
 
@@ -89,7 +88,7 @@ def test_fold(gpus: list[str], folded: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "matrix", [TWO_SOCKETS, RECORDED.read_text(), "\tGPU0\tCPU Affinity\nGPU0\t X \t0\n"]
+    "matrix", [TWO_SOCKETS, (H200 / "topo-m.txt").read_text(), "\tGPU0\tCPU Affinity\nGPU0\t X \t0\n"]
 )
 def test_the_picture_is_whole_xml_and_shows_every_device(matrix: str) -> None:
     topology = parse_topology(matrix)
@@ -100,7 +99,7 @@ def test_the_picture_is_whole_xml_and_shows_every_device(matrix: str) -> None:
 
 def test_the_verb_prints_one_document(tmp_path: Path) -> None:
     picture = tmp_path / "node.svg"
-    result = CliRunner().invoke(command, [str(RECORDED), "-o", "json", "--svg", str(picture)])
+    result = CliRunner().invoke(command, [str(H200 / "topo-m.txt"), "-o", "json", "--svg", str(picture)])
     document = json.loads(result.stdout)
     assert document["schema"] == "gpuprov.topo/1"
     assert document["links"][0] == {"a": "GPU0", "b": "GPU1", "kind": "NV18", "nvlinks": 18}

@@ -20,8 +20,8 @@ from gpuprov.upgrade import engine, start
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import Journal
+from tests import RECORDED_LOCK
 
-RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
 BATCHES = (Batch("canary", ("n1",), 0), Batch("batch 1", ("n2", "n3"), 0), Batch("batch 2", ("n4",), 0))
 
 
@@ -114,7 +114,7 @@ def run(
     world: World, folder: Path, rollout: Rollout | None = None, course: Any = "forward"
 ) -> engine.Outcome:
     """Start, and resume as often as the controller dies."""
-    lock = read_lock(RECORDED).model_copy(update={"rollout": rollout})
+    lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
     trip = Trip(folder, folder, lock, lock, Options(), lambda event: None, lambda line: None)
     hold = bool(rollout and rollout.on_failure == "hold")
     path = folder / "journal.jsonl"

@@ -18,8 +18,8 @@ from gpuprov.model.rollout import Hook, Hooks, Rollout
 from gpuprov.probe.facts import Facts
 from gpuprov.upgrade import fetching, gate, start
 from gpuprov.upgrade.context import Trip
+from tests import RECORDED_FACTS, RECORDED_LOCK
 
-RECORDED = Path(__file__).parents[2] / "recorded/verify"
 OLDER = "535.261.03-1"
 
 
@@ -35,7 +35,7 @@ def older(lock: Lock, **changes: Any) -> Lock:
 
 @pytest.fixture
 def trip() -> Trip:
-    old = read_lock(RECORDED / "debian12-a100x4.lock.yml")
+    old = read_lock(RECORDED_LOCK)
     run = Path("runs/this")
     return Trip(run, run, old, older(old), Options(), lambda event: None, lambda line: None)
 
@@ -43,7 +43,7 @@ def trip() -> Trip:
 @pytest.fixture
 def answer(trip: Trip) -> dict[str, Any]:
     """A node in order, on which both versions are to be had."""
-    recorded: dict[str, Any] = json.loads((RECORDED / "debian12-a100x4.facts.json").read_text())
+    recorded: dict[str, Any] = json.loads((RECORDED_FACTS).read_text())
     answer = copy.deepcopy(recorded)
     [group] = trip.old.groups.values()
     both = [

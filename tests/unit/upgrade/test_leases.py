@@ -14,8 +14,7 @@ from gpuprov.upgrade import leases
 from gpuprov.upgrade.context import Trip
 from gpuprov.upgrade.journal import NAME, Journal
 from gpuprov.upgrade.state import Event
-
-RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
+from tests import RECORDED_LOCK
 
 
 class Nodes:
@@ -48,7 +47,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 
 def lease_on(*names: str) -> leases.Leases:
-    lock = read_lock(RECORDED)
+    lock = read_lock(RECORDED_LOCK)
     run = Path("runs/mine")
     return leases.Leases(Trip(run, run, lock, lock, Options(), lambda event: None, lambda line: None), names)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from gpuprov.apply.playbook import Options
 from gpuprov.errors import Unreachable
 from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import remote
-
-RECORDED = Path(__file__).parents[2] / "recorded/verify/debian12-a100x4.lock.yml"
+from tests import RECORDED_LOCK
 
 
 @pytest.mark.parametrize(("back_after", "seconds", "asked"), [(1, 60.0, 1), (3, 60.0, 3), (99, -1.0, 1)])
@@ -27,6 +25,6 @@ def test_a_cut_line_is_waited_for(
 
     monkeypatch.setattr(remote, "fan_out", fan_out)
     monkeypatch.setattr(remote, "AGAIN_S", 0.0)
-    lock = read_lock(RECORDED)
+    lock = read_lock(RECORDED_LOCK)
     remote.await_nodes(lock, lock.hosts(), Options(), seconds)
     assert len(asks) == asked

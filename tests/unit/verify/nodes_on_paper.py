@@ -17,8 +17,8 @@ from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.plugin import Verification
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.verdict import NodeVerdict
+from tests import RECORDED, RECORDED_LOCK
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "verify"
 VERSION = "535.309.01"
 KERNEL = "6.1.0-56-amd64"
 
@@ -28,7 +28,7 @@ Change = Callable[[Answers], None]
 
 def locked_group(*hosts: str, kernel: str = KERNEL) -> LockedGroup:
     """The group that the recorded node was provisioned by, with other hosts; nobody answers there."""
-    (group,) = read_lock(RECORDED / "debian12-a100x4.lock.yml").groups.values()
+    (group,) = read_lock(RECORDED_LOCK).groups.values()
     settings = {**group.settings, "kernel": group.settings["kernel"].model_copy(update={"value": kernel})}
     return group.model_copy(update={"hosts": dict.fromkeys(hosts, "127.0.0.1"), "settings": settings})
 
@@ -64,7 +64,7 @@ def recorded() -> Answers:
     """What a provisioned node answered."""
     return {
         command: tuple(answer)
-        for command, answer in json.loads((RECORDED / "debian12-a100x4.json").read_text()).items()
+        for command, answer in json.loads((RECORDED / "verify/debian12-a100x4.json").read_text()).items()
     }
 
 

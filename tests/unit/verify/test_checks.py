@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes_on_paper import KERNEL, VERSION, Answers, Change, judge, locked_group, paper_node
 
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 from gpuprov.verify.wanted import wanted
+from tests.unit.verify.nodes_on_paper import KERNEL, VERSION, Answers, Change, judge, locked_group, paper_node
 
 
 @dataclass(frozen=True)

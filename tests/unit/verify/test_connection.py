@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nodes_on_paper import lock_of
 
 from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import Connection
 from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
 from gpuprov.verify.shell import Shell
+from tests.unit.verify.nodes_on_paper import lock_of
 
 
 def effective(connection: Connection) -> dict[str, str]:

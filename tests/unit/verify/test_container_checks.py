@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodes_on_paper import locked_group
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.observations.containers import within
@@ -14,6 +13,7 @@ from gpuprov.model.lock import Component, LockedGroup, Setting
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.verify.modules.containers import Inside, parse_inside
 from gpuprov.verify.wanted import wanted
+from tests.unit.verify.nodes_on_paper import locked_group
 
 SAID = """\
 memlock unlimited

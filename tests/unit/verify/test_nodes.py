@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodes_on_paper import locked_group
 from testinfra.host import Host
 
 from gpuprov.errors import Unreachable
 from gpuprov.verify.nodes import PAUSES_S, NodeUnderTest, connect_all
 from gpuprov.verify.shell import Shell, ShellBackend
+from tests.unit.verify.nodes_on_paper import locked_group
 
 
 def node_behind(script: str) -> NodeUnderTest:

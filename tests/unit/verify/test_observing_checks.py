@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from nodes_on_paper import locked_group
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuprov.drift.judge import judge
@@ -13,6 +12,7 @@ from gpuprov.expectations import Expectation, everything_else, expectations
 from gpuprov.expectations.observing import textfile, textfile_path
 from gpuprov.model.lock import LockedGroup, Setting
 from gpuprov.probe.facts import Facts
+from tests.unit.verify.nodes_on_paper import locked_group
 
 
 def group(**settings: object) -> LockedGroup:

@@ -7,11 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from nodes_on_paper import VERSION, lock_of
 
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.verify import Limits, Verdict, run
 from gpuprov.verify.wanted import wanted
+from tests.unit.verify.nodes_on_paper import VERSION, lock_of
 
 QUICK = Limits(command_s=10, node_s=60)
 

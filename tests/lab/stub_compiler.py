@@ -1,0 +1,51 @@
+"""The compiler's work played, so that DKMS is done in seconds: everything around it stays real.
+
+python -m tests.lab.stub_compiler LAB     # for every node of a lab, at the version of ./fleet.lock.yml
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from pathlib import Path
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.simulator import stub_module
+from gpuprov.model.lock import read_lock
+
+ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
+# Stands in for make: puts stub modules where the build would, or says what a compiler says. DKMS builds
+# in .../NAME/VERSION/build.
+MAKE = f"""\
+#!/bin/sh
+if [ -e /root/broken-compiler ]; then echo "/var/lib/dkms/build/nvidia/{ERROR}"; exit 2; fi
+stub=/root/stub-$(basename "$(dirname "$PWD")").ko
+for part in '' -modeset -drm -uvm -peermem; do cp "$stub" "nvidia$part.ko" || exit; done
+"""
+
+
+def play_compiler(node: Node, *versions: str) -> None:
+    """Have DKMS's builds of these driver versions end at once with stubs, and leave initramfs alone."""
+    for version in versions:
+        stub = stub_module(version, kernel=node.kernel)
+        node.run(f"base64 -d >/root/stub-{version}.ko", input=b64encode(stub).decode())
+    node.run(
+        "dpkg-divert --quiet --local --no-rename --divert /usr/bin/make.distrib --add /usr/bin/make"
+        " && cat >/usr/bin/make && chmod 755 /usr/bin/make",
+        input=MAKE,
+    )
+    # An initramfs takes longer than all the rest, and a node does not boot from it.
+    node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+
+
+def main() -> None:
+    """Play it on every node of the lab that is named."""
+    [name] = sys.argv[1:]
+    lock = read_lock(Path("fleet.lock.yml"))
+    versions = {group.components.driver.version for group in lock.groups.values()}
+    for node in Lab(name).nodes():
+        play_compiler(node, *versions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Nodes with a driver that can be upgraded, two locks of one branch, and gpuprov.
+
+`provisioned`: both versions are in Debian's archive, and the compiler is played. `mirrored`: both are in a
+mirror of NVIDIA's repository, whose stubs build at once. DKMS, apt, reboots and SSH are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.lab import Lab, Node
+from gpuprov.locking import build_lock
+from gpuprov.model.lock import write_lock
+from tests.lab.stub_compiler import play_compiler
+
+NEWER, OLDER = "535.309.01", "535.261.03"
+MIRRORED = ("580.95.05", "580.126.16")
+# All else is installed by then, and apt reads Debian's lists for seconds each time.
+MIRROR_ALONE = "rm /etc/apt/sources.list.d/debian.sources && apt-get -q update"
+ROLLOUT: dict[str, Any] = {"settle_s": 20}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes of one group: how they are called, and the machine that the simulator plays."""
+
+    name: str
+    machine: str
+    gpu: dict[str, Any]
+    settings: dict[str, Any]
+    count: int
+
+
+SWITCHED = Kind(
+    "train", "h200x8", {"model": "H200 SXM", "count": 8}, {"clocks": {"graphics": 1980, "memory": 3201}}, 2
+)
+JOINED = Kind(
+    "infer",
+    "a100x4",
+    {"model": "A100 SXM4 80GB", "count": 4, "nvlink": True},
+    {"clocks": {"graphics": 1410, "memory": 1593}},
+    2,
+)
+SINGLE = Kind("dev", "t4x1", {"model": "Tesla T4", "count": 1}, {}, 2)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes, and the folder with the locks of both versions; `fleet.lock.yml` is what they have."""
+
+    nodes: list[Node]
+    folder: Path
+
+    def gpuprov(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One command line, as a person types it; its state is the folder's."""
+        with self.start(*words) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The same, not waited for."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpuprov", *words],
+            cwd=self.folder,
+            env={**os.environ, "XDG_STATE_HOME": str(self.folder / "state")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def upgrade(self, version: str, *words: str, **rollout: Any) -> subprocess.CompletedProcess[str]:
+        """Upgrade to one of the two locks, under rules of its own."""
+        return self.gpuprov("upgrade", "--to", self.lock(version, **rollout), "--yes", "-o", "json", *words)
+
+    def lock(self, version: str, **rollout: Any) -> str:
+        """The file of a lock, with rules of its own written into it."""
+        name = f"{version}.lock.yml"
+        plain = yaml.safe_load((self.folder / name).read_text())
+        plain["rollout"] = ROLLOUT | rollout
+        (self.folder / name).write_text(yaml.safe_dump(plain, sort_keys=False))
+        return name
+
+    def ends(self, done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+        """Where nodes stand, as an upgrade's document says; empty when nothing moved."""
+        nodes = json.loads(done.stdout)["nodes"] if done.stdout.strip() else []
+        return {node["name"]: node["stands"] for node in nodes}
+
+    def wrong(self, lock: str = "fleet.lock.yml") -> dict[str, Any]:
+        """Node → what verification under a lock has against it."""
+        done = self.gpuprov("verify", "--lock", lock, "-o", "json")
+        assert done.stdout, done.stderr
+        return {
+            node["name"]: [check["check"] for check in node["checks"] if check["status"] == "failed"]
+            or node["message"]
+            for node in json.loads(done.stdout)["nodes"]
+            if node["status"] != "passed"
+        }
+
+    def loaded(self) -> dict[str, str]:
+        """Node → the version of the module that runs."""
+        command = "grep -oE '[0-9]{3}[.][.0-9]+' /proc/driver/nvidia/version | head -1"
+        return {node.name: node.run(command, check=False).stdout.strip() for node in self.nodes}
+
+
+def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool = True) -> Fleet:
+    """Nodes that have the newer driver; the first is provisioned, saved, and the others start from it.
+
+    Args:
+        image: a name for what is saved; the caller drops it.
+        played: whether the compiler is; otherwise a module takes minutes to build.
+    """
+    [node] = lab.up(1, gpu="a100x4", names=["node1"])
+    if played:
+        play_compiler(node, NEWER, OLDER)
+
+    def write() -> None:
+        fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
+        [group] = fleet["groups"].values()
+        group["stack"] = {"repository": "distribution"}
+        write_locks(folder, fleet, (NEWER, OLDER))
+
+    write()
+    apply(Fleet([node], folder))
+    lab.save(node, image)
+    node.start()
+    if count > 1:
+        lab.up(gpu="a100x4", image=image, names=[f"node{number}" for number in range(2, count + 1)])
+    write()
+    return Fleet(lab.nodes(), folder)
+
+
+def mirrored(
+    lab: Lab, folder: Path, kinds: Sequence[Kind], repositories: dict[str, Any], image: str
+) -> Fleet:
+    """Nodes that have the first of the mirror's two drivers: one of each kind is provisioned and saved.
+
+    Args:
+        repositories: the mirror's, as a fleet states them.
+        image: how names of saved images begin; the caller drops them.
+    """
+    for kind in kinds:
+        [node] = lab.up(1, gpu=kind.machine, names=[f"{kind.name}1"])
+        node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+        profile = {"hardware": {"gpu": kind.gpu}, "settings": {"persistence": True, **kind.settings}}
+        (folder / "profiles").mkdir(exist_ok=True)
+        (folder / "profiles" / f"{kind.name}.yml").write_text(yaml.safe_dump(profile))
+
+    def write() -> None:
+        ssh = yaml.safe_load(lab.fleet("any"))["ssh"]
+        groups = {kind.name: _group(lab, kind) for kind in kinds}
+        fleet = {"groups": groups, "ssh": ssh, "repositories": repositories}
+        write_locks(folder, fleet, MIRRORED)
+
+    write()
+    apply(Fleet(lab.nodes(), folder))
+    for kind in kinds:
+        first = lab.node(f"{kind.name}1")
+        first.run(MIRROR_ALONE)
+        lab.save(first, f"{image}-{kind.name}")
+        first.start()
+        if kind.count > 1:
+            names = [f"{kind.name}{number}" for number in range(2, kind.count + 1)]
+            lab.up(gpu=kind.machine, image=f"{image}-{kind.name}", names=names)
+    write()
+    return Fleet(lab.nodes(), folder)
+
+
+def _group(lab: Lab, kind: Kind) -> dict[str, Any]:
+    nodes = [node for node in lab.nodes() if node.name.rstrip("0123456789") == kind.name]
+    return {
+        "profile": kind.name,
+        "os": "debian12",
+        "hosts": {node.name: node.address for node in nodes},
+        "stack": {"repository": "nvidia"},
+        "settings": {"kernel": nodes[0].kernel},
+    }
+
+
+def write_locks(folder: Path, fleet: dict[str, Any], versions: tuple[str, str]) -> None:
+    """Locks of a fleet at both versions; the first is what nodes have."""
+    fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": ROLLOUT}
+    for version in versions:
+        for group in fleet["groups"].values():
+            group["stack"]["driver"] = version
+        (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+        write_lock(build_lock(folder / "fleet.yml"), folder / f"{version}.lock.yml")
+    (folder / "fleet.lock.yml").write_text((folder / f"{versions[0]}.lock.yml").read_text())
+
+
+def apply(fleet: Fleet) -> None:
+    """Make nodes what their lock says."""
+    done = fleet.gpuprov("apply", "--yes", "--reboot")
+    assert done.returncode == 0, done.stdout + done.stderr

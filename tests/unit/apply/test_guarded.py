@@ -1,0 +1,121 @@
+"""Whom a change of access reaches, and whom it leaves alone, without any node."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuprov.apply.guarded
+from gpuprov.apply.deadman import Guard, refuse_if_shut_out
+from gpuprov.apply.guarded import run_guarded
+from gpuprov.apply.playbook import NodeOutcome, Options
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
+from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
+from tests import RECORDED_LOCK
+
+
+def group(*hosts: str, **settings: Any) -> LockedGroup:
+    (recorded,) = read_lock(RECORDED_LOCK).groups.values()
+    stated = {name: Setting(value=value, reason="", source="") for name, value in settings.items()}
+    return recorded.model_copy(update={"hosts": dict.fromkeys(hosts, "127.0.0.1"), "settings": stated})
+
+
+class Fleet:
+    """Nodes on paper: which fail to arm, in a role, or to prove a login; and what was asked of whom."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **fails: set[str]) -> None:
+        self.fails = {"arm": set(), "role": set(), "prove": set(), **fails}
+        self.ran: list[list[str]] = []
+        self.undone: list[str] = []
+        for name in ("open_session", "source_address", "arm", "run_playbook", "prove_and_disarm", "undo"):
+            monkeypatch.setattr(gpuprov.apply.guarded, name, getattr(self, f"_{name}"))
+
+    def apply(self, tmp_path: Path, **groups: LockedGroup) -> dict[str, str]:
+        """Apply to every node; node → why it failed, "" where it did not."""
+        lock = Lock(inputs="", groups=groups)
+        outcomes = run_guarded(
+            lock,
+            {name: {} for name in lock.hosts()},
+            tmp_path,
+            options=Options(forks=2),
+            guard=Guard(1),
+            listen=lambda event: None,
+            narrate=lambda line: None,
+        )
+        return {name: each.failed[-1]["msg"] if each.failed else "" for name, each in outcomes.items()}
+
+    @contextmanager
+    def _open_session(self, target: Any, limits: Any) -> Any:
+        yield target
+
+    def _source_address(self, session: Any) -> str:
+        return "127.0.0.1"
+
+    def _arm(self, session: Any, guard: Guard, token: str) -> None:
+        if session.name in self.fails["arm"]:
+            raise NodeFailed("no room")
+
+    def _run_playbook(self, playbook: str, lock: Lock, nodes: dict[str, Any], run: Path, **how: Any) -> Any:
+        self.ran.append(sorted(nodes))
+        assert {each["ssh_hardening_guard"] for each in nodes.values()} == {run.parent.name}
+        failed = [{"msg": "a role failed"}]
+        return {name: NodeOutcome(failed=failed * (name in self.fails["role"])) for name in nodes}
+
+    def _prove_and_disarm(self, target: Any, ports: list[int], guard: Guard, token: str) -> None:
+        if target.name in self.fails["prove"]:
+            raise Unreachable("timed out")
+
+    def _undo(self, session: Any, target: Any, guard: Guard, token: str, why: GpuprovError) -> GpuprovError:
+        self.undone.append(target.name)
+        return NodeFailed(f"undone: {why.seen}")
+
+
+def test_each_group_is_tried_on_one_node_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fleet = Fleet(monkeypatch)
+    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3", "a4"), two=group("b1", "b2"))
+    assert fleet.ran == [["a1", "b1"], ["a2", "a3"], ["a4", "b2"]]
+    assert set(told.values()) == {""}
+
+
+@pytest.mark.parametrize("step", ["arm", "role", "prove"])
+def test_where_the_first_fails_the_others_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
+) -> None:
+    fleet = Fleet(monkeypatch, **{step: {"a1"}})
+    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"), two=group("b1", "b2"))
+    assert told["a2"].startswith("left as it is, because a1 failed")
+    assert told["b1"] == told["b2"] == ""
+    assert not [names for names in fleet.ran if {"a2", "a3"} & set(names)]
+    assert fleet.undone == ([] if step == "arm" else ["a1"])
+
+
+def test_a_node_that_is_not_armed_is_not_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fleet = Fleet(monkeypatch, arm={"a2"})
+    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"))
+    assert told == {"a1": "", "a2": "no room", "a3": ""}
+    assert fleet.ran == [["a1"], ["a3"]]
+
+
+def rules(**networks: list[str]) -> dict[str, Any]:
+    return {"trusted_interfaces": [], "ruleset": {"networks": networks, "input": [], "forward": []}}
+
+
+def test_a_firewall_without_room_for_us_is_refused() -> None:
+    with pytest.raises(Refused, match=r"would shut out 198\.18\.0\.1"):
+        refuse_if_shut_out(group("a", firewall=rules(ssh4=["10.0.0.0/8"])), "198.18.0.1")
+
+
+@pytest.mark.parametrize(
+    "firewall",
+    [
+        rules(ssh4=["198.18.0.0/16"]),
+        rules(ssh6=["fd00::/8"], fleet4=["198.18.0.1"]),
+        rules(fleet4=["10.0.0.1"]),
+    ],
+    ids=["ssh-from", "of-the-fleet", "ssh-from-anywhere"],
+)
+def test_a_firewall_with_room_for_us_is_not(firewall: dict[str, Any]) -> None:
+    refuse_if_shut_out(group("a", firewall=firewall), "198.18.0.1")

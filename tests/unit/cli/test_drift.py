@@ -1,0 +1,153 @@
+"""`gpuprov drift`, `history` and `report` over nodes that answer from a recording."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuprov.drift.survey
+from gpuprov.cli.common.group import run
+from gpuprov.errors import Exit, GpuprovError, Unreachable
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.probe.facts import Facts
+from tests import H200, RECORDED_LOCK
+
+Answers = dict[str, Facts | GpuprovError]
+
+
+def facts(**collectors: Any) -> Facts:
+    answer = json.loads((H200 / "facts.json").read_text())
+    smi = {"rc": 0, "stdout": (H200 / "q.xml").read_text(), "stderr": ""}
+    answer["collectors"] |= {"smi": smi, **copy.deepcopy(collectors)}
+    return Facts.from_answer(answer)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
+    """What each node answers; a lock that names them is in the current folder."""
+    answers: Answers = {"gpu1": facts(), "gpu2": facts(), "gpu3": facts()}
+
+    def gather(
+        lock: Lock, names: list[str], *_: Any, **__: Any
+    ) -> Iterator[tuple[str, Facts | GpuprovError]]:
+        yield from ((name, answers[name]) for name in names)
+
+    monkeypatch.setattr(gpuprov.drift.survey, "gather", gather)
+    monkeypatch.chdir(tmp_path)
+    [(name, group)] = read_lock(RECORDED_LOCK).groups.items()
+    hosts = dict.fromkeys(answers, "127.0.0.1")
+    write_lock(
+        Lock(inputs="0", groups={name: group.model_copy(update={"hosts": hosts})}), Path("fleet.lock.yml")
+    )
+    return answers
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) -> str:
+    assert run(list(words)) == code
+    return capsys.readouterr().out
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(said(capsys, *words, "-o", "json", code=code))
+    return told
+
+
+@pytest.mark.usefixtures("nodes")
+def test_drift_is_folded_and_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "drift", code=Exit.DRIFT).splitlines()
+    assert "gpu[1-3] system.os expected debian12, is ubuntu24.04" in lines
+    [line] = document(capsys, "history")["runs"]
+    assert line["counts"] == {"in_sync": 0, "drifted": 3, "unreachable": 0, "error": 0}
+    assert said(capsys, "report").splitlines() == lines
+
+
+def test_a_baseline_leaves_only_what_is_new(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    first = document(capsys, "drift", code=Exit.DRIFT)
+    assert said(capsys, "drift", "--baseline", "latest") == f"nothing new since {first['run']}\n"
+    nodes["gpu2"] = Unreachable("no SSH on 127.0.0.1 port 1: timed out")
+    told = document(capsys, "drift", "--baseline", first["run"][-4:], code=Exit.UNREACHABLE)
+    assert told["baseline"] == first["run"]
+    assert [(node["name"], node["status"]) for node in told["nodes"]] == [("gpu2", "unreachable")]
+
+
+def test_history_tells_what_changed(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    first = document(capsys, "drift", code=Exit.DRIFT)["run"]
+    nodes["gpu3"] = facts(system={**facts().raw("system"), "machine": "aarch64"})
+    said(capsys, "drift", code=Exit.DRIFT)
+    changed = said(capsys, "history", "--since", first, code=Exit.DRIFT)
+    assert changed == "gpu3 system.arch expected x86_64, is aarch64\n"
+    [*_, last] = said(capsys, "history", "gpu3").splitlines()
+    assert last.endswith("  gpu3 system.arch expected x86_64, is aarch64")
+    assert said(capsys, "history", "--since", "latest") == "nothing changed\n"
+    assert run(["history", "gpu9"]) == Exit.USAGE
+    assert "no run has looked at 'gpu9'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nodes")
+def test_reports_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--html", "page.html", "--junit", "junit.xml", "--prometheus", "gpuprov.prom"]
+    said(capsys, "drift", *files, code=Exit.DRIFT)
+    first = {name: (tmp_path / name).read_text() for name in files[1::2]}
+    assert said(capsys, "report", "latest", *files) == ""
+    assert {name: (tmp_path / name).read_text() for name in files[1::2]} == first
+    assert run(["drift", "--html", "absent/page.html"]) == Exit.USAGE
+
+
+def test_the_majority_needs_no_expectation(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "drift", "--against-majority") == "gpu[1-3] in sync\n"
+    nodes["gpu2"] = facts(system={**facts().raw("system"), "kernel": "6.8.0-1-generic"})
+    told = said(capsys, "drift", "--against-majority", code=Exit.DRIFT).splitlines()
+    usual = facts().kernel
+    assert told == ["gpu[1,3] in sync", f"gpu2 kernel.running expected {usual}, is 6.8.0-1-generic"]
+
+
+def test_without_a_lock_hosts_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        gpuprov.drift.survey, "gather_from", lambda targets, **_: ((each.name, facts()) for each in targets)
+    )
+    assert said(capsys, "drift", "--against-majority", "root@gpu[1-2]:2222") == (
+        "root@gpu[1-2]:2222 in sync\n"
+    )
+    assert run(["drift", "--against-majority"]) == Exit.USAGE
+    assert "no lock fleet.lock.yml, and no hosts; name hosts" in capsys.readouterr().err
+    assert run(["drift", "gpu1"]) == Exit.USAGE
+
+
+def test_watching_says_only_what_changes(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three looks: as it is, the same again, one node lost."""
+    looks = iter(range(10))
+
+    def nap(seconds: float) -> None:
+        look = next(looks)
+        if look == 1:
+            nodes["gpu1"] = Unreachable("no SSH on 127.0.0.1 port 1: timed out")
+        if look == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", nap)
+        assert run(["drift", "--watch", "5"]) == Exit.INTERRUPTED
+    lines = [line[10:] for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1] == "gpu1 unreachable: no SSH on 127.0.0.1 port 1: timed out"
+    assert sum(line.startswith("gpu[1-3] system.os") for line in lines) == 1
+    assert len(document(capsys, "history")["runs"]) == 2
+
+
+def test_what_is_found_is_told_when_it_cannot_be_recorded(
+    nodes: Answers, capsys: pytest.CaptureFixture[str], own_state: Path
+) -> None:
+    (own_state / "gpuprov").write_text("a file where the folder should be")
+    assert run(["drift"]) == Exit.DRIFT
+    told = capsys.readouterr()
+    assert "gpu[1-3] system.os" in told.out
+    assert told.err.startswith("this run is not in the history: no history can be kept in ")
+    assert run(["history"]) == Exit.USAGE

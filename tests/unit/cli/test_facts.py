@@ -1,0 +1,76 @@
+"""`gpuprov facts` as a person and a program call it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuprov.cli.common.group import run
+from tests import H200
+
+
+def test_a_saved_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["facts", "--smi-xml", str(H200 / "q.xml"), "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["driver_version"], document["cuda_version"]) == (
+        "gpuprov.smi/1",
+        "580.159.04",
+        "13.0",
+    )
+    assert "error" not in document
+    gpu = document["gpus"][3]
+    assert (gpu["index"], gpu["pci_bus_id"], gpu["persistence_mode"]) == (3, "00000000:00:09.0", True)
+    assert gpu["clocks"]["applications_graphics"] == 1980
+    assert gpu["clocks"]["max_memory"] == 3201
+    assert (gpu["ecc"], gpu["mig"]) == (
+        {"current": True, "pending": True},
+        {"current": False, "pending": False},
+    )
+    assert gpu["memory_total_mib"] == 143771
+
+
+def test_a_saved_answer_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["facts", "--smi-xml", str(H200 / "q.xml")]) == 0
+    out = capsys.readouterr().out
+    assert "driver   580.159.04, CUDA up to 13.0" in out
+    assert "0    NVIDIA H200  0000:00:06.0  143771 MiB  on           1980/3201 MHz  on   off  700 W" in out
+
+
+def test_an_error_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.309\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert run(["facts", "--smi-xml", "-", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["error"].startswith("Failed to initialize NVML: Driver/library version mismatch")
+    assert document["gpus"] == []
+
+
+def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["facts", "--smi-xml", str(tmp_path / "absent.xml")]) == 2
+    assert "absent.xml: No such file or directory" in capsys.readouterr().err
+    assert run(["facts", "--smi-xml", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--local", "gpu01"], ["--local", "--smi-xml", "x"]])
+def test_one_thing_at_a_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["facts", *arguments]) == 2
+    assert "name one host, or give --local, or --smi-xml FILE" in capsys.readouterr().err
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["facts", "--local", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "gpuprov.facts/1"
+    assert run(["facts", "--local"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("host ")
+    assert "nvidia-smi" in out
+
+
+def test_a_port_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["facts", "root@gpu01:ssh"]) == 2
+    assert "the port of 'root@gpu01:ssh' is not a number" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""`gpuprov verify` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuprov.cli.common.group import run
+from gpuprov.errors import Exit
+from gpuprov.model.lock import write_lock
+from tests.unit.verify.nodes_on_paper import lock_of
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> str:
+    path = tmp_path / "fleet.lock.yml"
+    write_lock(lock_of("gpu1", "gpu2"), path)
+    return str(path)
+
+
+def test_nodes_out_of_reach_are_folded_into_a_line(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--lock", lock]) == Exit.UNREACHABLE
+    said = capsys.readouterr().out
+    assert said == "unreachable  gpu[1-2]  ssh: connect to host 127.0.0.1 port 1: Connection refused\n"
+
+
+def test_json_is_one_document_on_stdout(
+    lock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit = tmp_path / "verify.xml"
+    assert run(["verify", "gpu2", "--lock", lock, "-o", "json", "--junit", str(junit)]) == Exit.UNREACHABLE
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "gpuprov.verify/1"
+    assert [(node["name"], node["status"]) for node in document["nodes"]] == [("gpu2", "unreachable")]
+    assert document["summary"] == {"nodes": 1, "passed": 0, "failed": 0, "error": 0, "unreachable": 1}
+    assert "unreachable" in junit.read_text()
+
+
+def test_unknown_node_is_a_mistake(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "gpu3", "--lock", lock]) == Exit.USAGE
+    assert "the lock has no node or group 'gpu3'" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""What is kept of runs, and what changed between two of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.history import History, changes, news
+from gpuprov.history.record import of_verdict
+from gpuprov.model.lock import read_lock
+from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
+from tests import RECORDED_LOCK
+from tests.unit.history.runs_on_paper import differs, lost, node, run
+
+HOLD = differs("pins.hold", ["libcuda1"], [])
+LOADED = differs("driver.loaded", "535.309.01", None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state/gpuprov/history.sqlite"
+
+
+def test_a_run_comes_back_as_it_was(path: Path) -> None:
+    kept = run(node("gpu2"), node("gpu1", HOLD, LOADED), lost("gpu3"))
+    with History(path) as history:
+        history.record(kept)
+    with History(path) as history:
+        assert history.run("latest") == kept
+        [line] = history.lines()
+    assert line.counts == {"in_sync": 1, "drifted": 1, "unreachable": 1, "error": 0}
+
+
+def test_only_its_owner_may_read_it(path: Path) -> None:
+    with History(path):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_is_named_by_either_end_of_its_id(path: Path) -> None:
+    with History(path) as history:
+        for number in range(3):
+            history.record(run(node("gpu1"), id_=f"20260131-14250{number}-drift-aaa{number}"))
+        assert history.run("aaa1").id == "20260131-142501-drift-aaa1"
+        assert history.run("20260131-142502").id.endswith("aaa2")
+        assert history.run("latest").id.endswith("aaa2")
+        with pytest.raises(
+            InvalidInput, match="no run is recorded as 'bbb'; `gpuprov history` lists the runs"
+        ):
+            history.run("bbb")
+        with pytest.raises(InvalidInput, match="3 runs match '20260131'"):
+            history.run("20260131")
+
+
+def test_the_latest_of_one_fleet_is_not_that_of_another(path: Path) -> None:
+    with History(path) as history:
+        history.record(run(node("gpu1"), id_="one", fleet="/a"))
+        history.record(run(node("gpu1"), id_="two", fleet="/b"))
+        assert history.run("latest", fleet="/a").id == "one"
+        assert [line.id for line in history.lines(fleet="/b")] == ["two"]
+
+
+def test_the_story_of_a_node_goes_from_old_to_new(path: Path) -> None:
+    with History(path) as history:
+        for id_, seen in (("a", node("gpu1", HOLD)), ("b", lost("gpu1")), ("c", node("gpu1"))):
+            history.record(run(seen, node("gpu2"), id_=id_))
+        assert [(line.id, seen.status) for line, seen in history.story("gpu1", last=2)] == [
+            ("b", "unreachable"),
+            ("c", "in_sync"),
+        ]
+
+
+def test_a_file_that_is_no_database_is_said(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text("something else, long enough to be looked at" * 50)
+    with pytest.raises(
+        InvalidInput, match=r"history.sqlite: .*not a database; expected a history of gpuprov"
+    ):
+        History(path)
+
+
+def test_a_newer_gpuprovs_file_is_left_alone(path: Path) -> None:
+    with History(path):
+        pass
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(InvalidInput, match="newer gpuprov"):
+        History(path)
+
+
+def test_many_write_at_once(path: Path) -> None:
+    def write(number: int) -> None:
+        with History(path) as history:
+            history.record(run(node("gpu1"), id_=f"run{number}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(24)))
+    with History(path) as history:
+        assert len(history.lines(last=100)) == 24
+
+
+def test_changes_between_two_runs() -> None:
+    before = [node("gpu1", HOLD), node("gpu2"), lost("gpu3"), node("gpu4", HOLD), node("gpu5")]
+    after = [
+        node("gpu1", LOADED),
+        node("gpu2"),
+        lost("gpu3", "other words"),
+        node("gpu4"),
+        node("gpu6", HOLD),
+    ]
+    found = {change.node: change for change in changes(before, after)}
+    assert list(found) == ["gpu1", "gpu4", "gpu6", "gpu5"]
+    assert (found["gpu1"].new, found["gpu1"].gone) == ((LOADED,), (HOLD,))
+    assert (found["gpu4"].new, found["gpu4"].gone) == ((), (HOLD,))
+    assert found["gpu6"].was is None
+    assert found["gpu5"].now is None
+
+
+def test_another_value_of_the_same_check_is_a_change() -> None:
+    [change] = changes([node("gpu1", differs("gpu.count", 8, 7))], [node("gpu1", differs("gpu.count", 8, 6))])
+    assert (change.new[0].actual, change.gone[0].actual) == (6, 7)
+
+
+def test_news_are_what_is_bad_now_and_was_not() -> None:
+    before = [node("gpu1", HOLD), node("gpu2", HOLD), lost("gpu3"), node("gpu4", HOLD)]
+    after = [node("gpu1", HOLD, LOADED), node("gpu2"), lost("gpu3"), lost("gpu4")]
+    assert news(before, after) == [node("gpu1", LOADED), lost("gpu4")]
+
+
+def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    failed = [
+        CheckResult("pins.hold", "failed", ["libcuda1"], [], "", 0.1),
+        CheckResult("driver.library", "failed", "535.309.01", "535.261.03", "", 0.1),  # verify's own proof
+    ]
+    verdict = Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict("node1", "failed", failed)])
+    kept = of_verdict(lock, Path("fleet.lock.yml"), verdict)
+    with History(path) as history:
+        history.record(kept)
+        [seen] = history.run("latest").nodes
+    assert [(each.check, each.role) for each in seen.drift] == [
+        ("pins.hold", "package_pins"),
+        ("driver.library", "nvidia_driver"),
+    ]
+    assert "driver.library" in kept.checks_of()["node1"]

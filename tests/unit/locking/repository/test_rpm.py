@@ -1,0 +1,177 @@
+"""Rpm repositories that are well, their module streams, and every bad day as one clear sentence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror import rpm as mirror_rpm
+from gpuprov.lab.mirror.key import SigningKey, signing_key
+from gpuprov.locking.repository import sources
+from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.index import Relation
+from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.signature import UNSIGNED
+from tests.unit.locking.repository.built_repositories import RpmRepository
+
+
+def complaint(rpms: RpmRepository, kind: type[GpuprovError], /, **changes: object) -> str:
+    with pytest.raises(kind) as caught:
+        rpms.open(**changes)
+    return str(caught.value)
+
+
+def test_versions_with_their_streams(rpms: RpmRepository) -> None:
+    offered = rpms.open().versions("driver")
+    assert [(package.version, sorted(package.streams)) for package in offered] == [
+        ("3:620.1-1.el9", []),
+        ("3:610.1-1.el9", ["nvidia-driver:610-open"]),
+        ("3:580.9-1.el9", ["nvidia-driver:580-open"]),
+    ]
+
+
+def test_package_as_its_record_says(rpms: RpmRepository) -> None:
+    package = rpms.open().candidate("tool")
+    content = (rpms.root / package.filename).read_bytes()
+    assert package.depends == ((Relation("driver", ">=", "3:580"),),)
+    assert (package.size, package.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert package.architecture == "noarch"
+
+
+def test_foreign_architectures_are_left_out(rpms: RpmRepository) -> None:
+    assert rpms.open().versions("foreign") == []
+    assert rpms.open(arch="aarch64").versions("foreign")
+
+
+def test_an_enabled_stream_hides_everything_else_of_its_names(rpms: RpmRepository) -> None:
+    index = with_streams(rpms.open(), "nvidia-driver:580-open")
+    assert [package.version for package in index.versions("driver")] == ["3:580.9-1.el9"]
+    assert index.versions("tool")
+
+
+def test_without_a_stream_only_what_is_in_none(rpms: RpmRepository) -> None:
+    assert [p.version for p in with_streams(rpms.open()).versions("driver")] == ["3:620.1-1.el9"]
+
+
+def test_unknown_stream_lists_those_there_are(rpms: RpmRepository) -> None:
+    with pytest.raises(Refused) as caught:
+        with_streams(rpms.open(), "nvidia-driver:999-open")
+    assert "expected one of nvidia-driver:580-open, nvidia-driver:610-open" in str(caught.value)
+
+
+def test_not_a_repository(rpms: RpmRepository) -> None:
+    said = complaint(rpms, InvalidInput, url=rpms.repodata.as_uri())
+    assert said.startswith("no repodata/repomd.xml at file:")
+
+
+def test_no_signature(rpms: RpmRepository) -> None:
+    (rpms.repodata / "repomd.xml.asc").unlink()
+    assert "repomd.xml bears no signature" in complaint(rpms, Refused)
+    assert rpms.open(keyring=UNSIGNED).versions("tool")
+
+
+def test_unknown_key_is_not_no_key(rpms: RpmRepository) -> None:
+    assert "no key is known for" in complaint(rpms, InvalidInput, keyring=None)
+
+
+def test_wrong_signature(rpms: RpmRepository) -> None:
+    target = rpms.repodata / "repomd.xml"
+    target.write_bytes(target.read_bytes().replace(b"<revision>1", b"<revision>2"))
+    assert "repomd.xml is not what key" in complaint(rpms, Refused)
+
+
+def test_rotated_key(rpms: RpmRepository) -> None:
+    with signing_key() as other:
+        content = (rpms.repodata / "repomd.xml").read_bytes()
+        (rpms.repodata / "repomd.xml.asc").write_bytes(other.detached(content))
+        assert f"signed by key {other.fingerprint[-16:]}, which is not in" in complaint(rpms, Refused)
+
+
+def test_expired_key(rpms: RpmRepository) -> None:
+    with signing_key(["--faked-system-time", "20240102T000000!"], expires="1d") as expired:
+        content = (rpms.repodata / "repomd.xml").read_bytes()
+        (rpms.repodata / "repomd.xml.asc").write_bytes(expired.detached(content))
+        assert "which has expired on 2024-01-03" in complaint(rpms, Refused, keyring=expired.binary())
+
+
+def test_named_file_gone(rpms: RpmRepository) -> None:
+    next(rpms.repodata.glob("*-primary.xml.gz")).unlink()
+    said = complaint(rpms, Refused)
+    assert "-primary.xml.gz is named by repomd.xml and is gone (404)" in said
+
+
+def test_wrong_checksum_and_size(rpms: RpmRepository) -> None:
+    target = next(rpms.repodata.glob("*-primary.xml.gz"))
+    whole = target.read_bytes()
+    target.write_bytes(bytes(reversed(whole)))
+    assert "has SHA256" in complaint(rpms, Refused)
+    target.write_bytes(whole[:-1])
+    assert f"has {len(whole) - 1} bytes; expected {len(whole)}" in complaint(rpms, Refused)
+
+
+@pytest.mark.parametrize(
+    ("primary", "said"),
+    [
+        (b"<metadata", "is not XML"),
+        (b"<metadata xmlns='http://linux.duke.edu/metadata/common'><package/></metadata>", "cannot be read"),
+    ],
+)
+def test_primary_that_is_none(rpms: RpmRepository, key: SigningKey, primary: bytes, said: str) -> None:
+    mirror_rpm.write_repodata(rpms.repodata, {"primary": primary}, key)
+    assert said in complaint(rpms, InvalidInput)
+
+
+def test_primary_cut_off_before_it_was_signed(rpms: RpmRepository, key: SigningKey) -> None:
+    _swap_primary(rpms, key, ".gz", lambda plain: gzip.compress(plain)[:20])
+    assert "cannot be unpacked" in complaint(rpms, Refused)
+
+
+def test_zstandard_without_its_program(
+    rpms: RpmRepository, key: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer createrepo_c packs with zstd, which Python's own library reads from 3.14 on."""
+    _swap_primary(rpms, key, ".zst", lambda plain: plain)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "zstd is not installed here" in complaint(rpms, Refused)
+
+
+def _swap_primary(rpms: RpmRepository, key: SigningKey, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    """The same primary.xml, packed in another way, with a repomd.xml that says so."""
+    old = next(rpms.repodata.glob("*-primary.xml.gz"))
+    packed = pack(gzip.decompress(old.read_bytes()))
+    new = old.with_suffix(suffix)
+    words = {
+        f'"repodata/{old.name}"': f'"repodata/{new.name}"',
+        f">{hashlib.sha256(old.read_bytes()).hexdigest()}<": f">{hashlib.sha256(packed).hexdigest()}<",
+        f"<size>{old.stat().st_size}<": f"<size>{len(packed)}<",
+    }
+    new.write_bytes(packed)
+    text = (rpms.repodata / "repomd.xml").read_text()
+    for before, after in words.items():
+        text = text.replace(before, after)
+    (rpms.repodata / "repomd.xml").write_text(text)
+    (rpms.repodata / "repomd.xml.asc").write_bytes(key.detached(text.encode()))
+
+
+def test_repomd_without_primary(rpms: RpmRepository, key: SigningKey) -> None:
+    mirror_rpm.write_repodata(rpms.repodata, {"other": b"<otherdata/>"}, key)
+    assert "names no primary" in complaint(rpms, InvalidInput)
+
+
+@pytest.mark.parametrize("modules", [b"document: modulemd\ndata: [", b"document: modulemd\nversion: 2\n"])
+def test_modules_that_are_none(rpms: RpmRepository, key: SigningKey, modules: bytes) -> None:
+    primary = b"<metadata xmlns='http://linux.duke.edu/metadata/common'/>"
+    mirror_rpm.write_repodata(rpms.repodata, {"primary": primary, "modules": modules}, key)
+    assert "modules.yaml cannot be read" in complaint(rpms, InvalidInput)
+
+
+def test_repository_without_streams(mirror: nvidia.Mirror, fetcher: Fetcher) -> None:
+    index = sources.nvidia(mirror.cuda(), "rhel10", "x86_64", "rpm", mirror.key).open("x86_64", fetcher)
+    offered = [package.version for package in index.versions("nvidia-open")]
+    assert offered[-1] == "3:580.95.05-1.el10"
+    assert not any(package.streams for package in index.versions("nvidia-open"))

@@ -1,0 +1,195 @@
+"""What is not stated is chosen: mixed hosts, fabric managers, policies, repositories, and the round trip."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve import Request, resolve
+from tests.unit.locking.resolve.requests import A100, H200_BOARD, V100, answer, rules
+
+CATALOG = load()
+FED_BACK = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "container_toolkit",
+    "fabricmanager",
+    "module",
+    "compat",
+    "repository",
+)
+
+
+def test_v100_and_h100_stay_on_580_with_proprietary_modules() -> None:
+    stack = answer((V100, "H100 PCIe")).stack
+    assert (stack.branch, stack.module) == (580, "proprietary")
+    assert stack.cuda is not None
+    assert stack.cuda.startswith("12.9")
+    assert stack.cudnn == "9.10.2.21"
+
+
+def test_v100_and_b200_cannot_share_a_host_and_the_answer_says_why() -> None:
+    found = answer((V100, "B200"))
+    (violation,) = found.violations
+    assert "proprietary" in violation.text
+    assert V100 in violation.text
+    assert "B200" in violation.text
+
+
+def test_eight_h200_get_a_fabric_manager_equal_to_the_driver() -> None:
+    found = answer(H200_BOARD)
+    assert found.stack.fabricmanager == found.stack.nscq == found.stack.driver
+    assert found.packages["fabricmanager"].version == found.stack.driver
+
+
+@pytest.mark.parametrize("gpu", ["H200 NVL", "L40S", "GeForce RTX 4090", "H100 PCIe"])
+def test_pcie_boards_get_none(gpu: str) -> None:
+    found = answer(gpu)
+    assert found.stack.fabricmanager == found.stack.nscq == found.stack.imex == "none"
+    assert not {"fabricmanager", "nscq", "nvsdm", "nvlsm", "imex"} & set(found.packages)
+
+
+def test_nvlink5_boards_get_nvlsm_and_superchips_imex() -> None:
+    board = answer(("8x B200",))
+    assert {"fabricmanager", "nvlsm", "nvsdm"} <= set(board.packages)
+    assert board.packages["nvlsm"].unversioned == ("infiniband-diags",)
+    rack = answer("GB200")
+    assert rack.stack.arch == "aarch64"
+    assert (rack.stack.imex, rack.stack.fabricmanager) == (rack.stack.driver, "none")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "verdict", "rule"),
+    [
+        (("4x NVIDIA H200",), "ok", None),  # a board with four, or a guest: no switch on its own bus
+        (("NVIDIA H200",), "refused", "fabric-manager-missing"),  # a machine of that model
+        (("A100-SXM4-80GB",), "warn", "fabric-manager-missing"),  # sold on boards with and without switches
+        (("4x A100-SXM4-80GB",), "ok", None),
+        (("8x A100-SXM4-80GB",), "refused", "fabric-manager-missing"),
+        (("NVIDIA GH200 480GB",), "ok", None),
+        (("GB200",), "ok", None),
+    ],
+)
+def test_without_a_fabric_manager(gpus: tuple[str, ...], verdict: str, rule: str | None) -> None:
+    found = answer(gpus, fabricmanager="none")
+    assert found.verdict == verdict
+    assert rule is None or rule in rules((*found.warnings, *found.violations))
+
+
+def test_a_stated_fabric_manager_decides_the_driver() -> None:
+    assert answer(H200_BOARD, fabricmanager="580.95.05").stack.driver == "580.95.05"
+    assert answer(H200_BOARD, driver="580", fabricmanager="580.95.05").stack.driver == "580.95.05"
+
+
+def test_the_order_of_gpus_does_not_matter() -> None:
+    gpus = (V100, "H100 PCIe", "L4")
+    answers = [answer(order) for order in itertools.permutations(gpus)]
+    assert all(each == answers[0] for each in answers)
+
+
+def test_policies_are_data() -> None:
+    branches = {name: answer(A100, prefer=name).stack.branch for name in CATALOG.policies}
+    assert branches["lts"] == 580
+    assert branches["production"] == 595
+    newest = max(CATALOG.branches)
+    assert branches["newest"] == newest
+    with pytest.raises(InvalidInput, match="production"):
+        answer(A100, prefer="fastest")
+
+
+def test_a_stated_library_decides_the_toolkit() -> None:
+    assert str(answer(A100, cudnn="8.9.7").stack.cuda).startswith("12.")
+    assert str(answer(A100, nccl="2.27.3+cuda12.9").stack.cuda).startswith("12.")
+    assert str(answer(A100, cudnn="8.7.0").stack.cuda).startswith("11.")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "exact"),
+    [("12.4", "550.54.14", "12.4.0"), ("12.4", "550.163.01", "12.4.1"), ("12.4.1", "535", "12.4.1")],
+)
+def test_a_minor_stands_for_its_newest_release_that_is_native(cuda: str, driver: str, exact: str) -> None:
+    assert answer(A100, cuda=cuda, driver=driver).stack.cuda == exact
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "module"),
+    [(A100, "550", "proprietary"), (A100, "570", "open"), (V100, "570", "proprietary")],
+)
+def test_modules_are_open_from_560_on_where_the_gpu_allows(gpu: str, driver: str, module: str) -> None:
+    assert answer(gpu, driver=driver).stack.module == module
+
+
+def test_a_toolkit_seen_in_the_repository_beats_a_newer_one_that_nobody_saw() -> None:
+    assert answer(A100, "debian11", driver="570").stack.cuda == "12.6.3"
+
+
+def test_a_group_of_releases_stands_for_its_newest_with_a_build() -> None:
+    assert answer(A100, cuda="11.8", cudnn="8.9").stack.cudnn == "8.9.6.50"
+    assert answer(A100, cuda="12.4", cudnn="8.9").stack.cudnn == "8.9.7.29"
+
+
+def test_debian_distribution_takes_what_its_archive_holds() -> None:
+    old = answer(A100, "debian12", repository="distribution")
+    assert (old.stack.driver, old.stack.module) == ("535.309.01", "proprietary")
+    assert old.packages["driver"].repository == "debian-security"
+    open_flavour = answer(A100, "debian12", repository="distribution", module="open", driver="535.261.03")
+    assert open_flavour.packages["driver"].names[0] == "nvidia-open-kernel-dkms"
+    assert answer(A100, "debian13", repository="distribution").stack.driver == "550.163.01"
+    assert answer("Tesla K80", "debian12", repository="distribution").stack.driver == "470.256.02"
+
+
+def test_the_container_toolkit_suits_the_systems_own_docker() -> None:
+    assert answer(A100, "debian12").stack.container_toolkit == "1.19.0"
+    assert answer(A100, "debian13").stack.container_toolkit == "1.20.0"
+    assert "docker-cdi" in rules(answer(A100, "debian12", container_toolkit="1.20.0").warnings)
+    assert answer(A100, container_toolkit="1.20.0", docker="26.1.0").verdict == "ok"
+    assert answer(A100, container_toolkit="1.19.0", docker="19.03").verdict == "ok"
+
+
+def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
+    between = answer(A100, "debian13", driver="550.163.01", module="open", kernel="6.12.100+deb13-amd64")
+    assert between.verdict == "warn"
+    assert "550.163.01-pci-resize" in rules(between.warnings)
+    assert answer(A100, "debian13", driver="550.163.01", kernel="\u0663.\u0661").verdict == "warn"
+    good = answer(A100, "debian13", driver="550.163.01", module="open", kernel="6.12.94+deb13-amd64")
+    assert answer(A100, "debian13", driver="550.163.01", kernel="6.12.117+deb13-amd64").verdict != "refused"
+    assert "550.163.01-pci-resize" in rules(good.reasons)
+
+
+@pytest.mark.parametrize("system", CATALOG.systems)
+def test_feeding_a_chosen_stack_back_gives_the_same_stack(system: str) -> None:
+    seen: dict[str, str] = {}
+    for gpu in CATALOG.gpus:
+        if seen.setdefault(f"{gpu.architecture} {gpu.form_factor} {gpu.segment}", gpu.id) != gpu.id:
+            continue
+        first = resolve(Request(gpus=(gpu.id,), os=system), CATALOG)
+        if first.verdict == "refused":
+            assert all(finding.source for finding in first.violations)
+            continue
+        stated = {name: getattr(first.stack, name) for name in FED_BACK}
+        second = resolve(Request(gpus=(gpu.id,), os=system, arch=first.stack.arch, **stated), CATALOG)
+        assert (second.verdict, second.stack) == (first.verdict, first.stack)
+
+
+def test_precompiled_modules_are_the_distributions() -> None:
+    found = answer("A100 PCIe 80GB", os="ubuntu24.04", driver="580", module_build="precompiled")
+    assert (found.stack.repository, found.stack.module_build) == ("distribution", "precompiled")
+    assert found.packages["driver"].module == "linux-modules-nvidia-580-server-open-generic"
+    assert not any("nvidia-dkms" in name for name in found.packages["driver"].names)
+
+
+def test_precompiled_modules_are_named_after_the_kernels_flavour() -> None:
+    found = answer("A100 PCIe 80GB", os="ubuntu24.04", kernel="6.8.0-1031-aws", module_build="precompiled")
+    assert (found.packages["driver"].module or "").endswith("-aws")
+
+
+@pytest.mark.parametrize("stated", [{"os": "debian12"}, {"os": "ubuntu24.04", "repository": "nvidia"}])
+def test_where_nobody_compiles_modules_they_are_compiled_on_the_machine(stated: dict[str, str]) -> None:
+    found = answer("A100 PCIe 80GB", module_build="precompiled", **stated)
+    assert "module-precompiled" in rules(found.violations)
+    assert "module_build" in {each.change for each in found.nearest}

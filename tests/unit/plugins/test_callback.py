@@ -1,0 +1,127 @@
+"""The JSON lines that the front-end follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+from tests.unit.roles.scripts import load
+
+
+def task(
+    name: str = "Install", role: str | None = "nvidia_driver", no_log: bool = False, parent: Any = None
+) -> Any:
+    named = SimpleNamespace(get_name=lambda: role) if role else None
+    return SimpleNamespace(
+        name=name, action="ansible.builtin.apt", _role=named, _uuid=name, no_log=no_log, _parent=parent
+    )
+
+
+def result(data: dict[str, Any], of: Any = None) -> Any:
+    return SimpleNamespace(
+        _host=SimpleNamespace(get_name=lambda: "gpu01"),
+        _task=of or task(),
+        _result=data,
+        is_changed=lambda: bool(data.get("changed")),
+        is_failed=lambda: bool(data.get("failed")),
+    )
+
+
+@pytest.fixture
+def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = load(ROOT / "plugins/callback/gpuprov_jsonl.py", "gpuprov_jsonl")
+    plugin = module.CallbackModule()
+    monkeypatch.setattr(plugin, "get_option", lambda name: str(tmp_path / "events.jsonl"))
+    monkeypatch.setattr(module.CallbackBase, "set_options", lambda *_, **__: None)
+    plugin.set_options()
+    yield plugin
+    plugin._file.close()
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Any:
+    def read() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+
+    return read
+
+
+def test_a_result_says_who_what_how_and_how_long(callback: Any, events: Any) -> None:
+    callback.v2_runner_on_start(SimpleNamespace(get_name=lambda: "gpu01"), task())
+    callback.v2_runner_on_ok(result({"changed": True, "msg": "done"}))
+    (event,) = events()
+    assert event.pop("seconds") >= 0
+    assert event == {
+        "event": "task", "host": "gpu01", "role": "nvidia_driver", "task": "Install",
+        "status": "changed", "msg": "done",
+    }  # fmt: skip
+
+
+def test_a_failed_program_is_quoted(callback: Any, events: Any) -> None:
+    callback.v2_runner_on_failed(
+        result({"failed": True, "msg": "non-zero return code", "stderr": "E: no room"})
+    )
+    assert events()[0]["msg"] == "non-zero return code\nE: no room"
+    assert events()[0]["status"] == "failed"
+
+
+def test_a_failed_loop_says_what_its_first_failed_item_says(callback: Any, events: Any) -> None:
+    items = [{"msg": "fine"}, {"failed": True, "msg": "refused"}]
+    callback.v2_runner_on_failed(
+        result({"failed": True, "msg": "One or more items failed", "results": items})
+    )
+    assert events()[0]["msg"] == "refused"
+
+
+def test_what_must_not_be_logged_is_not(callback: Any, events: Any) -> None:
+    secret = {"changed": True, "msg": "hunter2", "diff": {"before": "", "after": "hunter2"}}
+    callback.v2_runner_on_ok(result(secret, task(no_log=True)))
+    callback.v2_runner_on_ok(result({**secret, "_ansible_no_log": True}))
+    assert "hunter2" not in json.dumps(events())
+
+
+def test_a_difference_is_a_unified_diff_of_the_file(callback: Any, events: Any) -> None:
+    diff = {"before": "a\nb\n", "after": "a\nc\n", "after_header": "/tmp/controller/file.j2"}
+    callback.v2_runner_on_ok(result({"changed": True, "diff": [diff], "dest": "/etc/x"}))
+    assert events()[0]["diff"].splitlines() == [
+        "--- /etc/x",
+        "+++ /etc/x",
+        "@@ -1,2 +1,2 @@",
+        " a",
+        "-b",
+        "+c",
+    ]
+
+
+def test_a_failure_inside_a_block_with_a_rescue_is_no_failure_yet(callback: Any, events: Any) -> None:
+    block = SimpleNamespace(rescue=[], always=[], _parent=None, _uuid="block")
+    nested = SimpleNamespace(rescue=[], always=[], _parent=block, _uuid="nested")
+    inside, after = task("Install", parent=nested), task("Restore", parent=block)
+    block.rescue.append(task("Restore"))  # a copy, as Ansible makes them
+    callback.v2_runner_on_failed(result({"failed": True}, inside))
+    callback.v2_runner_on_failed(result({"failed": True}, after))
+    assert [event["status"] for event in events()] == ["rescued", "failed"]
+
+
+def test_the_last_line_counts_what_happened_to_each_host(callback: Any, events: Any) -> None:
+    counts = {
+        "ok": 3,
+        "changed": 1,
+        "failures": 0,
+        "skipped": 2,
+        "rescued": 0,
+        "ignored": 0,
+        "unreachable": 0,
+    }
+    callback.v2_playbook_on_stats(SimpleNamespace(processed={"gpu01": 1}, summarize=lambda host: counts))
+    assert events()[-1] == {
+        "event": "stats",
+        "hosts": {
+            "gpu01": {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "rescued": 0, "unreachable": 0}
+        },
+    }

@@ -1,0 +1,131 @@
+"""The module that writes and removes a role's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from tests import ROOT
+from tests.unit.roles.scripts import load
+
+MODULE = load(ROOT / "plugins/modules/gpuprov_files.py", "gpuprov_files")
+Play = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
+    """Runs the module; what the task answers."""
+    monkeypatch.setattr(MODULE, "OWNER", None)
+
+    def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
+        with (
+            patch_module_args({**options, "_ansible_check_mode": check, "_ansible_tmpdir": str(tmp_path)}),
+            pytest.raises(SystemExit),
+        ):
+            MODULE.main()
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
+
+    return run
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> dict[str, str]:
+    return {"path": str(tmp_path / "system/our.service"), "content": "[Unit]\nDescription=Größe\n"}
+
+
+def mode(path: str) -> int:
+    return Path(path).stat().st_mode & 0o7777
+
+
+def test_a_file_comes_with_its_folder_and_is_left_alone_afterwards(play: Play, unit: dict[str, str]) -> None:
+    first, second = play(files=[unit]), play(files=[unit])
+    assert (first["changed"], first["written"]) == (True, [unit["path"]])
+    assert Path(unit["path"]).read_text() == unit["content"]
+    assert mode(unit["path"]) == 0o644
+    assert mode(str(Path(unit["path"]).parent)) == 0o755
+    assert (second["changed"], second["written"], second["diff"]) == (False, [], [])
+
+
+def test_check_says_the_same_and_changes_nothing(play: Play, unit: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("there\n")
+    options = {"files": [unit], "remove": [str(other)]}
+    said = play(check=True, **options)
+    assert not Path(unit["path"]).exists()
+    assert other.exists()
+    assert said["diff"][0] == {
+        "before": "",
+        "after": unit["content"],
+        "before_header": unit["path"],
+        "after_header": unit["path"],
+    }
+    done = play(**options)
+    assert {**said, "invocation": None} == {**done, "invocation": None}
+    assert not other.exists()
+
+
+def test_only_the_mode_may_be_wrong(play: Play, unit: dict[str, str]) -> None:
+    play(files=[unit])
+    Path(unit["path"]).chmod(0o666)
+    answer = play(files=[unit])
+    assert (answer["changed"], answer["written"], answer["diff"]) == (True, [unit["path"]], [])
+    assert mode(unit["path"]) == 0o644
+
+
+def test_what_is_not_wanted_goes(play: Play, unit: dict[str, str]) -> None:
+    play(files=[unit])
+    unwanted = {**unit, "wanted": False}
+    assert play(files=[unwanted])["removed"] == [unit["path"]]
+    assert not Path(unit["path"]).exists()
+    assert play(files=[unwanted])["changed"] is False
+
+
+def test_nothing_is_touched_when_one_content_is_not_valid(play: Play, unit: dict[str, str]) -> None:
+    script = {"path": unit["path"] + ".sh", "content": "case x in\n", "validate": "sh -n %s"}
+    answer = play(files=[unit, script])
+    assert answer["failed"] is True
+    assert answer["msg"] == f"{script['path']} would not be valid"
+    assert "yntax error" in answer["stderr"]
+    assert not Path(unit["path"]).exists()
+
+
+def test_a_content_is_tried_under_a_name_of_the_same_kind(play: Play, unit: dict[str, str]) -> None:
+    answer = play(files=[{**unit, "validate": "sh -c 'case $1 in *.service) ;; *) exit 1;; esac' try %s"}])
+    assert answer["written"] == [unit["path"]]
+
+
+def test_undo_brings_back_what_was_there(play: Play, unit: dict[str, str], tmp_path: Path) -> None:
+    there = tmp_path / "daemon.json"
+    there.write_text("{}\n")
+    there.chmod(0o600)
+    files = [{"path": str(there), "content": "{1}\n", "backup": True}, {**unit, "backup": True}]
+    former = play(files=files)["former"]
+    assert former[unit["path"]] is None
+    assert Path(former[str(there)]).read_text() == "{}\n"
+    play(undo=former)
+    assert there.read_text() == "{}\n"
+    assert mode(str(there)) == 0o600
+    assert not Path(unit["path"]).exists()
+    assert play(undo={})["changed"] is False
+
+
+def test_a_folder_in_the_way_is_named(play: Play, unit: dict[str, str]) -> None:
+    Path(unit["path"]).mkdir(parents=True)
+    assert play(files=[unit])["msg"] == f"{unit['path']}: Is a directory"
+
+
+def test_a_link_is_replaced_and_where_it_leads_is_left_alone(
+    play: Play, unit: dict[str, str], tmp_path: Path
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.write_text("theirs\n")
+    ours.symlink_to(theirs)
+    play(files=[{**unit, "path": str(ours)}])
+    assert (ours.is_symlink(), ours.read_text()) == (False, unit["content"])
+    assert theirs.read_text() == "theirs\n"

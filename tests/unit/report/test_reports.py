@@ -1,0 +1,101 @@
+"""A run as JUnit XML, as metrics for Prometheus, and as a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuprov.errors import InvalidInput
+from gpuprov.report.html import ROWS_OF_ONE_NODE, render
+from gpuprov.report.junit import drift_xml
+from gpuprov.report.prometheus import write_textfile
+from tests.unit.history.runs_on_paper import CHECKS, differs, lost, node, run
+
+HOLD = differs("pins.hold", ["libcuda1"], [])
+RUN = run(node("gpu1"), node("gpu2", HOLD), lost("gpu3"))
+
+
+class Page(HTMLParser):
+    """The classes of the heat map's cells by row, and everything that is fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "td":
+            self.rows[-1].append(str(given["class"]))
+        self.fetched += [str(given[name]) for name in ("src", "href") if name in given]
+
+
+def test_junit_has_a_case_for_each_check() -> None:
+    suites = ET.fromstring(drift_xml(RUN))  # noqa: S314 - our own
+    assert (suites.get("name"), suites.get("tests"), suites.get("failures"), suites.get("errors")) == (
+        "gpuprov drift",
+        "9",
+        "1",
+        "1",
+    )
+    [failure] = suites.iter("failure")
+    assert failure.get("message") == 'seen [], expected ["libcuda1"]'
+    assert failure.text == "mended by role nvidia_driver"
+
+
+def test_prometheus_reads_what_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "gpuprov.prom"
+    write_textfile(RUN, path)
+    families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    nodes = {sample.labels["status"]: sample.value for sample in families["gpuprov_nodes"].samples}
+    assert nodes == {"in_sync": 1, "drifted": 1, "unreachable": 1, "error": 0}
+    [differing] = families["gpuprov_check_differs"].samples
+    assert differing.labels == {"node": "gpu2", "check": "pins.hold", "severity": "error"}
+    answered = {each.labels["node"]: each.value for each in families["gpuprov_node_answered"].samples}
+    assert answered == {"gpu1": 1, "gpu2": 1, "gpu3": 0}
+    [at] = families["gpuprov_checked_timestamp_seconds"].samples
+    assert at.value == 1769869501
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_textfile_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"absent/x\.prom"):
+        write_textfile(RUN, tmp_path / "absent/x.prom")
+
+
+def test_a_page_maps_nodes_and_checks() -> None:
+    page = Page(render(RUN))
+    assert page.rows[1:] == [
+        ["holds"] * 4,
+        ["holds", "holds", "holds", "differs"],
+        ["lost"] * 4,
+    ]
+    assert len(CHECKS) == 4
+
+
+def test_a_page_fetches_nothing() -> None:
+    text = render(RUN)
+    assert Page(text).fetched == ["#row1", "#row2", "#row3"]
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_what_nodes_say_stays_text() -> None:
+    page = render(run(node("gpu1", differs("gpu.count", "8", '<script>alert("1")</script>'))))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_a_large_fleet_folds_nodes_of_one_story() -> None:
+    many = [node(f"gpu{number:03}") for number in range(ROWS_OF_ONE_NODE)]
+    page = render(run(*many, node("odd", HOLD)))
+    assert len(Page(page).rows[1:]) == 2
+    assert f"{ROWS_OF_ONE_NODE}: gpu[000-{ROWS_OF_ONE_NODE - 1}]" in page
