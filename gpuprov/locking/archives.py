@@ -11,8 +11,9 @@ from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.openpgp import armored
 from gpuprov.locking.repository.rpm import with_streams
-from gpuprov.locking.repository.signature import armored, required_keys
+from gpuprov.locking.repository.signature import required_keys
 from gpuprov.locking.repository.sources import (
     ARCHIVE_SUITES,
     AptSource,

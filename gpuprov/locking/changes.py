@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.locking.repository.signature import fingerprints
+from gpuprov.locking.repository.openpgp import fingerprints
 from gpuprov.model.lock import Lock
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"

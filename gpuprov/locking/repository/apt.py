@@ -23,7 +23,8 @@ from debian.deb822 import Release as ReleaseFile
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.locking.repository.signature import Keyring, Keys, required_keys, verify_detached, verify_inline
+from gpuprov.locking.repository.openpgp import Keyring, Keys
+from gpuprov.locking.repository.signature import required_keys, verify_detached, verify_inline
 from gpuprov.locking.repository.versions import DEB, Order
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")

@@ -17,7 +17,8 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.apt import UNPACK, unpack
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
-from gpuprov.locking.repository.signature import Keyring, Keys, required_keys, verify_detached
+from gpuprov.locking.repository.openpgp import Keyring, Keys
+from gpuprov.locking.repository.signature import required_keys, verify_detached
 from gpuprov.locking.repository.versions import RPM
 
 REPO = "{http://linux.duke.edu/metadata/repo}"

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import re
 import subprocess
 import tempfile
-import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.locking.repository.openpgp import UNSIGNED, Keyring, Keys, binary, label
 
-ARMOR = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
 WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 """Hash numbers of RFC 4880, section 9.4, that no signature may rest on."""
-
-PUBLIC_KEY = 6
-"""Tag of a primary key's packet (RFC 4880, section 4.3)."""
-
-Keys = Path | bytes
-"""A keyring file, or the keys themselves; binary or armored."""
-
-UNSIGNED: Final = "unsigned"
-Keyring = Keys | Literal["unsigned"]
-"""The keys that may sign a repository, or the word of somebody who takes it unsigned."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +67,13 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> 
 
 def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
     keys = folder / "keys.gpg"
-    keys.write_bytes(_binary(keyring))
+    keys.write_bytes(binary(keyring))
     command = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     except FileNotFoundError as error:
         raise GpuprovError("gpgv is not installed here", do="install it (package gpgv, or gnupg2)") from error
-    verdicts = _verdicts(done.stdout.decode(errors="replace"), _label(keyring))
+    verdicts = _verdicts(done.stdout.decode(errors="replace"), label(keyring))
     if any(not verdict.trouble for verdict in verdicts):
         return
     if not verdicts:
@@ -147,87 +131,3 @@ def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
 def _expiry(said: dict[str, list[str]]) -> str:
     when = said.get("KEYEXPIRED", [""])[0]
     return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdigit() else ""
-
-
-def _label(keyring: Keys) -> str:
-    return str(keyring) if isinstance(keyring, Path) else "the keys given"
-
-
-def _binary(keyring: Keys) -> bytes:
-    """Keys as gpgv reads them: every armored block decoded (RFC 4880, section 6.2)."""
-    try:
-        content = keyring.read_bytes() if isinstance(keyring, Path) else keyring
-    except OSError as error:
-        raise InvalidInput(
-            f"keyring {_label(keyring)}: {error.strerror}", do="name the repository's key file"
-        ) from error
-    if not content.lstrip().startswith(b"-----BEGIN PGP"):
-        return content
-    blocks = ARMOR.findall(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
-    try:
-        return b"".join(_unarmor(block) for block in blocks)
-    except binascii.Error as error:
-        raise InvalidInput(f"keyring {_label(keyring)}: {error}", expected="an armored public key") from error
-
-
-def _unarmor(block: str) -> bytes:
-    _, _, body = block.partition("\n\n")
-    data = "".join(line for line in body.split() if not line.startswith("="))
-    return base64.b64decode(data, validate=True)
-
-
-def armored(keyring: Keys) -> str:
-    """The keys as text, in one block: the same keys always give the same text (RFC 4880, section 6)."""
-    content = _binary(keyring)
-    lines = textwrap.wrap(base64.b64encode(content).decode(), 64)
-    check = base64.b64encode(_crc24(content).to_bytes(3, "big")).decode()
-    edge = "PGP PUBLIC KEY BLOCK-----"
-    return "\n".join([f"-----BEGIN {edge}", "", *lines, f"={check}", f"-----END {edge}", ""])
-
-
-def _crc24(content: bytes) -> int:
-    """RFC 4880, section 6.1."""
-    crc = 0xB704CE
-    for byte in content:
-        crc ^= byte << 16
-        for _ in range(8):
-            crc = crc << 1 ^ (0x1864CFB if crc & 0x800000 else 0)
-    return crc
-
-
-def fingerprints(keyring: Keys) -> list[str]:
-    """Fingerprints of the primary keys in a keyring, 40 hexadecimal digits each, in capitals.
-
-    The SHA-1 of a version 4 public-key packet (RFC 4880, sections 4.2 and 12.2): it names a key, as everybody
-    writes it, and is no signature.
-    """
-    content, found = _binary(keyring), []
-    while content:
-        tag, body, content = _packet(content)
-        if tag == PUBLIC_KEY and body[:1] == b"\x04":
-            named = b"\x99" + len(body).to_bytes(2, "big") + body
-            found.append(hashlib.sha1(named, usedforsecurity=False).hexdigest().upper())
-    return found
-
-
-def _packet(content: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and body of the first OpenPGP packet, and what follows it; raises InvalidInput when it is none."""
-    head = content[0]
-    if not head & 0x80:
-        raise InvalidInput("not an OpenPGP key", expected="a keyring, binary or armored")
-    if head & 0x40:
-        tag, (start, length) = head & 0x3F, _new_length(content)
-    else:
-        tag, start = head >> 2 & 0x0F, 1 + (1 << (head & 3))
-        length = int.from_bytes(content[1:start], "big")
-    return tag, content[start : start + length], content[start + length :]
-
-
-def _new_length(content: bytes) -> tuple[int, int]:
-    """Where the body of a new-format packet starts, and its length (RFC 4880, section 4.2.2)."""
-    first = content[1] if len(content) > 1 else 0
-    if first < 192:
-        return 2, first
-    if first < 224:
-        return 3, ((first - 192) << 8) + content[2] + 192
-    return 6, int.from_bytes(content[2:6], "big")

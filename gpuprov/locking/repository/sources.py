@@ -11,20 +11,17 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
-from debian.arfile import ArError
 from debian.deb822 import Deb822
-from debian.debfile import DebError, DebFile
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
+from gpuprov.locking.repository.openpgp import UNSIGNED, Keyring, Keys, beside, fingerprints
 from gpuprov.locking.repository.rpm import open_rpm
-from gpuprov.locking.repository.signature import UNSIGNED, Keyring, Keys, fingerprints
 
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
@@ -234,42 +231,35 @@ def _keys(source: AptSource, keyring: Path, read_key: Callable[[str], Keys]) -> 
 def published_key(
     url: str, *, fingerprint: str | None = None, sha256: str | None = None, fetcher: Fetcher | None = None
 ) -> bytes:
-    """A key that a repository publishes, taken only when it is the one that the catalog knows.
+    """A key that a repository publishes, taken only when it is exactly the one that the catalog knows.
 
     Args:
         fingerprint: of the primary key.
         sha256: of the armored text without its Version line, where no fingerprint is known.
 
     Raises:
-        Refused: it is gone, or another.
+        Refused: it is gone, or another, or others are beside it.
+        InvalidInput: it is no whole key.
     """
     content = (fetcher or Fetcher()).get(url)
     if content is None:
         raise Refused(f"no key at {url}", do="name the repository's key file")
     lines = [line for line in content.splitlines(keepends=True) if not line.startswith(b"Version:")]
     digest = hashlib.sha256(b"".join(lines)).hexdigest()
-    found = fingerprints(content)
-    if (fingerprint and fingerprint.upper() in found) or (sha256 and sha256 == digest):
+    if sha256 and sha256 == digest:
         return content
-    raise Refused(
-        f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
-        expected=fingerprint or sha256 or "one that the catalog knows",
-        do="a rotated key is announced by its owner: check there, then name the key file",
-    )
-
-
-def key_from_deb(deb: bytes, name: str) -> bytes:
-    """The keyring inside a keyring package such as cuda-keyring_1.1-1_all.deb.
-
-    Raises:
-        InvalidInput: not a deb package, or without a file in /usr/share/keyrings.
-    """
-    try:
-        data = DebFile(fileobj=BytesIO(deb)).data
-        paths = [path for path in data if path.lstrip("./").startswith("usr/share/keyrings/")]
-        keys = [content for path in paths if (content := data.get_content(path))]
-    except (ArError, DebError) as error:
-        raise InvalidInput(f"{name}: {error}", expected="a keyring package") from error
-    if not keys:
-        raise InvalidInput(f"{name} has no file in /usr/share/keyrings", expected="a keyring package")
-    return b"".join(keys)
+    found = fingerprints(content)
+    if not fingerprint or fingerprint.upper() not in found:
+        raise Refused(
+            f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
+            expected=fingerprint or sha256 or "one that the catalog knows",
+            do="a rotated key is announced by its owner: check there, then name the key file",
+        )
+    if surplus := beside(content, fingerprint):
+        raise Refused(
+            f"the key file {url} holds more than the key {fingerprint.upper()}: {', '.join(surplus)}",
+            expected="that key and nothing besides",
+            do="install nothing from there; a key file that you have checked yourself is named in fleet.yml, "
+            "repositories: {ID: {url: URL, key: FILE}}",
+        )
+    return content

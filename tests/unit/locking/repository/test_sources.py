@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.lab.mirror import nvidia as nvidia_mirror
-from gpuprov.lab.mirror.key import SigningKey
+from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
-from gpuprov.locking.repository.signature import fingerprints
+from gpuprov.locking.repository.openpgp import armored, beside, fingerprints
+from gpuprov.locking.repository.signature import verify_detached
 from gpuprov.locking.repository.sources import AptSource, archive, parse_sources
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -158,20 +160,71 @@ def test_key_that_the_repository_publishes(mirror: nvidia_mirror.Mirror, key: Si
         sources.published_key(url + ".gone", fingerprint=key.fingerprint)
 
 
-def test_key_from_a_keyring_package(mirror: nvidia_mirror.Mirror, key: SigningKey) -> None:
-    place = mirror.root / "compute/cuda/repos/debian12/x86_64"
-    package = place / "cuda-keyring_1.1-1_all.deb"
-    assert fingerprints(sources.key_from_deb(package.read_bytes(), package.name)) == [key.fingerprint]
+@pytest.fixture(scope="module")
+def other() -> Iterator[SigningKey]:
+    with signing_key() as made:
+        yield made
 
 
-def test_package_without_a_key(mirror: nvidia_mirror.Mirror) -> None:
-    package = next((mirror.root / "compute/cuda/repos/debian12/x86_64").glob("nvlsm_*.deb"))
-    with pytest.raises(InvalidInput, match="has no file in /usr/share/keyrings"):
-        sources.key_from_deb(package.read_bytes(), package.name)
-    with pytest.raises(InvalidInput, match=r"page\.html: .* expected a keyring package"):
-        sources.key_from_deb(b"<html>", "page.html")
+@pytest.mark.parametrize("form", ["binary", "armored", "second-block", "in-front"])
+def test_a_key_file_with_another_key_beside_the_pinned_one_is_refused(
+    tmp_path: Path, key: SigningKey, other: SigningKey, form: str
+) -> None:
+    """It went into the lock and into Signed-By: whoever holds the other key could sign packages."""
+    both = key.binary() + other.binary()
+    forms = {
+        "binary": both,
+        "armored": armored(both).encode(),
+        "second-block": key.public + other.public,
+        "in-front": other.binary() + key.binary(),
+    }
+    (tmp_path / "key").write_bytes(forms[form])
+    with pytest.raises(Refused) as caught:
+        sources.published_key((tmp_path / "key").as_uri(), fingerprint=key.fingerprint)
+    said = str(caught.value)
+    assert f"holds more than the key {key.fingerprint}: {other.fingerprint}; expected that key and" in said
+    assert "repositories: {ID: {url: URL, key: FILE}}" in said
 
 
-def test_fingerprint_of_what_is_no_key() -> None:
-    with pytest.raises(InvalidInput, match="not an OpenPGP key"):
-        fingerprints(b"<html>")
+def test_subkeys_of_the_pinned_key_are_part_of_it(tmp_path: Path) -> None:
+    with signing_key() as made:
+        made._gpg(["--passphrase", "", "--quick-add-key", made.fingerprint, "rsa2048", "sign"])
+        keys = made.binary()
+        (tmp_path / "key").write_bytes(keys)
+        assert sources.published_key((tmp_path / "key").as_uri(), fingerprint=made.fingerprint) == keys
+        verify_detached(b"text", made.detached(b"text"), keys, "text")  # gpg signs with the newest subkey
+
+
+def test_a_foreign_key_in_the_clothes_of_a_subkey_verifies_nothing(
+    key: SigningKey, other: SigningKey
+) -> None:
+    """Why subkeys need no list of their own: without a binding signature gpgv does not take them."""
+    foreign = bytearray(other.binary())
+    foreign[0] = 0x80 | 14 << 2 | foreign[0] & 3  # the tag of a primary key becomes that of a subkey
+    keys = key.binary() + bytes(foreign)
+    assert beside(keys, key.fingerprint) == []
+    with pytest.raises(Refused):
+        verify_detached(b"text", other.detached(b"text"), keys, "text")
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (b"\xc6\x03\x05ab", "a key of version 05"),
+        (b"\xc5\x03\x04ab", "a packet of tag 5"),
+        (b"\xcb\x03\x04ab", "a packet of tag 11"),
+    ],
+    ids=["version-5", "secret", "literal-data"],
+)
+def test_what_is_no_part_of_a_public_key_is_beside_it(key: SigningKey, packet: bytes, said: str) -> None:
+    assert beside(key.binary() + packet, key.fingerprint) == [said]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<html>", b"\xc6", b"\xc6\xc0", b"\xc6\xff\0\0", b"\xc6\x05\x04", b"\x9b\x04", b"\xc6\xe1\x04\x04\0"],
+    ids=["html", "no-length", "half-length", "half-long", "cut-off", "left-open", "partial"],
+)
+def test_fingerprint_of_what_is_no_key(content: bytes) -> None:
+    with pytest.raises(InvalidInput, match="an OpenPGP key"):
+        fingerprints(content)
