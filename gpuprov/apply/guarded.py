@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.context import RunContext
 from gpuprov.apply.deadman import (
     LIMITS,
     Guard,
@@ -18,13 +18,11 @@ from gpuprov.apply.deadman import (
     source_address,
     undo,
 )
-from gpuprov.apply.playbook import Listener, NodeOutcome, Options, run_playbook
+from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError
-from gpuprov.model.lock import Lock, LockedGroup
+from gpuprov.model.lock import LockedGroup
 from gpuprov.nodeset import fold
 from gpuprov.ssh.transport import Session, Target, open_session, targets
-
-Narrate = Callable[[str], None]
 
 
 @dataclass
@@ -53,33 +51,24 @@ class _Node:
         self.outcome.failed.append({**event, "msg": str(error)})
 
 
-def run_guarded(
-    lock: Lock,
-    nodes: dict[str, dict[str, Any]],
-    run: Path,
-    *,
-    options: Options,
-    guard: Guard,
-    listen: Listener,
-    narrate: Narrate,
-) -> dict[str, NodeOutcome]:
+def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, NodeOutcome]:
     """Apply the guarded roles, each group's first node alone; where that one fails the others are left alone.
 
     Args:
+        run: its id is the switch's token.
         nodes: host name → variables of that host alone, `gpuprov_roles` among them.
-        run: the run's folder; its name is the switch's token.
 
     Raises:
         GpuprovError: Ansible itself could not run.
     """
-    if options.check:
-        return _play(lock, nodes, run, "access-check", options, listen)
-    groups = lock.hosts()
-    known = [_Node(each, groups[each.name], nodes[each.name]) for each in targets(lock, nodes)]
-    for number, batch in enumerate(_batches(known, options.forks), start=1):
+    if run.options.check:
+        return run_playbook("site", nodes, run, part="access-check")
+    groups = run.lock.hosts()
+    known = [_Node(each, groups[each.name], nodes[each.name]) for each in targets(run.lock, nodes)]
+    for number, batch in enumerate(_batches(known, run.options.forks), start=1):
         tried = [node for node in batch if not _first_failed(node, known)]
         if tried:
-            _change(lock, tried, run, f"access-{number}", options, guard, listen, narrate)
+            _change(run, tried, f"access-{number}")
     return {node.target.name: node.outcome for node in known}
 
 
@@ -101,29 +90,21 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
     return True
 
 
-def _change(
-    lock: Lock,
-    nodes: list[_Node],
-    run: Path,
-    part: str,
-    options: Options,
-    guard: Guard,
-    listen: Listener,
-    narrate: Narrate,
-) -> None:
-    token = run.name
+def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
+    guard = Guard(run.consent.guard_s, run.options.become_password)
     with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
-        list(pool.map(lambda node: _arm(node, sessions, guard, token), nodes))
+        list(pool.map(lambda node: _arm(node, sessions, guard, run.id), nodes))
         armed = {node.target.name: node for node in nodes if node.failure is None}
         if not armed:
             return
-        narrate(f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works")
-        tokens = {"ssh_hardening_guard": token, "firewall_guard": token}
+        run.narrate(
+            f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works"
+        )
+        tokens = {"ssh_hardening_guard": run.id, "firewall_guard": run.id}
         variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
-        outcomes = _play(lock, variables, run, part, options, listen)
-        for name, outcome in outcomes.items():
+        for name, outcome in run_playbook("site", variables, run, part=part).items():
             armed[name].outcome = outcome
-        list(pool.map(lambda node: _conclude(node, guard, token, narrate), armed.values()))
+        list(pool.map(lambda node: _conclude(run, node, guard), armed.values()))
 
 
 def _arm(node: _Node, sessions: ExitStack, guard: Guard, token: str) -> None:
@@ -135,12 +116,14 @@ def _arm(node: _Node, sessions: ExitStack, guard: Guard, token: str) -> None:
         node.fail(error)
 
 
-def _conclude(node: _Node, guard: Guard, token: str, narrate: Narrate) -> None:
+def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
     """Keep the change where its roles ended well and a new login works; take it back elsewhere."""
-    failure = _prove(node, guard, token) if node.outcome.ok else GpuprovError("a role failed")
+    failure = _prove(node, guard, run.id) if node.outcome.ok else GpuprovError("a role failed")
     if failure:
-        narrate(f"{node.target.name}: {failure.seen}; waiting until it has its old SSH and firewall again")
-        node.fail(undo(node.session, node.target, guard, token, failure))
+        run.narrate(
+            f"{node.target.name}: {failure.seen}; waiting until it has its old SSH and firewall again"
+        )
+        node.fail(undo(node.session, node.target, guard, run.id, failure))
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
@@ -149,12 +132,3 @@ def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
     except GpuprovError as error:
         return error
     return None
-
-
-def _play(
-    lock: Lock, nodes: dict[str, dict[str, Any]], run: Path, part: str, options: Options, listen: Listener
-) -> dict[str, NodeOutcome]:
-    """Run the roles, with a folder of their own; what Ansible gathered earlier in the run serves them."""
-    folder = run / part
-    folder.mkdir()
-    return run_playbook("site", lock, nodes, folder, options=options, facts=run / "facts", listen=listen)

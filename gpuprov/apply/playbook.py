@@ -12,32 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.errors import GpuprovError
 from gpuprov.inventory.variables import group_variables
 from gpuprov.model.lock import Lock
 from gpuprov.resources import share
 
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-
 # curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761).
 SSH_ARGUMENTS = "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^curve25519-sha256"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a person may say about how Ansible runs."""
-
-    forks: int = 50
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    become_password: str | None = None
 
 
 @dataclass
@@ -53,50 +40,55 @@ class NodeOutcome:
         """Whether nothing went wrong."""
         return not self.failed and self.unreachable is None
 
+    def add(self, later: NodeOutcome) -> None:
+        """Take in what a later playbook did."""
+        self.changed += later.changed
+        self.failed += later.failed
+        self.unreachable = self.unreachable or later.unreachable
+
 
 def run_playbook(
     playbook: str,
-    lock: Lock,
     nodes: dict[str, dict[str, Any]],
-    run: Path,
+    run: RunContext,
     *,
-    options: Options,
+    part: str = "",
     variables: dict[str, Any] | None = None,
-    facts: Path | None = None,
-    listen: Listener = lambda event: None,
 ) -> dict[str, NodeOutcome]:
     """Run one of our playbooks on some nodes.
 
     Args:
         playbook: its name, `site` or `reboot`.
         nodes: host name → variables of that host alone.
-        run: the run's folder; gets the inventory, the events and Ansible's own output.
+        run: its folder gets the inventory, the events and Ansible's own output.
+        part: a folder in the run's to use instead, for a playbook that the run plays several times. What
+            Ansible gathered of nodes serves the whole run.
         variables: for every host and for the plays themselves.
-        facts: where Ansible keeps what it gathers of nodes, and looks first; by default in the run's folder.
-        listen: called with every event as it happens.
 
     Raises:
         GpuprovError: Ansible itself could not run.
     """
-    inventory = run / f"{playbook}-inventory.json"
-    inventory.write_text(json.dumps(_inventory(lock, nodes), indent=1))
-    events = run / f"{playbook}-events.jsonl"
-    log = run / f"{playbook}-ansible.log"
+    folder = run.folder / part
+    folder.mkdir(exist_ok=True)
+    inventory = folder / f"{playbook}-inventory.json"
+    inventory.write_text(json.dumps(_inventory(run.lock, nodes), indent=1))
+    events = folder / f"{playbook}-events.jsonl"
+    log = folder / f"{playbook}-ansible.log"
     outcomes = {name: NodeOutcome() for name in nodes}
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
-            _command(playbook, inventory, variables or {}, options),
-            env=_environment(events, Path(scratch), facts or run / "facts"),
+            _command(playbook, inventory, variables or {}, run.options),
+            env=_environment(events, Path(scratch), run.folder / "facts"),
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
             with process.stdin as stdin:  # type: ignore[union-attr]
-                stdin.write((options.become_password or "").encode())
+                stdin.write((run.options.become_password or "").encode())
             for event in _follow(events, process):
                 _note(outcomes, event)
-                listen(event)
+                run.listen(event)
         finally:
             _end(process)
     if process.returncode and all(outcome.ok for outcome in outcomes.values()):

@@ -12,8 +12,8 @@ from gpuprov.cli.common.reports import keep
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
-    from gpuprov.apply.converge import Consent, Convergence
-    from gpuprov.apply.playbook import Options
+    from gpuprov.apply.context import Consent, Options
+    from gpuprov.apply.converge import Convergence
     from gpuprov.drift.judge import NodeDrift
     from gpuprov.model.lock import Lock
     from gpuprov.verify.verdict import Verdict
@@ -58,8 +58,7 @@ def command(
 
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
     """
-    from gpuprov.apply.converge import Consent
-    from gpuprov.apply.playbook import Options
+    from gpuprov.apply.context import Consent, Options
 
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
@@ -78,6 +77,7 @@ def _apply(
     yes: bool,
     output: str,
 ) -> Exit:
+    from gpuprov.apply.context import RunContext
     from gpuprov.apply.converge import Convergence, converge
     from gpuprov.apply.plan import full_plan, narrowed, plan_node
     from gpuprov.drift.judge import exit_code
@@ -104,10 +104,8 @@ def _apply(
         return exit_code(found)
     options.ask(f"change {len(busy)} nodes", yes=yes or how.check)
     run = new_run("apply")
-    progress = Progress(options.note)
-    result = converge(
-        lock, plans, run, options=how, consent=consent, listen=progress.event, narrate=options.note
-    )
+    context = RunContext(lock, run, how, consent, Progress(options.note).event, options.note)
+    result = converge(context, plans)
     if not how.check:
         keep(of_apply(run.name, lock, chosen.lock_path, unanswered, result))
     verdict = _verify(lock, result.standing, how, run) if verify and not how.check else None

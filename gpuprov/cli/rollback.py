@@ -10,7 +10,7 @@ from gpuprov.cli.common import options
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
-    from gpuprov.upgrade.context import Trip
+    from gpuprov.upgrade.context import UpgradeContext
     from gpuprov.upgrade.engine import Header
 
 
@@ -34,18 +34,17 @@ def command(chosen: options.Chosen, output: str, run_name: str | None, resume: s
 
     if resume is not None:
         return go(resumed(resume, "rollback", chosen), chosen.lock_path, output)
-    trip, names = _trip(chosen, run_name)
-    options.ask(f"bring {len(names)} nodes back to before {trip.source.name}", yes=yes)
-    return go(begin(*_begun(trip, names)), chosen.lock_path, output)
+    context, names = _context(chosen, run_name)
+    options.ask(f"bring {len(names)} nodes back to before {context.source.name}", yes=yes)
+    return go(begin(*_begun(context, names)), chosen.lock_path, output)
 
 
-def _trip(chosen: options.Chosen, run_name: str | None) -> tuple[Trip, list[str]]:
+def _context(chosen: options.Chosen, run_name: str | None) -> tuple[UpgradeContext, list[str]]:
     """The way back from an upgrade, and the chosen nodes that it touched."""
-    from gpuprov.apply.playbook import Options
+    from gpuprov.cli.common.going import context_of
     from gpuprov.errors import InvalidInput
     from gpuprov.nodeset import fold
-    from gpuprov.report.progress import Progress
-    from gpuprov.upgrade.context import Trip, unpack
+    from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.start import find_run, last_upgrade_of
 
@@ -54,11 +53,10 @@ def _trip(chosen: options.Chosen, run_name: str | None) -> tuple[Trip, list[str]
     names = [name for name in chosen.names if name in touched]
     if not names:
         raise InvalidInput(f"{source.name} did not touch {fold(chosen.names)}", do="name other nodes or runs")
-    how = Options(chosen.forks, become_password=chosen.password)
-    return Trip(source, source, *unpack(source), how, Progress(options.note).event, options.note), names
+    return context_of(chosen, *unpack(source), source, source), names
 
 
-def _begun(trip: Trip, names: list[str]) -> tuple[Trip, Header]:
+def _begun(context: UpgradeContext, names: list[str]) -> tuple[UpgradeContext, Header]:
     from dataclasses import replace
 
     from gpuprov.runs import new_run
@@ -67,9 +65,9 @@ def _begun(trip: Trip, names: list[str]) -> tuple[Trip, Header]:
     from gpuprov.upgrade.start import grouped, who
     from gpuprov.upgrade.text import order_lines
 
-    rollout = trip.rollout.model_copy(update={"canary": "none"})
-    order = tuple(batches(grouped(trip.old, names), rollout))
+    rollout = context.rollout.model_copy(update={"canary": "none"})
+    order = tuple(batches(grouped(context.old, names), rollout))
     for line in order_lines(order):
         options.note(line)
-    about = Header("back", False, order, trip.source.name, who())
-    return replace(trip, run=new_run("rollback")), about
+    about = Header("back", False, order, context.source.name, who())
+    return replace(context, folder=new_run("rollback")), about

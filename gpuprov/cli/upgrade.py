@@ -12,7 +12,7 @@ from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.upgrade.batches import Batch
-    from gpuprov.upgrade.context import Trip
+    from gpuprov.upgrade.context import UpgradeContext
     from gpuprov.upgrade.gate import NodeGate
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -48,7 +48,8 @@ def command(
     first bad batch stops everything, and what failed goes back to its last good set. The rules are `rollout`
     in fleet.yml.
     """
-    from gpuprov.cli.common.going import go, resumed, trip_of
+    from gpuprov.cli.common.going import context_of, go, resumed
+    from gpuprov.model.lock import read_lock
     from gpuprov.runs import state_dir
 
     if resume is not None:
@@ -57,32 +58,34 @@ def command(
         raise InvalidInput("an upgrade to what?", do="name the new lock with --to, or --resume a run")
     if accept and not because:
         raise InvalidInput(f"--accept {accept[0]} without a reason", do="add --because TEXT")
-    trip = trip_of(chosen, new_path, state_dir())
-    batches, gates = _gate(trip, chosen.names, accept)
-    opened = _tell(trip, batches, gates, output if only_plan else "table")
+    context = context_of(chosen, chosen.lock, read_lock(new_path), state_dir(), state_dir())
+    batches, gates = _gate(context, chosen.names, accept)
+    opened = _tell(context, batches, gates, output if only_plan else "table")
     if only_plan or not opened:
         return Exit.OK if opened else Exit.REFUSED
-    return _begin(trip, chosen, batches, accept, because, yes=yes, output=output)
+    return _begin(context, chosen, batches, accept, because, yes=yes, output=output)
 
 
-def _gate(trip: Trip, names: list[str], accept: tuple[str, ...]) -> tuple[list[Batch], list[NodeGate]]:
+def _gate(
+    context: UpgradeContext, names: list[str], accept: tuple[str, ...]
+) -> tuple[list[Batch], list[NodeGate]]:
     from gpuprov.upgrade import hooks
     from gpuprov.upgrade.gate import look
     from gpuprov.upgrade.start import check
 
-    batches = check(trip, names)
-    hooks.check(trip)
-    return batches, look(trip, names, accept)
+    batches = check(context, names)
+    hooks.check(context)
+    return batches, look(context, names, accept)
 
 
-def _tell(trip: Trip, batches: list[Batch], gates: list[NodeGate], output: str) -> bool:
+def _tell(context: UpgradeContext, batches: list[Batch], gates: list[NodeGate], output: str) -> bool:
     """Show the gate; returns whether it is open."""
     from datetime import UTC, datetime
 
     from gpuprov.upgrade.text import gate_lines, order_lines, plan_document
     from gpuprov.upgrade.window import is_open, words
 
-    window = trip.rollout.window
+    window = context.rollout.window
     window_open = is_open(window, datetime.now(UTC))
     if output == "json":
         options.print_json(plan_document(gates, batches, window_open))
@@ -95,7 +98,7 @@ def _tell(trip: Trip, batches: list[Batch], gates: list[NodeGate], output: str) 
 
 
 def _begin(
-    trip: Trip,
+    context: UpgradeContext,
     chosen: options.Chosen,
     batches: list[Batch],
     accept: tuple[str, ...],
@@ -113,7 +116,7 @@ def _begin(
 
     options.ask(f"upgrade {len(chosen.names)} nodes", yes=yes)
     run = new_run("upgrade")
-    trip = replace(trip, run=run, source=run)
-    hold = trip.rollout.on_failure == "hold"
+    context = replace(context, folder=run, source=run)
+    hold = context.rollout.on_failure == "hold"
     about = Header("forward", hold, tuple(batches), run.name, who(), accept, because)
-    return go(begin(trip, about), chosen.lock_path, output)
+    return go(begin(context, about), chosen.lock_path, output)

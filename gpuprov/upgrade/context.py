@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gpuprov.apply.playbook import Listener, Options
+from gpuprov.apply.context import Consent, RunContext
 from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
 from gpuprov.model.rollout import Rollout
 
@@ -15,35 +14,33 @@ OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"
 
 
-@dataclass(frozen=True)
-class Trip:
-    """A run between two locks. `old` is where nodes come from, and where a failed one goes back to.
+@dataclass(frozen=True, kw_only=True)
+class UpgradeContext(RunContext):
+    """A run between two locks; `lock` is the new one.
 
-    `source` is the run whose records lead back: this one, or for a rollback the one that is undone.
+    Attributes:
+        old: where nodes come from, and where a failed one goes back to.
+        source: the folder of the run whose records lead back: this one, or for a rollback the one that is
+            undone.
     """
 
-    run: Path
-    source: Path
     old: Lock
-    new: Lock
-    options: Options
-    listen: Listener
-    narrate: Callable[[str], None]
+    source: Path
 
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.run.name
+    def toward(self, lock: Lock, folder: Path) -> RunContext:
+        """The run of one step, to a lock, with a folder of the step's own."""
+        consent = Consent(downgrade=True)  # the gate showed both versions; a lock of older ones is meant
+        return RunContext(lock, folder, self.options, consent, self.listen, self.narrate)
 
     @cached_property
     def rollout(self) -> Rollout:
         """The rules: those of the lock that is rolled out."""
-        return self.new.rollout or Rollout()
+        return self.lock.rollout or Rollout()
 
     @cached_property
     def groups(self) -> dict[str, tuple[LockedGroup, LockedGroup]]:
         """Node → its group in the old lock and in the new one, of the nodes that are in both."""
-        old, new = self.old.hosts(), self.new.hosts()
+        old, new = self.old.hosts(), self.lock.hosts()
         return {name: (old[name], new[name]) for name in old if name in new}
 
 

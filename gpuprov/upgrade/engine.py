@@ -16,7 +16,7 @@ from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
 from gpuprov.nodeset import fold
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.state import STEPS, Course, End, Entry, NodeStory, stories
@@ -79,10 +79,10 @@ class Outcome:
 class Engine:
     """One run over one journal."""
 
-    def __init__(self, trip: Trip, journal: Journal) -> None:
-        self.trip, self.journal = trip, journal
+    def __init__(self, context: UpgradeContext, journal: Journal) -> None:
+        self.context, self.journal = context, journal
         self.header = header(journal.entries)
-        self.leases = leases.Leases(trip, self.header.nodes)
+        self.leases = leases.Leases(context, self.header.nodes)
 
     def stories(self) -> dict[str, NodeStory]:
         """Where every node stands, by the journal."""
@@ -112,14 +112,14 @@ class Engine:
 
     def _refuse_outside_window(self, batch: Batch) -> None:
         """Stop before a batch whose window has closed; a batch that has begun is brought to its end."""
-        window = self.trip.rollout.window
+        window = self.context.rollout.window
         begun = any(self.stories()[node].begun for node in batch.nodes)
         if window and not begun and not is_open(window, datetime.now(UTC)):
             self.leases.release()
             raise Refused(
                 f"the window has closed before {batch.name}",
                 expected=words(window),
-                do=f"gpuprov upgrade --resume {self.trip.id}",
+                do=f"gpuprov upgrade --resume {self.context.id}",
             )
 
     def _fetch(self) -> None:
@@ -127,10 +127,10 @@ class Engine:
         fetched = any(entry.step == FETCH and entry.event == "done" for entry in self.journal.entries)
         if self.header.course == "back" or fetched:
             return
-        self.trip.narrate(f"fetching packages on {fold(self.header.nodes)}")
+        self.context.narrate(f"fetching packages on {fold(self.header.nodes)}")
         self.journal.write(FETCH, "begun")
         try:
-            fetch(self.trip, self.header.nodes, self.header.batches[0].nodes)
+            fetch(self.context, self.header.nodes, self.header.batches[0].nodes)
         except Refused as refused:
             self.leases.release()
             self.journal.write(FETCH, "failed", data=str(refused))
@@ -150,17 +150,17 @@ class Engine:
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
         self.leases.hold(nodes)
-        self.trip.narrate(f"{batch.name}: {step} {fold(nodes)}")
+        self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A folder of its own each time: events of a step that was cut off are not this one's.
-        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.trip.run))
+        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
         begun = time.monotonic()
         try:
-            failed = steps.BY_NAME[step](self.trip, nodes, folder)
+            failed = steps.BY_NAME[step](self.context, nodes, folder)
         except GpuprovError as error:
             failed = dict.fromkeys(nodes, str(error))
         for node, reason in failed.items():
-            self.trip.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
+            self.context.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
             self.journal.write(step, "failed", [node], reason)
         seconds = round(time.monotonic() - begun, 1)
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})

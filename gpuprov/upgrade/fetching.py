@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
 from gpuprov.nodeset import fold
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.remote import PACKAGES_S, act
 
 
@@ -16,7 +16,7 @@ def closure(group: LockedGroup) -> dict[str, str]:
     return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
 
 
-def fetch(trip: Trip, names: Iterable[str], canaries: Collection[str]) -> None:
+def fetch(context: UpgradeContext, names: Iterable[str], canaries: Collection[str]) -> None:
     """Fetch on all nodes at once; apt checks every sum. Canaries try to build the module, too.
 
     Raises:
@@ -24,13 +24,13 @@ def fetch(trip: Trip, names: Iterable[str], canaries: Collection[str]) -> None:
     """
     arguments = {}
     for name in names:
-        old, new = trip.groups[name]
+        old, new = context.groups[name]
         kernels = [new.setting("kernel") or "running"] if name in canaries else []
         unwanted = sorted(set(closure(old)) - set(closure(new)))
-        arguments[name] = [trip.id, closure(new), unwanted, sources(old, new) or None, kernels]
+        arguments[name] = [context.id, closure(new), unwanted, sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
-    for name, answer in act(trip.old, "fetch", arguments, trip.options, seconds=PACKAGES_S).items():
-        if reason := _against(answer, closure(trip.groups[name][0])):
+    for name, answer in act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S).items():
+        if reason := _against(answer, closure(context.groups[name][0])):
             said.setdefault(reason, []).append(name)
     if said:
         raise Refused("; ".join(f"{fold(nodes)}: {reason}" for reason, nodes in said.items()))

@@ -25,7 +25,7 @@ from gpuprov.probe.payload import pack as program
 from gpuprov.report.text import difference
 from gpuprov.resources import share
 from gpuprov.ssh.transport import Session, fan_out, targets
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
 from gpuprov.upgrade.leases import is_over
 
@@ -64,7 +64,7 @@ class NodeGate:
         }
 
 
-def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> list[NodeGate]:
+def look(context: UpgradeContext, names: Collection[str], accepted: Collection[str] = ()) -> list[NodeGate]:
     """Ask every node, and judge it; in the order of `names`.
 
     One that has just booted is asked again until its units have run, or its time to settle is over.
@@ -74,27 +74,27 @@ def look(trip: Trip, names: Collection[str], accepted: Collection[str] = ()) -> 
     """
     payloads: dict[tuple[int, int], Payload] = {}
     for name in names:
-        old, new = trip.groups[name]
+        old, new = context.groups[name]
         if (id(old), id(new)) not in payloads:
-            payloads[id(old), id(new)] = _payload(old, new, trip.options.become_password)
+            payloads[id(old), id(new)] = _payload(old, new, context.options.become_password)
 
     def visit(session: Session) -> Facts:
-        old, new = trip.groups[session.target.name]
+        old, new = context.groups[session.target.name]
         return ask(session, payloads[id(old), id(new)])
 
     found: dict[str, NodeGate] = {}
-    asked, deadline, told = list(names), time.monotonic() + trip.rollout.settle_s, False
+    asked, deadline, told = list(names), time.monotonic() + context.rollout.settle_s, False
     while asked:
         waking: list[str] = []
         for target, answer in fan_out(
-            targets(trip.old, asked), visit, forks=trip.options.forks, limits=LIMITS
+            targets(context.old, asked), visit, forks=context.options.forks, limits=LIMITS
         ):
-            found[target.name] = judged(trip, target.name, answer, accepted)
-            if _wakes(answer, found[target.name], trip.rollout.settle_s):
+            found[target.name] = judged(context, target.name, answer, accepted)
+            if _wakes(answer, found[target.name], context.rollout.settle_s):
                 waking.append(target.name)
         asked = waking if time.monotonic() < deadline else []
         if asked and not told:
-            trip.narrate(f"waiting for {fold(asked)} to settle after booting")
+            context.narrate(f"waiting for {fold(asked)} to settle after booting")
         told = True
         time.sleep(AGAIN_S if asked else 0)
     return [found[name] for name in names]
@@ -119,7 +119,9 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
     return program(MODULES, asked, password=password)
 
 
-def judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collection[str]) -> NodeGate:
+def judged(
+    context: UpgradeContext, name: str, answer: Facts | GpuprovError, accepted: Collection[str]
+) -> NodeGate:
     """One node's gate from what it answered."""
     if not isinstance(answer, Facts):
         return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
@@ -127,7 +129,7 @@ def judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collec
         return NodeGate(
             name, (Finding("bad", "reach", "no root rights there: sudo asks for a password (-K)"),), {}
         )
-    old, new = trip.groups[name]
+    old, new = context.groups[name]
     try:
         moves = _moves(answer, new)
         findings = [
@@ -135,8 +137,8 @@ def judged(trip: Trip, name: str, answer: Facts | GpuprovError, accepted: Collec
             *_packages(answer, old, new, moves),
             *_room(answer),
             *_kernel(answer, new),
-            *_use(answer, drained=trip.rollout.hooks.drain is not None),
-            *_others(answer, trip.id),
+            *_use(answer, drained=context.rollout.hooks.drain is not None),
+            *_others(answer, context.id),
         ]
     except GpuprovError as error:
         return NodeGate(name, (Finding("bad", "facts", str(error)),), {})

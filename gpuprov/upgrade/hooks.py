@@ -12,7 +12,7 @@ from typing import Literal
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
 from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.ready import READY
 
 Moment = Literal["drain", "snapshot", "resume"]
@@ -20,14 +20,14 @@ _SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'
 _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- "$@"'
 
 
-def check(trip: Trip) -> None:
+def check(context: UpgradeContext) -> None:
     """Refuse a hook that nobody knows before anything moves.
 
     Raises:
         InvalidInput: `use` names nothing, or something that has no command for that moment.
     """
     for moment in ("drain", "snapshot", "resume"):
-        hook = getattr(trip.rollout.hooks, moment)
+        hook = getattr(context.rollout.hooks, moment)
         if hook is not None:
             command(hook, moment)
 
@@ -50,22 +50,22 @@ def command(hook: Hook, moment: str) -> tuple[str, str]:
     return ready.commands[moment], ready.on
 
 
-def run(trip: Trip, moment: Moment, names: Iterable[str]) -> dict[str, str]:
+def run(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[str, str]:
     """Run a hook for every node at once; node → why it failed there. No hook, no failure."""
-    hook: Hook | None = getattr(trip.rollout.hooks, moment)
+    hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:
         return {}
     text, where = command(hook, moment)
-    nodes = targets(trip.old, names)
+    nodes = targets(context.old, names)
     if where == "node":
-        return _on_nodes(trip, hook, text, nodes)
-    with ThreadPoolExecutor(max_workers=max(1, min(trip.options.forks, len(nodes)))) as pool:
-        said = pool.map(lambda node: _here(text, _environment(trip, node), hook.timeout_s), nodes)
+        return _on_nodes(context, hook, text, nodes)
+    with ThreadPoolExecutor(max_workers=max(1, min(context.options.forks, len(nodes)))) as pool:
+        said = pool.map(lambda node: _here(text, _environment(context, node), hook.timeout_s), nodes)
         return {node.name: each for node, each in zip(nodes, said, strict=True) if each}
 
 
-def _environment(trip: Trip, node: Target) -> dict[str, str]:
-    return {"GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_RUN": trip.id}
+def _environment(context: UpgradeContext, node: Target) -> dict[str, str]:
+    return {"GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_RUN": context.id}
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
@@ -94,16 +94,16 @@ def _failure(code: int, said: str) -> str:
     return f"the hook ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
 
 
-def _on_nodes(trip: Trip, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
-    password = trip.options.become_password
+def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
+    password = context.options.become_password
     sudo = _SUDO if password is None else _SUDO_ASKED
 
     def visit(session: Session) -> None:
-        words = [f"{name}={value}" for name, value in _environment(trip, session.target).items()]
+        words = [f"{name}={value}" for name, value in _environment(context, session.target).items()]
         line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
         answer = session.run(line, b"" if password is None else f"{password}\n".encode())
         if answer.code:
             raise NodeFailed(_failure(answer.code, answer.stdout.decode("utf-8", "replace")))
 
-    answers = fan_out(nodes, visit, forks=trip.options.forks, limits=Limits(command_s=hook.timeout_s))
+    answers = fan_out(nodes, visit, forks=context.options.forks, limits=Limits(command_s=hook.timeout_s))
     return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}

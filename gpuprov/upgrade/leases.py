@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.nodeset import fold
 from gpuprov.runs import state_dir
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.journal import NAME, read
-from gpuprov.upgrade.remote import act, same
+from gpuprov.upgrade.remote import Answer, act, same
 from gpuprov.upgrade.start import ended
 
 LEASE_S = 3600.0
@@ -24,8 +24,8 @@ LEASE_S = 3600.0
 class Leases:
     """Leases on nodes for one run."""
 
-    def __init__(self, trip: Trip, nodes: Sequence[str]) -> None:
-        self._trip, self._nodes = trip, list(nodes)
+    def __init__(self, context: UpgradeContext, nodes: Sequence[str]) -> None:
+        self._context, self._nodes = context, list(nodes)
         self._taken = 0.0
 
     def take(self) -> None:
@@ -49,7 +49,7 @@ class Leases:
 
     def release(self) -> None:
         """Give them back. On a node that does not answer the lease ends by itself."""
-        act(self._trip.old, "release", same(self._nodes, self._trip.id), self._trip.options)
+        self._act("release", same(self._nodes, self._context.id))
 
     def _ask(self, nodes: Sequence[str]) -> None:
         if len(nodes) == len(self._nodes):
@@ -58,7 +58,7 @@ class Leases:
         others = self._taken_by_others(nodes, holder)
         left = {name: lease["run"] for name, lease in others.items() if is_over(lease["run"])}
         if left:
-            act(self._trip.old, "release", {name: [run] for name, run in left.items()}, self._trip.options)
+            self._act("release", {name: [run] for name, run in left.items()})
             others = self._taken_by_others(nodes, holder)
         if others:
             self.release()
@@ -71,13 +71,15 @@ class Leases:
 
     def _taken_by_others(self, nodes: Sequence[str], holder: str) -> dict[str, dict[str, Any]]:
         """Ask for nodes; node → lease, of those that another run holds."""
-        arguments = same(nodes, self._trip.id, holder, LEASE_S)
-        answers = act(self._trip.old, "take", arguments, self._trip.options)
+        answers = self._act("take", same(nodes, self._context.id, holder, LEASE_S))
         return {
             name: answer
             for name, answer in answers.items()
-            if not isinstance(answer, GpuprovError) and answer["run"] != self._trip.id
+            if not isinstance(answer, GpuprovError) and answer["run"] != self._context.id
         }
+
+    def _act(self, name: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
+        return act(self._context.old, name, arguments, self._context.options)
 
 
 def is_over(run_id: str) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuprov.apply.playbook import Options
+from gpuprov.apply.context import Options
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload

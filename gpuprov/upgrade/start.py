@@ -13,7 +13,7 @@ from gpuprov.model.lock import Lock
 from gpuprov.nodeset import fold
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.batches import Batch, batches
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.journal import NAME, read
 from gpuprov.upgrade.state import Entry
 
@@ -22,24 +22,24 @@ DEBIANS = ("debian", "ubuntu")
 ORPHANS_S = 1800.0
 
 
-def check(trip: Trip, names: Sequence[str]) -> list[Batch]:
+def check(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
     """The batches of an upgrade, if both locks can speak of its nodes.
 
     Raises:
         Refused: a node is not in the new lock, changes its system, or has one that cannot be taken back.
         InvalidInput: the rules of the rollout are not valid.
     """
-    if missing := [name for name in names if name not in trip.groups]:
+    if missing := [name for name in names if name not in context.groups]:
         raise Refused(f"the new lock has no {fold(missing)}", do="name the nodes that are in both locks")
     for name in names:
-        old, new = trip.groups[name]
+        old, new = context.groups[name]
         if (old.os, old.arch) != (new.os, new.arch):
             raise Refused(
                 f"{name} would go from {old.os} {old.arch} to {new.os} {new.arch}", do="reinstall it"
             )
         if not old.os.startswith(DEBIANS):
             raise Refused(f"{name} runs {old.os}", expected=f"a system of {' or '.join(DEBIANS)} to upgrade")
-    return batches(grouped(trip.new, names), trip.rollout)
+    return batches(grouped(context.lock, names), context.rollout)
 
 
 def grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
@@ -90,16 +90,16 @@ def last_upgrade_of(names: Sequence[str]) -> Path:
     raise InvalidInput(f"no upgrade from here has touched {fold(names)}", do="name the run with --to")
 
 
-def outlive(run: Path, trip: Trip) -> None:
+def outlive(context: UpgradeContext) -> None:
     """Wait for what a dead controller left at work here: Ansible goes on when gpuprov is killed.
 
     It is left to finish: a transaction that is cut off is worse than one that is waited for.
     """
     deadline = time.monotonic() + ORPHANS_S
     told = False
-    while orphans := _orphans(run):
+    while orphans := _orphans(context.folder):
         if not told:
-            trip.narrate(f"waiting for what the last controller left at work (process {orphans[0]})")
+            context.narrate(f"waiting for what the last controller left at work (process {orphans[0]})")
             told = True
         if time.monotonic() > deadline:
             raise Refused(f"process {orphans[0]} of this run is still at work", do="end it and resume again")

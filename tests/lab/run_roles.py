@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpuprov.apply.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.lab import Node
 from gpuprov.model.lock import Lock
 
@@ -24,7 +25,9 @@ def play(
         variables: of the roles, over those of the lock.
     """
     events: list[dict[str, Any]] = []
-    run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    run = RunContext(
+        lock, Path(tempfile.mkdtemp(prefix="run-", dir=folder)), Options(check=check), listen=events.append
+    )
     nodes = {node.name: {"gpuprov_roles": list(roles), **variables}}
-    outcomes = run_playbook("site", lock, nodes, run, options=Options(check=check), listen=events.append)
+    outcomes = run_playbook("site", nodes, run)
     return outcomes[node.name], [event["task"] for event in events if event.get("status") == "changed"]

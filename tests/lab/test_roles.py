@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.apply.playbook import NodeOutcome, Options, run_playbook
+from gpuprov.apply.context import RunContext
+from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.lab import Lab, Node
 from gpuprov.locking import build_lock
 from gpuprov.model.lock import Lock, Setting
@@ -46,9 +47,8 @@ class Fixture:
         return play(lock, self.node, self.folder, *(roles or ROLES), check=check, **variables)
 
     def reboot(self) -> NodeOutcome:
-        run = Path(tempfile.mkdtemp(dir=self.folder))
-        nodes = {self.node.name: {"gpuprov_reboot": True}}
-        return run_playbook("reboot", self.lock, nodes, run, options=Options())[self.node.name]
+        run = RunContext(self.lock, Path(tempfile.mkdtemp(dir=self.folder)))
+        return run_playbook("reboot", {self.node.name: {"gpuprov_reboot": True}}, run)[self.node.name]
 
     def says(self, command: str) -> str:
         done = self.node.run(command, check=False)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import gpuprov.apply.guarded
+from gpuprov.apply.context import Consent, Options, RunContext
 from gpuprov.apply.deadman import Guard, refuse_if_shut_out
 from gpuprov.apply.guarded import run_guarded
-from gpuprov.apply.playbook import NodeOutcome, Options
+from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
 from tests import RECORDED_LOCK
@@ -36,15 +37,8 @@ class Fleet:
     def apply(self, tmp_path: Path, **groups: LockedGroup) -> dict[str, str]:
         """Apply to every node; node → why it failed, "" where it did not."""
         lock = Lock(inputs="", groups=groups)
-        outcomes = run_guarded(
-            lock,
-            {name: {} for name in lock.hosts()},
-            tmp_path,
-            options=Options(forks=2),
-            guard=Guard(1),
-            listen=lambda event: None,
-            narrate=lambda line: None,
-        )
+        run = RunContext(lock, tmp_path, Options(forks=2), Consent(guard_s=1))
+        outcomes = run_guarded(run, {name: {} for name in lock.hosts()})
         return {name: each.failed[-1]["msg"] if each.failed else "" for name, each in outcomes.items()}
 
     @contextmanager
@@ -58,9 +52,9 @@ class Fleet:
         if session.name in self.fails["arm"]:
             raise NodeFailed("no room")
 
-    def _run_playbook(self, playbook: str, lock: Lock, nodes: dict[str, Any], run: Path, **how: Any) -> Any:
+    def _run_playbook(self, playbook: str, nodes: dict[str, Any], run: RunContext, **how: Any) -> Any:
         self.ran.append(sorted(nodes))
-        assert {each["ssh_hardening_guard"] for each in nodes.values()} == {run.parent.name}
+        assert {each["ssh_hardening_guard"] for each in nodes.values()} == {run.id}
         failed = [{"msg": "a role failed"}]
         return {name: NodeOutcome(failed=failed * (name in self.fails["role"])) for name in nodes}
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.apply.playbook import Options
 from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
 from gpuprov.upgrade import engine, start
 from gpuprov.upgrade.batches import Batch
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.journal import Journal
 from tests import RECORDED_LOCK
 
@@ -53,7 +52,7 @@ class World:
             raise Killed
 
     def step(self, name: str) -> Any:
-        def take(trip: Trip, nodes: list[str], folder: Path) -> dict[str, str]:
+        def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
             failed = {}
             for node in nodes:
                 self.tick()
@@ -92,7 +91,7 @@ class World:
 
 
 class PaperLeases:
-    def __init__(self, trip: Trip, nodes: list[str]) -> None:
+    def __init__(self, context: UpgradeContext, nodes: list[str]) -> None:
         pass
 
     def take(self) -> None:
@@ -107,7 +106,7 @@ class PaperLeases:
 @pytest.fixture(autouse=True)
 def _paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.leases, "Leases", PaperLeases)
-    monkeypatch.setattr(engine, "fetch", lambda trip, nodes, canaries: None)
+    monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)
 
 
 def run(
@@ -115,7 +114,7 @@ def run(
 ) -> engine.Outcome:
     """Start, and resume as often as the controller dies."""
     lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
-    trip = Trip(folder, folder, lock, lock, Options(), lambda event: None, lambda line: None)
+    context = UpgradeContext(lock, folder, old=lock, source=folder)
     hold = bool(rollout and rollout.on_failure == "hold")
     path = folder / "journal.jsonl"
     with Journal(path) as journal:
@@ -126,7 +125,7 @@ def run(
         while True:
             with Journal(path) as journal:
                 try:
-                    return engine.Engine(trip, journal).go()
+                    return engine.Engine(context, journal).go()
                 except Killed:
                     continue
 
@@ -206,7 +205,7 @@ def test_a_step_whose_announcement_was_lost_is_taken_again(tmp_path: Path) -> No
 
 
 def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(trip: Trip, nodes: list[str], canaries: list[str]) -> None:
+    def fetch(context: UpgradeContext, nodes: list[str], canaries: list[str]) -> None:
         raise Refused("n1: apt-get: 404")
 
     monkeypatch.setattr(engine, "fetch", fetch)

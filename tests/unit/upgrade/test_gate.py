@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.playbook import Options
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.errors import Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
 from gpuprov.probe.facts import Facts
 from gpuprov.upgrade import fetching, gate, start
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from tests import RECORDED_FACTS, RECORDED_LOCK
 
 OLDER = "535.261.03-1"
@@ -34,18 +33,18 @@ def older(lock: Lock, **changes: Any) -> Lock:
 
 
 @pytest.fixture
-def trip() -> Trip:
+def context() -> UpgradeContext:
     old = read_lock(RECORDED_LOCK)
     run = Path("runs/this")
-    return Trip(run, run, old, older(old), Options(), lambda event: None, lambda line: None)
+    return UpgradeContext(older(old), run, old=old, source=run)
 
 
 @pytest.fixture
-def answer(trip: Trip) -> dict[str, Any]:
+def answer(context: UpgradeContext) -> dict[str, Any]:
     """A node in order, on which both versions are to be had."""
     recorded: dict[str, Any] = json.loads((RECORDED_FACTS).read_text())
     answer = copy.deepcopy(recorded)
-    [group] = trip.old.groups.values()
+    [group] = context.old.groups.values()
     both = [
         [name, each] for name, version in group.components.driver.closure.items() for each in (version, OLDER)
     ]
@@ -65,28 +64,28 @@ def answer(trip: Trip) -> dict[str, Any]:
     return answer
 
 
-def shut(trip: Trip, answer: dict[str, Any], *accepted: str) -> dict[str, list[str]]:
+def shut(context: UpgradeContext, answer: dict[str, Any], *accepted: str) -> dict[str, list[str]]:
     """Rule → what the gate has against the node."""
-    [name] = trip.old.hosts()
+    [name] = context.old.hosts()
     facts = Facts.from_answer(answer)
     found: dict[str, list[str]] = {}
-    for finding in gate.judged(trip, name, facts, accepted).shut:
+    for finding in gate.judged(context, name, facts, accepted).shut:
         found.setdefault(finding.rule, []).append(finding.text)
     return found
 
 
-def test_an_open_gate_says_what_moves(trip: Trip, answer: dict[str, Any]) -> None:
-    assert shut(trip, answer) == {}
-    [name] = trip.old.hosts()
-    moves = gate.judged(trip, name, Facts.from_answer(answer), []).moves
+def test_an_open_gate_says_what_moves(context: UpgradeContext, answer: dict[str, Any]) -> None:
+    assert shut(context, answer) == {}
+    [name] = context.old.hosts()
+    moves = gate.judged(context, name, Facts.from_answer(answer), []).moves
     assert moves["libcuda1"][1] == OLDER
 
 
-def test_the_gate_asks_for_all_that_it_reads(trip: Trip, answer: dict[str, Any]) -> None:
-    [group] = trip.old.groups.values()
+def test_the_gate_asks_for_all_that_it_reads(context: UpgradeContext, answer: dict[str, Any]) -> None:
+    [group] = context.old.groups.values()
     asked = {*drift_parameters(group).collectors, *gate.COLLECTORS}
     answer["collectors"] = {name: value for name, value in answer["collectors"].items() if name in asked}
-    assert shut(trip, answer) == {}
+    assert shut(context, answer) == {}
 
 
 def faults() -> list[tuple[str, str, Any]]:
@@ -103,9 +102,11 @@ def faults() -> list[tuple[str, str, Any]]:
 
 
 @pytest.mark.parametrize(("rule", "text", "fault"), faults())
-def test_what_shuts_the_gate(trip: Trip, answer: dict[str, Any], rule: str, text: str, fault: Any) -> None:
+def test_what_shuts_the_gate(
+    context: UpgradeContext, answer: dict[str, Any], rule: str, text: str, fault: Any
+) -> None:
     fault(answer["collectors"])
-    assert text in " ".join(shut(trip, answer)[rule])
+    assert text in " ".join(shut(context, answer)[rule])
 
 
 @pytest.mark.parametrize(
@@ -117,26 +118,32 @@ def test_what_shuts_the_gate(trip: Trip, answer: dict[str, Any], rule: str, text
     ],
 )
 def test_headers_are_asked_for_where_the_module_is_compiled(
-    trip: Trip, answer: dict[str, Any], package: str, *, shuts: bool
+    context: UpgradeContext, answer: dict[str, Any], package: str, *, shuts: bool
 ) -> None:
     answer["collectors"]["kernels"]["headers"] = []
-    [(_, new)] = trip.groups.values()
+    [(_, new)] = context.groups.values()
     driver = new.components.driver.model_copy(update={"module_package": package})
     moved = new.model_copy(update={"components": new.components.model_copy(update={"driver": driver})})
-    trip = replace(trip, new=trip.new.model_copy(update={"groups": dict.fromkeys(trip.new.groups, moved)}))
-    assert ("headers" in shut(trip, answer)) == shuts
+    context = replace(
+        context, lock=context.lock.model_copy(update={"groups": dict.fromkeys(context.lock.groups, moved)})
+    )
+    assert ("headers" in shut(context, answer)) == shuts
 
 
-def test_drift_shuts_the_gate_unless_it_is_accepted(trip: Trip, answer: dict[str, Any]) -> None:
+def test_drift_shuts_the_gate_unless_it_is_accepted(context: UpgradeContext, answer: dict[str, Any]) -> None:
     packages = answer["collectors"]["packages"]
     packages["text"] = packages["text"].replace("hold ok installed", "install ok installed")
-    assert list(shut(trip, answer)) == ["drift"]
-    assert shut(trip, answer, "pins.hold") == {}
+    assert list(shut(context, answer)) == ["drift"]
+    assert shut(context, answer, "pins.hold") == {}
 
 
 @pytest.mark.parametrize(("awake_s", "asked"), [(3.0, 2), (9000.0, 1)])
 def test_a_node_that_has_just_booted_may_settle(
-    trip: Trip, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, awake_s: float, asked: int
+    context: UpgradeContext,
+    answer: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    awake_s: float,
+    asked: int,
 ) -> None:
     settled = copy.deepcopy(answer)
     packages = answer["collectors"]["packages"]
@@ -146,56 +153,56 @@ def test_a_node_that_has_just_booted_may_settle(
     told = iter(answers)
     monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(told))])
     monkeypatch.setattr(gate, "AGAIN_S", 0.0)
-    [seen] = gate.look(trip, list(trip.old.hosts()))
+    [seen] = gate.look(context, list(context.old.hosts()))
     assert len(answers) - len(list(told)) == asked
     assert bool(seen.shut) == (asked == 1)
 
 
-def test_a_lease_of_this_run_is_no_other_s(trip: Trip, answer: dict[str, Any]) -> None:
+def test_a_lease_of_this_run_is_no_other_s(context: UpgradeContext, answer: dict[str, Any]) -> None:
     answer["collectors"]["gate"]["lease"] = {"run": "this", "holder": "a@b"}
-    assert shut(trip, answer) == {}
+    assert shut(context, answer) == {}
 
 
-def test_gpus_in_use_are_left_to_the_drain_hook(trip: Trip, answer: dict[str, Any]) -> None:
+def test_gpus_in_use_are_left_to_the_drain_hook(context: UpgradeContext, answer: dict[str, Any]) -> None:
     answer["collectors"]["gpu_use"]["processes"]["8"] = "python"
     rollout = Rollout(hooks=Hooks(drain=Hook(run="true")))
-    lock = trip.new.model_copy(update={"rollout": rollout})
-    drained = Trip(trip.run, trip.run, trip.old, lock, trip.options, trip.listen, trip.narrate)
+    lock = context.lock.model_copy(update={"rollout": rollout})
+    drained = replace(context, lock=lock)
     assert shut(drained, answer) == {}
 
 
-def test_a_package_on_the_node_needs_no_repository(trip: Trip, answer: dict[str, Any]) -> None:
-    [group] = trip.old.groups.values()
+def test_a_package_on_the_node_needs_no_repository(context: UpgradeContext, answer: dict[str, Any]) -> None:
+    [group] = context.old.groups.values()
     versions = {*group.components.driver.closure.items()} | {
         (name, OLDER) for name in group.components.driver.closure
     }
     told = answer["collectors"]["gate"]
     told["offered"] = []
     told["kept"] = [f"{name}_{version.replace(':', '%3a')}_amd64.deb" for name, version in versions]
-    assert shut(trip, answer) == {}
+    assert shut(context, answer) == {}
 
 
-def test_a_node_out_of_reach(trip: Trip) -> None:
-    [name] = trip.old.hosts()
-    [finding] = gate.judged(trip, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut
+def test_a_node_out_of_reach(context: UpgradeContext) -> None:
+    [name] = context.old.hosts()
+    [finding] = gate.judged(context, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut
     assert (finding.rule, finding.text) == ("reach", "no SSH on 10.1.2.3 port 22")
 
 
-def test_what_no_upgrade_can_do_is_refused_before_nodes_are_asked(trip: Trip) -> None:
-    [name] = trip.old.hosts()
+def test_what_no_upgrade_can_do_is_refused_before_nodes_are_asked(context: UpgradeContext) -> None:
+    [name] = context.old.hosts()
 
     def refused(lock: Lock) -> str:
-        other = Trip(trip.run, trip.run, trip.old, lock, trip.options, trip.listen, trip.narrate)
+        other = replace(context, lock=lock)
         with pytest.raises(Refused) as caught:
             start.check(other, [name])
         return str(caught.value)
 
-    assert "would go from debian12 x86_64 to debian13" in refused(older(trip.old, os="debian13"))
-    assert f"the new lock has no {name}" in refused(older(trip.old, hosts={"other": "10.0.0.1"}))
+    assert "would go from debian12 x86_64 to debian13" in refused(older(context.old, os="debian13"))
+    assert f"the new lock has no {name}" in refused(older(context.old, hosts={"other": "10.0.0.1"}))
 
 
-def test_repositories_that_are_new_are_told_to_apt(trip: Trip) -> None:
-    [old] = trip.old.groups.values()
+def test_repositories_that_are_new_are_told_to_apt(context: UpgradeContext) -> None:
+    [old] = context.old.groups.values()
     repository = next(iter(old.repositories.values())).model_copy(
         update={
             "url": "https://mirror.example/cuda",
@@ -218,15 +225,15 @@ def test_repositories_that_are_new_are_told_to_apt(trip: Trip) -> None:
 
 
 def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
-    trip: Trip, monkeypatch: pytest.MonkeyPatch
+    context: UpgradeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pinning package carries the version in its name, and is held: apt would refuse to replace it."""
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
         fetching, "act", lambda lock, name, arguments, *_, **__: asked.update(arguments) or {}
     )
-    [(node, (_, new))] = trip.groups.items()
+    [(node, (_, new))] = context.groups.items()
     new.components.driver.closure.pop("libcuda1")
-    fetching.fetch(trip, [node], [])
+    fetching.fetch(context, [node], [])
     assert asked[node][2] == ["libcuda1"]
     assert "libcuda1" not in asked[node][1]

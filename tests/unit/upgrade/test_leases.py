@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.playbook import Options
 from gpuprov.errors import Refused, Unreachable
 from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import leases
-from gpuprov.upgrade.context import Trip
+from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.journal import NAME, Journal
 from gpuprov.upgrade.state import Event
 from tests import RECORDED_LOCK
@@ -49,7 +48,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
 def lease_on(*names: str) -> leases.Leases:
     lock = read_lock(RECORDED_LOCK)
     run = Path("runs/mine")
-    return leases.Leases(Trip(run, run, lock, lock, Options(), lambda event: None, lambda line: None), names)
+    return leases.Leases(UpgradeContext(lock, run, old=lock, source=run), names)
 
 
 def test_all_or_none(nodes: Nodes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.playbook import Options
+from gpuprov.apply.context import Options
 from gpuprov.errors import Unreachable
 from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import remote
