@@ -134,6 +134,7 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_CALLBACK_PLUGINS": str(share("plugins") / "callback"),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov_jsonl",
         "ANSIBLE_LIBRARY": str(share("plugins") / "modules"),
+        "ANSIBLE_ACTION_PLUGINS": str(share("plugins") / "action"),
         "ANSIBLE_GATHERING": "smart",
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),

@@ -1,6 +1,6 @@
 """What the role monitoring reads of a node: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Arguments: names of units.
+Standard library only; runs on the node from stdin. Argument: {"units": [names of units]}.
 
     {"loaded": true, "units": ["prometheus-node-exporter.service"], "text": "/srv/gpuprov.prom"}
 
@@ -20,7 +20,7 @@ RECORD = Path("/var/lib/gpuprov/textfile")
 
 look = {
     "loaded": DRIVER.exists(),
-    "units": [unit for unit in sys.argv[1:] if (UNITS / unit).exists()],
+    "units": [unit for unit in json.loads(sys.argv[1])["units"] if (UNITS / unit).exists()],
     "text": (RECORD.read_text().strip() if RECORD.exists() else "") or None,
 }
 json.dump(look, sys.stdout)

@@ -1,6 +1,7 @@
 """What the role nvidia_driver reads of a node before and after it acts: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Arguments: the names a module `nvidia` may have on disk.
+Standard library only; runs on the node from stdin. Argument: {"modules": [names that a module
+`nvidia` may have on disk]}.
 
     {"kernel": {"running": "6.1.0-56-amd64", "next": "6.1.0-56-amd64" or null},
      "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "flavour": "proprietary", "dkms": true}},
@@ -100,12 +101,13 @@ def failed_builds() -> list[dict]:
 
 
 def main() -> None:
+    names = json.loads(sys.argv[1])["modules"]
     installed = dkms_installed()
     releases = sorted(path.name for path in Path("/lib/modules").glob("*"))
     look = {
         "kernel": {"running": os.uname().release, "next": next_kernel()},
         "kernels": {
-            release: {**module(release, sys.argv[1:]), "dkms": release in installed} for release in releases
+            release: {**module(release, names), "dkms": release in installed} for release in releases
         },
         "sources": sources(),
         "failed_builds": failed_builds(),

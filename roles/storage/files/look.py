@@ -1,7 +1,7 @@
 """What the role storage reads of a node: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: [{"device": …, "mount": …, "filesystem": …,
-"read_ahead_kib": …}, …].
+Standard library only; runs on the node from stdin. Argument: {"scratch": [{"device": …, "mount": …,
+"filesystem": …, "read_ahead_kib": …}, …]}.
 
     {"scratch": [{"mount": "/scratch", "path": "/dev/nvme1n1", "objection": null, "uuid": null,
                   "mounted": false, "read_ahead_off": true}],
@@ -111,7 +111,7 @@ def ours() -> list[str]:
 
 def main() -> None:
     """Print the document."""
-    asked = json.loads(sys.argv[1])
+    asked = json.loads(sys.argv[1])["scratch"]
     json.dump({"scratch": [judge(wanted) for wanted in asked], "ours": ours()}, sys.stdout)
 
 

@@ -15,7 +15,7 @@ from tests import ROOT
 
 ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/tasks/main.yml"))
 TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml")])
-MODULES = {path.stem for path in ROOT.glob("plugins/modules/*.py")}
+MODULES = {path.stem for path in ROOT.glob("plugins/modules/*.*")}
 PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
@@ -86,7 +86,7 @@ def test_a_role_looks_up_just_the_templates_and_files_that_it_has() -> None:
     for role in ROLES:
         text = "".join(path.read_text() for path in [*role.glob("tasks/*.yml"), *role.glob("vars/*.yml")])
         named = set(re.findall(r"lookup\('ansible.builtin.(template|file)', '([^']+)'", text))
-        named |= {("file", name) for name in re.findall(r"role_path }}/files/([\w.]+)", text)}
+        named |= {("file", name) for name in re.findall(r"(?:role_path }}/files/|script: )([\w.]+)", text)}
         there = {("template", path.name) for path in role.glob("templates/*")}
         there |= {("file", path.name) for path in role.glob("files/*") if path.is_file()}
         assert named == there, role.name

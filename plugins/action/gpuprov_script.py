@@ -1,0 +1,60 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs a Python script of a role on the node in one round trip; plugins/modules/gpuprov_script.yml documents it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+ARGUMENTS = {
+    "script": {"type": "str", "required": True},
+    "question": {"type": "raw", "default": {}},
+}
+
+
+class ActionModule(ActionBase):
+    """What the script prints last is its answer; nothing of it is written to the node."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        known = task_vars or {}
+        python = known.get("ansible_facts", {}).get("python", {}).get("executable", "python3")
+        words = [python, "-", json.dumps(arguments["question"])]
+        command = f"{self._compute_environment_string()} {shlex.join(words)}".strip()
+        source = Path(known["role_path"], "files", arguments["script"]).read_bytes()
+        said = self._low_level_execute_command(command, in_data=source)
+        result.update(_answered(arguments["script"], said))
+        return result
+
+
+def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
+    """The task's result of what a script printed."""
+    printed, _, last = said["stdout"].rstrip().rpartition("\n")
+    try:
+        document = json.loads(last) if said["rc"] == 0 else None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        words = (said["stderr"].strip() or last).rpartition("\n")[2] or f"it ended with {said['rc']}"
+        raise AnsibleActionFail(f"{script} gave no answer: {words}", result={"stderr": said["stderr"]})
+    failure = document.get("failure")
+    return {
+        "changed": bool(document.get("changed", False)),
+        "document": document,
+        "output": [*printed.splitlines(), *said["stderr"].splitlines()],
+        **({"failed": True, "msg": _sentence(failure)} if failure else {}),
+    }
+
+
+def _sentence(failure: dict[str, str | None]) -> str:
+    """What was seen, and what to do."""
+    return "; ".join(filter(None, (failure["says"], failure.get("do"))))

@@ -1,0 +1,107 @@
+"""The action that runs a role's script on the node, by Ansible itself on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.scripts import ROOT
+
+SCRIPTS = {
+    "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
+    "change.py": "print('{\"changed\": true}')",
+    "refuse.py": 'print(\'{"failure": {"says": "the disk is full", "do": "delete something"}}\')',
+    "break.py": "raise KeyError('lock')",
+    "babble.py": "print('nothing of use')",
+    "leave.py": "import sys; sys.exit(3)",
+}
+QUESTION = {"name": "it's {{ 'templated' }}", "number": 3, "list": [True, None]}
+
+
+def run(program: str, *words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return subprocess.run(
+        [Path(sys.executable).with_name(program), *words],
+        cwd=folder,
+        env={**plain, "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Script → the task's result, of a role in check mode that asks each."""
+    folder = tmp_path_factory.mktemp("play")
+    (folder / "roles/asking/files").mkdir(parents=True)
+    (folder / "roles/asking/tasks").mkdir()
+    tasks: list[dict[str, Any]] = []
+    for name, text in SCRIPTS.items():
+        (folder / "roles/asking/files" / name).write_text(text)
+        asked = {"script": name, "question": QUESTION}
+        task = {"gpuprov_script": asked, "register": name.partition(".")[0], "ignore_errors": True}
+        tasks.append({"name": name, **task})
+    said = "{{ {" + ", ".join(f"'{name}': {name.partition('.')[0]}" for name in SCRIPTS) + "} | to_json }}"
+    tasks.append(
+        {
+            "name": "Keep them",
+            "ansible.builtin.copy": {"content": said, "dest": str(folder / "said.json")},
+            "check_mode": False,
+        }
+    )
+    (folder / "roles/asking/tasks/main.yml").write_text(yaml.safe_dump(tasks))
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "roles": ["asking"]}
+    (folder / "play.yml").write_text(yaml.safe_dump([play]))
+    run(
+        "ansible-playbook", "--check", "play.yml", folder=folder,
+        ANSIBLE_ACTION_PLUGINS=str(ROOT / "plugins/action"),
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads((folder / "said.json").read_text())
+    return found
+
+
+def test_the_last_line_is_the_answer_and_the_question_arrives_as_it_is(answers: dict[str, Any]) -> None:
+    asked = {**QUESTION, "name": "it's templated"}
+    said = answers["echo.py"]
+    assert (said["document"], said["output"], said["changed"]) == ({"asked": asked}, ["a banner"], False)
+
+
+def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any]) -> None:
+    assert answers["change.py"]["changed"] is True
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("refuse.py", "the disk is full; delete something"),
+        ("break.py", "break.py gave no answer: KeyError: 'lock'"),
+        ("babble.py", "babble.py gave no answer: nothing of use"),
+        ("leave.py", "leave.py gave no answer: it ended with 3"),
+    ],
+)
+def test_a_failure_has_the_scripts_own_words(answers: dict[str, Any], script: str, words: str) -> None:
+    assert (answers[script]["failed"], answers[script]["msg"]) == (True, words)
+
+
+def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
+    run("ansible-galaxy", "collection", "build", "--output-path", str(tmp_path), str(ROOT), folder=tmp_path)
+    [archive] = tmp_path.glob("gpuprov-gpuprov-*.tar.gz")
+    run("ansible-galaxy", "collection", "install", "-p", str(tmp_path), str(archive), folder=tmp_path)
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_subset": ["!all", "!min", "python"],
+        "roles": ["gpuprov.gpuprov.container_toolkit"],
+    }  # fmt: skip
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    said = run(
+        "ansible-playbook", "--check", "play.yml", folder=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path)
+    )
+    assert "failed=0" in said.stdout
+    assert "Look at the toolkit and its forerunners" in said.stdout
