@@ -37,7 +37,9 @@ def command(
     named: driver (with fabric manager and what else goes with it), cuda, cudnn, nccl, docker,
     containerd (with Docker, where that is locked too), container_toolkit, dcgm.
     """
-    from gpuprov.locking import MOVABLE, build_lock, changes
+    from gpuprov.locking.build import build_lock
+    from gpuprov.locking.changes import changes
+    from gpuprov.locking.wanted import MOVABLE
     from gpuprov.model.lock import read_lock, render_lock, write_lock
 
     path = lock_path or fleet.with_name(f"{fleet.stem}.lock.yml")

@@ -1,9 +1,4 @@
-"""From fleet.yml, the catalog and the repositories' own indexes to the lock."""
+"""From fleet.yml, the catalog and the repositories' own indexes to the lock.
 
-from __future__ import annotations
-
-from gpuprov.locking.build import build_lock
-from gpuprov.locking.changes import changes
-from gpuprov.locking.wanted import MOVABLE
-
-__all__ = ["MOVABLE", "build_lock", "changes"]
+Nothing is imported here: `resolve` answers in a fraction of the time that a lock's modules take to import.
+"""

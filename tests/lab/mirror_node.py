@@ -14,7 +14,7 @@ from gpuprov.lab import Lab, Node
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import MirrorServer
 from gpuprov.lab.variants import with_os_release
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.verify import run as verify
 from tests.lab.run_roles import play

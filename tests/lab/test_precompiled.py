@@ -22,7 +22,7 @@ from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.lab.mirror.stubs import with_contents
 from gpuprov.lab.simulator import stub_module
 from gpuprov.lab.variants import with_os_release
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
 from gpuprov.verify import run as verify
 from tests.lab.mirror_node import INSTALLED

@@ -15,7 +15,7 @@ import yaml
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.lab import Lab, Node
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock, Setting
 from tests.lab.run_roles import WOULD_BRING, play
 from tests.lab.stub_compiler import ERROR, play_compiler

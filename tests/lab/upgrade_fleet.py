@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from gpuprov.lab import Lab, Node
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
 from tests.lab.stub_compiler import play_compiler
 

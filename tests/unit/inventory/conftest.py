@@ -10,7 +10,7 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
 
 MakeLock = Callable[[str], Lock]

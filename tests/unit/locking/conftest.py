@@ -10,7 +10,7 @@ import yaml
 
 from gpuprov.catalog import load
 from gpuprov.lab.mirror import nvidia
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
 from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
 

@@ -19,7 +19,7 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.apt import build_suite
 from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 
 MAIN = (
     PackageSpec("docker.io", "20.10.24+dfsg1-1", "amd64", relations={"Depends": "containerd, runc, adduser"}),

@@ -13,7 +13,8 @@ from gpuprov.expectations import expectations
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
-from gpuprov.locking import build_lock, changes
+from gpuprov.locking.build import build_lock
+from gpuprov.locking.changes import changes
 from gpuprov.model.lock import Lock, render_lock
 from tests.unit.locking.fleets import GROUPS, PACKAGES, STREAMS, Write
 

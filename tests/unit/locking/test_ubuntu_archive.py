@@ -11,7 +11,7 @@ from gpuprov.errors import Refused
 from gpuprov.lab.mirror.apt import build_suite
 from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.locking import build_lock
+from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Components
 from gpuprov.verify.wanted import proofs
 
