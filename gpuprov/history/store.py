@@ -63,8 +63,10 @@ class History(AbstractContextManager["History"]):
         self._database = sqlite3.connect(self.path, timeout=30)
         try:
             self._prepare()
-        except sqlite3.DatabaseError as error:
+        except BaseException as error:
             self._database.close()
+            if not isinstance(error, sqlite3.DatabaseError):
+                raise
             raise InvalidInput(
                 f"{self.path}: {error}", expected="a history of gpuprov", do="move it away; a new one is made"
             ) from None
@@ -94,8 +96,9 @@ class History(AbstractContextManager["History"]):
         Args:
             fleet: only runs of that lock.
         """
-        query = "SELECT number, id, verb, at, fleet FROM runs WHERE ?1 IS NULL OR fleet = ?1"
-        runs = self._database.execute(f"{query} ORDER BY number DESC LIMIT ?2", (fleet, last)).fetchall()
+        query = "SELECT number, id, verb, at, fleet FROM runs WHERE :fleet IS NULL OR fleet = :fleet"
+        limited = f"{query} ORDER BY number DESC LIMIT :last"
+        runs = self._database.execute(limited, {"fleet": fleet, "last": last}).fetchall()
         return [Line(id_, verb, at, path, self._counts(number)) for number, id_, verb, at, path in runs]
 
     def run(self, name: str, *, fleet: str | None = None) -> Run:
@@ -131,11 +134,12 @@ class History(AbstractContextManager["History"]):
     def _find(self, name: str, fleet: str | None) -> tuple[int, str, str, str, str, str]:
         columns = "SELECT number, id, verb, at, fleet, groups FROM runs"
         if name == LATEST:
-            query = f"{columns} WHERE ?1 IS NULL OR fleet = ?1 ORDER BY number DESC LIMIT 1"
-            found = self._database.execute(query, (fleet,)).fetchall()
+            query = f"{columns} WHERE :fleet IS NULL OR fleet = :fleet ORDER BY number DESC LIMIT 1"
+            found = self._database.execute(query, {"fleet": fleet}).fetchall()
         else:
-            query = f"{columns} WHERE id = ?1 OR substr(id, 1, ?2) = ?1 OR substr(id, -?2) = ?1 LIMIT 3"
-            found = self._database.execute(query, (name, len(name))).fetchall()
+            either_end = "substr(id, 1, length(:name)) = :name OR substr(id, -length(:name)) = :name"
+            query = f"{columns} WHERE id = :name OR {either_end} LIMIT 3"
+            found = self._database.execute(query, {"name": name}).fetchall()
         if len(found) != 1:
             seen = f"{len(found)} runs match" if found else "no run is recorded as"
             raise InvalidInput(f"{seen} {name!r}", do="`gpuprov history` lists the runs")

@@ -89,8 +89,10 @@ def test_a_newer_gpuprovs_file_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(InvalidInput, match="newer gpuprov"):
+    with pytest.raises(InvalidInput, match="newer gpuprov") as refused:
         History(path)
+    assert refused.traceback  # which still holds the connection
+    assert path not in [held.resolve() for held in Path("/proc/self/fd").iterdir()]
 
 
 def test_many_write_at_once(path: Path) -> None:

@@ -84,7 +84,7 @@ def test_older_branches_have_the_older_document_type(driven: Driven) -> None:
     assert 'SYSTEM "nvsmi_device_v12.dtd"' in text
     document = ElementTree.fromstring(text)  # noqa: S314
     assert document.findtext("cuda_version") == "12.2"
-    order = [child.tag for child in document.find("gpu") or ()]
+    order = [child.tag for child in document.iterfind("gpu[1]/*")]
     assert order.index("gsp_firmware_version") < order.index("gpu_virtualization_mode")
     assert "platformInfo" not in order
 

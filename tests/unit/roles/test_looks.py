@@ -292,7 +292,7 @@ def test_daemon_configuration_is_merged(document: Any, wanted: Any, ours: Any, m
         (None, None),
         (" \n", None),
         ("{}", None),
-        ('{\n "a": 1,\n}', "line 3, column 1: "),
+        ('{\n "a": 1,\n b}', "line 3, column 2: "),
         ("[]", "line 1, column 1: not an object"),
     ],
 )

@@ -46,11 +46,12 @@ def test_a_lease_from_before_the_clock_was_set_back_is_over(monkeypatch: pytest.
 @pytest.mark.usefixtures("_own_lease")
 def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    begun = threading.Event()
+    begun, may_end = threading.Event(), threading.Event()
 
     def work(who: str) -> None:
         begun.set()
-        time.sleep(0.1 if who == "1" else 0)
+        if who == "1":
+            assert may_end.wait(30)
         order.append(who)
 
     monkeypatch.setitem(main.WORK, "restore", work)
@@ -59,6 +60,7 @@ def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.Monk
     orphan.start()
     begun.wait()
     main.main({"act": "take", "arguments": ["two", "a@b", 60], "nonce": ""})
+    threading.Timer(0.1, may_end.set).start()
     main.main({"act": "restore", "arguments": ["2"], "nonce": ""})
     orphan.join()
     assert order[0] == "said", "a lease need not wait"
