@@ -25,8 +25,28 @@ def new_id(verb: str) -> str:
     return f"{stamp}-{verb}-{secrets.token_hex(2)}"
 
 
+def verb_of(run_id: str) -> str:
+    """`apply` of `20260131-142501-apply-9f3a`."""
+    return run_id.split("-")[2]
+
+
+def run_folder(verb: str) -> Path:
+    """Where a new run is to keep what it saw and did; its name is the run's id. Not made yet."""
+    return state_dir() / "runs" / new_id(verb)
+
+
 def new_run(verb: str) -> Path:
-    """A new folder under `runs`, for its owner alone; its name is the run's id."""
-    folder = state_dir() / "runs" / new_id(verb)
+    """The folder of a new run, for its owner alone."""
+    return make_folder(run_folder(verb))
+
+
+def make_folder(folder: Path) -> Path:
+    """Make the folder of a run."""
     folder.mkdir(parents=True, mode=0o700)
     return folder
+
+
+def run_folders(*verbs: str) -> list[Path]:
+    """The folders of all runs of some verbs, oldest first."""
+    runs = state_dir() / "runs"
+    return sorted(folder for verb in verbs for folder in runs.glob(f"*-{verb}-*"))

@@ -15,6 +15,8 @@ from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Reboots
 from gpuprov.model.settings import ROLE_OF_SETTING
+from gpuprov.nodeset import fold
+from gpuprov.verify import Verdict, run_verification
 
 SETTLE_S = 60.0
 """After a boot, how long a node may take until what its units set can be read back."""
@@ -78,6 +80,26 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
         _reboot(run, agreed, result)
         result.drift |= {node.name: node for node in _survey_booted(run, result.sound(agreed))}
     return result
+
+
+def verify(run: RunContext, result: Convergence) -> Verdict | None:
+    """Verify the nodes that are worth it; None where no node is.
+
+    Raises:
+        InvalidInput: a report cannot be written into the run's folder.
+    """
+    names = result.standing
+    if not names:
+        return None
+    run.narrate(f"verifying {fold(names)}")
+    return run_verification(
+        run.lock,
+        names,
+        junit=run.folder / "verify.xml",
+        json=run.folder / "verify.json",
+        forks=run.options.forks,
+        password=run.options.become_password,
+    )
 
 
 def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeOutcome]:

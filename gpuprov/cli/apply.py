@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.reports import keep
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
-    from gpuprov.apply.context import Consent, Options
+    from gpuprov.apply.context import RunContext
     from gpuprov.apply.converge import Convergence
-    from gpuprov.drift.judge import NodeDrift
-    from gpuprov.model.lock import Lock
-    from gpuprov.verify.verdict import Verdict
+    from gpuprov.apply.proposal import Proposal
+    from gpuprov.verify import Verdict
 
 
 @click.command()
@@ -58,79 +55,47 @@ def command(
 
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
     """
-    from gpuprov.apply.context import Consent, Options
-
-    how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
-    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
-    verify = not no_verify
-    return _apply(chosen, how, consent, full=full, roles=roles, verify=verify, yes=yes, output=output)
-
-
-def _apply(
-    chosen: options.Chosen,
-    how: Options,
-    consent: Consent,
-    *,
-    full: bool,
-    roles: tuple[str, ...],
-    verify: bool,
-    yes: bool,
-    output: str,
-) -> Exit:
-    from gpuprov.apply.context import RunContext
-    from gpuprov.apply.converge import Convergence, converge
-    from gpuprov.apply.plan import full_plan, narrowed, plan_node
-    from gpuprov.drift.judge import exit_code
-    from gpuprov.drift.survey import survey
-    from gpuprov.history.record import of_apply, of_survey
+    from gpuprov.apply.context import Consent, Options, RunContext
+    from gpuprov.apply.converge import converge, verify
+    from gpuprov.apply.proposal import propose
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_apply
     from gpuprov.report.progress import Progress
-    from gpuprov.report.recap import apply_document
     from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
 
-    lock = chosen.lock
-    found = survey(lock, chosen.names, forks=how.forks, password=how.become_password)
-    unanswered = [node for node in found if node.reason is not None]
-    answered = [node for node in found if node.reason is None]
-    plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
-    plans = narrowed(plans, roles) if roles else plans
-    busy = [plan for plan in plans if not plan.empty]
-    for line in [*plan_lines(plans), *drift_lines(unanswered)]:
+    how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
+    proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
+    for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
         options.note(line)
-    if not busy:
-        keep(of_survey(lock, chosen.lock_path, found, "apply"))
-        if output == "json":
-            options.print_json(apply_document(None, unanswered, Convergence(), None))
-        return exit_code(found)
-    options.ask(f"change {len(busy)} nodes", yes=yes or how.check)
-    run = new_run("apply")
-    context = RunContext(lock, run, how, consent, Progress(options.note).event, options.note)
-    result = converge(context, plans)
-    if not how.check:
-        keep(of_apply(run.name, lock, chosen.lock_path, unanswered, result))
-    verdict = _verify(lock, result.standing, how, run) if verify and not how.check else None
-    return _conclude(run, unanswered, result, verdict, output)
+    if not proposal.busy:
+        return _nothing_to_do(chosen, proposal, output)
+    options.ask(f"change {len(proposal.busy)} nodes", yes=yes or check)
+    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
+    listen = Progress(options.note).event
+    run = RunContext(chosen.lock, new_run("apply"), how, consent, listen, options.note)
+    result = converge(run, proposal.plans)
+    if not check:
+        keep(of_apply(run.id, run.lock, chosen.lock_path, proposal.unanswered, result), options.note)
+    verdict = None if no_verify or check else verify(run, result)
+    return _conclude(run, proposal, result, verdict, output)
 
 
-def _verify(lock: Lock, names: list[str], how: Options, run: Path) -> Verdict | None:
-    from gpuprov.nodeset import fold
-    from gpuprov.verify import run as verify
+def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
+    from gpuprov.apply.converge import Convergence
+    from gpuprov.drift.judge import exit_code
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_survey
+    from gpuprov.report.recap import apply_document
 
-    if not names:
-        return None
-    options.note(f"verifying {fold(names)}")
-    return verify(
-        lock,
-        names,
-        junit=run / "verify.xml",
-        json=run / "verify.json",
-        forks=how.forks,
-        password=how.become_password,
-    )
+    keep(of_survey(chosen.lock, chosen.lock_path, proposal.found, "apply"), options.note)
+    if output == "json":
+        options.print_json(apply_document(None, proposal.unanswered, Convergence(), None))
+    return exit_code(proposal.found)
 
 
 def _conclude(
-    run: Path, unanswered: list[NodeDrift], result: Convergence, verdict: Verdict | None, output: str
+    run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
     from gpuprov.nodeset import fold
     from gpuprov.report.recap import apply_document, conclusion, recap_lines
@@ -139,7 +104,7 @@ def _conclude(
     if verdict and verdict.exit_code:
         options.note(recap(verdict, details=True))
     if output == "json":
-        options.print_json(apply_document(run.name, unanswered, result, verdict))
+        options.print_json(apply_document(run.id, proposal.unanswered, result, verdict))
     else:
         for line in recap_lines(result, verdict):
             click.echo(line)
@@ -148,5 +113,5 @@ def _conclude(
         options.note(
             f"{nodes} must reboot before the driver is the lock's: gpuprov apply --reboot -l {nodes}"
         )
-    options.note(f"everything that was done is in {run}")
-    return conclusion(unanswered, result, verdict)
+    options.note(f"everything that was done is in {run.folder}")
+    return conclusion(proposal.unanswered, result, verdict)

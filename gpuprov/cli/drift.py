@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.reports import Reports, keep, report_options
+from gpuprov.cli.common.reports import Reports, report_options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: Reports) -> Exit:
     from gpuprov.drift.judge import exit_code
-    from gpuprov.history import History, news
+    from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
     from gpuprov.report.text import drift_lines
 
@@ -108,7 +108,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
         with History() as history:
             before = history.run(baseline, fleet=run.fleet)
         found = news(before.nodes, run.nodes)
-    keep(run)
+    keep(run, options.note)
     reports.write(run)
     if output == "json":
         document = {**drift_document(found, run.at), "run": run.id}
@@ -123,7 +123,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Reports) -> Exit:
     """Look until interrupted; only a run that differs from the one before is said and kept."""
-    from gpuprov.history import changes
+    from gpuprov.history import changes, keep
     from gpuprov.report.documents import drift_document
     from gpuprov.report.text import change_lines, drift_lines
 
@@ -134,7 +134,7 @@ def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Report
         reports.write(run)
         changed = list(changes(before.nodes, run.nodes)) if before else []
         if before is None or changed:
-            keep(run)
+            keep(run, options.note)
             if output == "json":
                 click.echo(
                     json.dumps({**drift_document(run.nodes, run.at), "run": run.id}, ensure_ascii=False)

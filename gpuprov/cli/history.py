@@ -42,9 +42,9 @@ def command(
 def _journal(name: str, output: str) -> Exit:
     from dataclasses import asdict
 
-    from gpuprov.upgrade.engine import header
+    from gpuprov.upgrade.find import find_run
+    from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
-    from gpuprov.upgrade.start import find_run
     from gpuprov.upgrade.text import story_lines
 
     run = find_run(name, "upgrade", "rollback")

@@ -15,18 +15,17 @@ def command(chosen: options.Chosen, output: str) -> Exit:
 
     Exit 0 when there is nothing to do, 3 when there is.
     """
-    from gpuprov.apply.plan import plan_node
+    from gpuprov.apply.context import Options
+    from gpuprov.apply.proposal import propose
     from gpuprov.drift.judge import exit_code
-    from gpuprov.drift.survey import survey
     from gpuprov.report.documents import plan_document
     from gpuprov.report.text import drift_lines, plan_lines
 
-    found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
-    unanswered = [node for node in found if node.reason is not None]
-    plans = [plan_node(node) for node in found if node.reason is None]
+    how = Options(chosen.forks, become_password=chosen.password)
+    proposal = propose(chosen.lock, chosen.names, how)
     if output == "json":
-        options.print_json(plan_document(plans, unanswered))
+        options.print_json(plan_document(proposal.plans, proposal.unanswered))
     else:
-        for line in [*plan_lines(plans), *drift_lines(unanswered)]:
+        for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
             click.echo(line)
-    return exit_code(found)
+    return exit_code(proposal.found)

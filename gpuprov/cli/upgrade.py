@@ -48,37 +48,29 @@ def command(
     first bad batch stops everything, and what failed goes back to its last good set. The rules are `rollout`
     in fleet.yml.
     """
-    from gpuprov.cli.common.going import context_of, go, resumed
+    from gpuprov.cli.common import upgrade_run
     from gpuprov.model.lock import read_lock
-    from gpuprov.runs import state_dir
+    from gpuprov.runs import run_folder
+    from gpuprov.upgrade.gate import ask_gate
+    from gpuprov.upgrade.start import begin_upgrade, upgrade_order
 
     if resume is not None:
-        return go(resumed(resume, "upgrade", chosen), chosen.lock_path, output)
+        return upgrade_run.follow(upgrade_run.resume(resume, "upgrade", chosen), chosen.lock_path, output)
     if new_path is None:
         raise InvalidInput("an upgrade to what?", do="name the new lock with --to, or --resume a run")
     if accept and not because:
         raise InvalidInput(f"--accept {accept[0]} without a reason", do="add --because TEXT")
-    context = context_of(chosen, chosen.lock, read_lock(new_path), state_dir(), state_dir())
-    batches, gates = _gate(context, chosen.names, accept)
-    opened = _tell(context, batches, gates, output if only_plan else "table")
+    context = upgrade_run.upgrade_context(chosen, chosen.lock, read_lock(new_path), run_folder("upgrade"))
+    order = upgrade_order(context, chosen.names)
+    opened = _tell(context, order, ask_gate(context, chosen.names, accept), output if only_plan else "table")
     if only_plan or not opened:
         return Exit.OK if opened else Exit.REFUSED
-    return _begin(context, chosen, batches, accept, because, yes=yes, output=output)
+    options.ask(f"upgrade {len(chosen.names)} nodes", yes=yes)
+    begin_upgrade(context, order, accept, because)
+    return upgrade_run.follow(context, chosen.lock_path, output)
 
 
-def _gate(
-    context: UpgradeContext, names: list[str], accept: tuple[str, ...]
-) -> tuple[list[Batch], list[NodeGate]]:
-    from gpuprov.upgrade import hooks
-    from gpuprov.upgrade.gate import look
-    from gpuprov.upgrade.start import check
-
-    batches = check(context, names)
-    hooks.check(context)
-    return batches, look(context, names, accept)
-
-
-def _tell(context: UpgradeContext, batches: list[Batch], gates: list[NodeGate], output: str) -> bool:
+def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], output: str) -> bool:
     """Show the gate; returns whether it is open."""
     from datetime import UTC, datetime
 
@@ -88,35 +80,10 @@ def _tell(context: UpgradeContext, batches: list[Batch], gates: list[NodeGate], 
     window = context.rollout.window
     window_open = is_open(window, datetime.now(UTC))
     if output == "json":
-        options.print_json(plan_document(gates, batches, window_open))
+        options.print_json(plan_document(gates, order, window_open))
     else:
-        for line in [*order_lines(batches), *gate_lines(gates)]:
+        for line in [*order_lines(order), *gate_lines(gates)]:
             options.note(line)
         if window and not window_open:
             options.note(f"shut  the window is {words(window)}")
     return window_open and not any(gate.shut for gate in gates)
-
-
-def _begin(
-    context: UpgradeContext,
-    chosen: options.Chosen,
-    batches: list[Batch],
-    accept: tuple[str, ...],
-    because: str,
-    *,
-    yes: bool,
-    output: str,
-) -> Exit:
-    from dataclasses import replace
-
-    from gpuprov.cli.common.going import begin, go
-    from gpuprov.runs import new_run
-    from gpuprov.upgrade.engine import Header
-    from gpuprov.upgrade.start import who
-
-    options.ask(f"upgrade {len(chosen.names)} nodes", yes=yes)
-    run = new_run("upgrade")
-    context = replace(context, folder=run, source=run)
-    hold = context.rollout.on_failure == "hold"
-    about = Header("forward", hold, tuple(batches), run.name, who(), accept, because)
-    return go(begin(context, about), chosen.lock_path, output)

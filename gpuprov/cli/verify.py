@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.reports import keep
 from gpuprov.errors import Exit
 
 
@@ -21,14 +20,15 @@ def command(chosen: options.Chosen, output: str, local: bool, junit: Path | None
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
     """
+    from gpuprov.history import keep
     from gpuprov.history.record import of_verdict
     from gpuprov.report.verification import recap
-    from gpuprov.verify import run
+    from gpuprov.verify import run_verification
 
-    verdict = run(
+    verdict = run_verification(
         chosen.lock, chosen.names, junit=junit, forks=chosen.forks, local=local, password=chosen.password
     )
-    keep(of_verdict(chosen.lock, chosen.lock_path, verdict))
+    keep(of_verdict(chosen.lock, chosen.lock_path, verdict), options.note)
     if output == "json":
         options.print_json(verdict.document())
     else:

@@ -2,6 +2,6 @@
 
 from gpuprov.history.changes import Change, changes, news
 from gpuprov.history.record import Run
-from gpuprov.history.store import History
+from gpuprov.history.store import History, keep
 
-__all__ = ["Change", "History", "Run", "changes", "news"]
+__all__ = ["Change", "History", "Run", "changes", "keep", "news"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.history.record import Group, Run
 from gpuprov.runs import state_dir
 
@@ -170,6 +170,15 @@ class History(AbstractContextManager["History"]):
                 for statement in filter(str.strip, TABLES.split(";")):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def keep(run: Run, narrate: Callable[[str], None]) -> None:
+    """Record a run; what it found does not depend on whether that worked."""
+    try:
+        with History() as history:
+            history.record(run)
+    except (sqlite3.Error, GpuprovError) as error:
+        narrate(f"this run is not in the history: {error}")
 
 
 def _written(node: NodeDrift) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
 from gpuprov.model.rollout import Rollout
+from gpuprov.runs import make_folder
 
 OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"
@@ -45,7 +46,8 @@ class UpgradeContext(RunContext):
 
 
 def pack(run: Path, old: Lock, new: Lock) -> None:
-    """Keep both locks in the run's folder, so that the run can be resumed whatever becomes of the files."""
+    """Make the run's folder, with both locks: it can be resumed whatever becomes of their files."""
+    make_folder(run)
     write_lock(old, run / OLD)
     write_lock(new, run / NEW)
     (run / RECORDS).mkdir()

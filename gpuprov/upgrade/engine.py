@@ -6,60 +6,23 @@ Started anew over the same journal, it goes on where the journal ends.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
-from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused
+from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.nodeset import fold
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
+from gpuprov.upgrade.header import RUN, header
 from gpuprov.upgrade.journal import Journal
-from gpuprov.upgrade.state import STEPS, Course, End, Entry, NodeStory, stories
+from gpuprov.upgrade.state import STEPS, End, NodeStory, stories
 from gpuprov.upgrade.window import is_open, words
 
 FETCH = "fetch"
-RUN = "run"
-"""The step that speaks of the run as a whole: begun with its header, done with how it ended."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a run is: decided once, at its start."""
-
-    course: Course
-    hold: bool
-    batches: tuple[Batch, ...]
-    source: str
-    who: str
-    accepted: tuple[str, ...] = ()
-    because: str = ""
-
-    @property
-    def nodes(self) -> list[str]:
-        """All nodes, in the order in which they move."""
-        return [node for batch in self.batches for node in batch.nodes]
-
-    def write(self, journal: Journal) -> None:
-        """The first entry of a journal."""
-        journal.write(RUN, "begun", data=asdict(self))
-
-
-def header(entries: list[Entry]) -> Header:
-    """The header of a journal.
-
-    Raises:
-        InvalidInput: the journal is empty: the run had not begun.
-    """
-    if not entries or entries[0].step != RUN:
-        raise InvalidInput("the run's journal has no beginning: nothing was done", do="start a new one")
-    data: dict[str, Any] = dict(entries[0].data)
-    batches = tuple(Batch(each["name"], tuple(each["nodes"]), each["may_fail"]) for each in data["batches"])
-    return Header(**{**data, "batches": batches, "accepted": tuple(data["accepted"])})
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,9 @@ class NodeGate:
         }
 
 
-def look(context: UpgradeContext, names: Collection[str], accepted: Collection[str] = ()) -> list[NodeGate]:
+def ask_gate(
+    context: UpgradeContext, names: Collection[str], accepted: Collection[str] = ()
+) -> list[NodeGate]:
     """Ask every node, and judge it; in the order of `names`.
 
     One that has just booted is asked again until its units have run, or its time to settle is over.
@@ -89,7 +91,7 @@ def look(context: UpgradeContext, names: Collection[str], accepted: Collection[s
         for target, answer in fan_out(
             targets(context.old, asked), visit, forks=context.options.forks, limits=LIMITS
         ):
-            found[target.name] = judged(context, target.name, answer, accepted)
+            found[target.name] = judge_node(context, target.name, answer, accepted)
             if _wakes(answer, found[target.name], context.rollout.settle_s):
                 waking.append(target.name)
         asked = waking if time.monotonic() < deadline else []
@@ -119,7 +121,7 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
     return program(MODULES, asked, password=password)
 
 
-def judged(
+def judge_node(
     context: UpgradeContext, name: str, answer: Facts | GpuprovError, accepted: Collection[str]
 ) -> NodeGate:
     """One node's gate from what it answered."""

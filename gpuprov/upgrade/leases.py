@@ -13,9 +13,9 @@ from gpuprov.errors import GpuprovError, Refused
 from gpuprov.nodeset import fold
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.context import UpgradeContext
+from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, read
 from gpuprov.upgrade.remote import Answer, act, same
-from gpuprov.upgrade.start import ended
 
 LEASE_S = 3600.0
 """How long a node stays taken after its controller died; a resumed run need not wait for that."""

@@ -22,7 +22,7 @@ from gpuprov.upgrade import hooks
 from gpuprov.upgrade.context import RECORDS, UpgradeContext, rebooting
 from gpuprov.upgrade.managed import managed
 from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures, same
-from gpuprov.verify import run as look_apart
+from gpuprov.verify import run_verification
 
 Failures = dict[str, str]
 Step = Callable[[UpgradeContext, list[str], Path], Failures]
@@ -148,7 +148,7 @@ def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path)
     failed: Failures = {}
     asked = names
     while True:
-        verdict = look_apart(
+        verdict = run_verification(
             lock,
             asked,
             json=folder / "verify.json",

@@ -9,8 +9,9 @@ from typing import Any
 
 from gpuprov.nodeset import fold
 from gpuprov.upgrade.batches import Batch
-from gpuprov.upgrade.engine import Header, Outcome
+from gpuprov.upgrade.engine import Outcome
 from gpuprov.upgrade.gate import NodeGate
+from gpuprov.upgrade.header import Header
 from gpuprov.upgrade.state import Entry, out_of_service
 
 MARK = {"bad": "shut", "warn": "note", "ok": "open"}

@@ -10,7 +10,7 @@ A plain pytest-testinfra package. `gpuprov verify` runs it; by hand it is
 from __future__ import annotations
 
 from gpuprov.verify.connection import Limits
-from gpuprov.verify.runner import run
+from gpuprov.verify.runner import run_verification
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 
-__all__ = ["CheckResult", "Limits", "NodeVerdict", "Verdict", "run"]
+__all__ = ["CheckResult", "Limits", "NodeVerdict", "Verdict", "run_verification"]

@@ -27,7 +27,7 @@ START_S = 60.0  # pytest's own start and the connections, on a busy controller
 NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS", "PYTHONOPTIMIZE")
 
 
-def run(
+def run_verification(
     lock: Lock,
     hosts: Iterable[str],
     *,

@@ -25,8 +25,7 @@ from typing import Any
 
 from gpuprov.lab import Lab
 from gpuprov.nodeset import fold
-from gpuprov.upgrade.engine import header
-from gpuprov.upgrade.start import ended
+from gpuprov.upgrade.header import ended, header
 from gpuprov.upgrade.state import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed

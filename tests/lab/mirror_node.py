@@ -16,7 +16,7 @@ from gpuprov.lab.mirror.serve import MirrorServer
 from gpuprov.lab.variants import with_os_release
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock, LockedGroup
-from gpuprov.verify import run as verify
+from gpuprov.verify import run_verification
 from tests.lab.run_roles import play
 from tests.lab.ubuntu_nodes import os_release
 
@@ -95,7 +95,7 @@ class Mirrored:
 
     def failed(self) -> set[str]:
         """Checks of these roles that fail under verify's own eyes."""
-        [seen] = verify(self.lock, [self.node.name]).nodes
+        [seen] = run_verification(self.lock, [self.node.name]).nodes
         assert seen.checks, seen.message
         areas = ("repositories.", "fabric_manager.", "cuda.", "cudnn.", "nccl.", "pins.", "driver.packages")
         return {check.check for check in seen.failed_checks if check.check.startswith(areas)}

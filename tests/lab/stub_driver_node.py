@@ -12,7 +12,7 @@ from gpuprov.drift.survey import survey
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import Component, Connection, Lock, LockedGroup, Setting, read_lock
-from gpuprov.verify import run as verify
+from gpuprov.verify import run_verification
 from tests import RECORDED_LOCK
 from tests.lab.run_roles import play
 
@@ -90,7 +90,7 @@ class Driven:
 
     def failed(self, *areas: str) -> dict[str, Any]:
         """Checks of areas that fail under verify's own eyes, with what was seen; one at least was run."""
-        [seen] = verify(self.lock, [self.node.name]).nodes
+        [seen] = run_verification(self.lock, [self.node.name]).nodes
         checks = {check.check: check for check in seen.checks if check.check.startswith(areas)}
         assert checks, seen.message
         return {name: check.actual for name, check in checks.items() if check.status == "failed"}

@@ -24,7 +24,7 @@ from gpuprov.lab.simulator import stub_module
 from gpuprov.lab.variants import with_os_release
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
-from gpuprov.verify import run as verify
+from gpuprov.verify import run_verification
 from tests.lab.mirror_node import INSTALLED
 from tests.lab.run_roles import play
 from tests.lab.ubuntu_nodes import COMPONENTS, os_release
@@ -90,7 +90,7 @@ class Site:
         """What drift and verify have against the node as far as these roles answer for it."""
         [node] = survey(self.lock, [self.node.name])
         found = [(each.check, each.actual) for each in node.drift if each.role in ROLES]
-        [seen] = verify(self.lock, [self.node.name]).nodes
+        [seen] = run_verification(self.lock, [self.node.name]).nodes
         assert seen.checks, seen.message
         areas = ("driver.", "pins.", "repositories.")
         return found + [

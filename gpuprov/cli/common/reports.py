@@ -1,17 +1,14 @@
-"""Where a run goes besides the screen: files that were asked for, and the history."""
+"""The files that a run is written to when they are asked for."""
 
 from __future__ import annotations
 
 import functools
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from gpuprov.cli.common import options
 
 if TYPE_CHECKING:
     from gpuprov.history import Run
@@ -64,15 +61,3 @@ def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         return verb(reports=Reports(junit, html, prometheus), **others)
 
     return with_reports
-
-
-def keep(run: Run) -> None:
-    """Record a run; what it found does not depend on whether that worked."""
-    from gpuprov.errors import GpuprovError
-    from gpuprov.history import History
-
-    try:
-        with History() as history:
-            history.record(run)
-    except (sqlite3.Error, GpuprovError) as error:
-        options.note(f"this run is not in the history: {error}")

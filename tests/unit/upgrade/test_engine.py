@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
-from gpuprov.upgrade import engine, start
+from gpuprov.upgrade import engine
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
+from gpuprov.upgrade.header import Header, ended
 from gpuprov.upgrade.journal import Journal
 from tests import RECORDED_LOCK
 
@@ -118,7 +119,7 @@ def run(
     hold = bool(rollout and rollout.on_failure == "hold")
     path = folder / "journal.jsonl"
     with Journal(path) as journal:
-        engine.Header(course, hold, BATCHES, folder.name, "a@b").write(journal)
+        Header(course, hold, BATCHES, folder.name, "a@b").write(journal)
     steps = {name: world.step(name) for name in engine.steps.BY_NAME}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.steps, "BY_NAME", steps)
@@ -214,4 +215,4 @@ def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         run(world, tmp_path)
     assert world.ticks == 0
     with Journal(tmp_path / "journal.jsonl") as journal:
-        assert start.ended(journal.entries)
+        assert ended(journal.entries)

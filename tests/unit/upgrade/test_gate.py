@@ -69,7 +69,7 @@ def shut(context: UpgradeContext, answer: dict[str, Any], *accepted: str) -> dic
     [name] = context.old.hosts()
     facts = Facts.from_answer(answer)
     found: dict[str, list[str]] = {}
-    for finding in gate.judged(context, name, facts, accepted).shut:
+    for finding in gate.judge_node(context, name, facts, accepted).shut:
         found.setdefault(finding.rule, []).append(finding.text)
     return found
 
@@ -77,7 +77,7 @@ def shut(context: UpgradeContext, answer: dict[str, Any], *accepted: str) -> dic
 def test_an_open_gate_says_what_moves(context: UpgradeContext, answer: dict[str, Any]) -> None:
     assert shut(context, answer) == {}
     [name] = context.old.hosts()
-    moves = gate.judged(context, name, Facts.from_answer(answer), []).moves
+    moves = gate.judge_node(context, name, Facts.from_answer(answer), []).moves
     assert moves["libcuda1"][1] == OLDER
 
 
@@ -153,7 +153,7 @@ def test_a_node_that_has_just_booted_may_settle(
     told = iter(answers)
     monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(told))])
     monkeypatch.setattr(gate, "AGAIN_S", 0.0)
-    [seen] = gate.look(context, list(context.old.hosts()))
+    [seen] = gate.ask_gate(context, list(context.old.hosts()))
     assert len(answers) - len(list(told)) == asked
     assert bool(seen.shut) == (asked == 1)
 
@@ -184,7 +184,7 @@ def test_a_package_on_the_node_needs_no_repository(context: UpgradeContext, answ
 
 def test_a_node_out_of_reach(context: UpgradeContext) -> None:
     [name] = context.old.hosts()
-    [finding] = gate.judged(context, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut
+    [finding] = gate.judge_node(context, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut
     assert (finding.rule, finding.text) == ("reach", "no SSH on 10.1.2.3 port 22")
 
 
@@ -194,7 +194,7 @@ def test_what_no_upgrade_can_do_is_refused_before_nodes_are_asked(context: Upgra
     def refused(lock: Lock) -> str:
         other = replace(context, lock=lock)
         with pytest.raises(Refused) as caught:
-            start.check(other, [name])
+            start.upgrade_order(other, [name])
         return str(caught.value)
 
     assert "would go from debian12 x86_64 to debian13" in refused(older(context.old, os="debian13"))

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpuprov.errors import Exit, InvalidInput
-from gpuprov.verify import Limits, Verdict, run
+from gpuprov.verify import Limits, Verdict, run_verification
 from gpuprov.verify.wanted import wanted
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
 
@@ -44,7 +44,7 @@ def test_this_machine_is_judged_and_reported(commands: Path, tmp_path: Path) -> 
     answer(commands, "nvidia-smi", f"0, 00000000:01:00.0, NVIDIA A100-SXM4-80GB, {VERSION}, Enabled\n")
     junit, report = tmp_path / "verify.xml", tmp_path / "verify.json"
     lock = lock_of("here")
-    verdict = run(lock, ["here"], local=True, junit=junit, json=report, limits=QUICK)
+    verdict = run_verification(lock, ["here"], local=True, junit=junit, json=report, limits=QUICK)
     seen = statuses(verdict)
     assert set(seen) == set(wanted(lock.groups["train"]))
     assert seen["driver.answers"] == "passed"
@@ -70,7 +70,7 @@ def test_pytest_of_the_operator_does_not_interfere(
     monkeypatch.setenv("PYTEST_PLUGINS", "somebody")
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
     monkeypatch.setenv("PYTHONWARNINGS", "error")
-    (node,) = run(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
+    (node,) = run_verification(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
     assert (node.status, node.message) == ("failed", "")
 
 
@@ -79,7 +79,7 @@ def test_hanging_command_fails_its_checks_and_no_others(commands: Path) -> None:
     (commands / "nvidia-smi").chmod(0o755)
     closure = lock_of("here").groups["train"].components.driver.closure
     answer(commands, "dpkg-query", "".join(f"hold installed {name} 1\n" for name in closure))
-    verdict = run(lock_of("here"), ["here"], local=True, limits=Limits(command_s=1, node_s=20))
+    verdict = run_verification(lock_of("here"), ["here"], local=True, limits=Limits(command_s=1, node_s=20))
     (node,) = verdict.nodes
     answers = next(check for check in node.checks if check.check == "driver.answers")
     assert answers.actual.startswith("no answer to `nvidia-smi")
@@ -87,7 +87,7 @@ def test_hanging_command_fails_its_checks_and_no_others(commands: Path) -> None:
 
 
 def test_nodes_out_of_reach_are_a_line_each() -> None:
-    verdict = run(lock_of("gpu1", "gpu2"), ["gpu1", "gpu2"])
+    verdict = run_verification(lock_of("gpu1", "gpu2"), ["gpu1", "gpu2"])
     assert [(node.name, node.status, node.checks) for node in verdict.nodes] == [
         ("gpu1", "unreachable", []),
         ("gpu2", "unreachable", []),
@@ -98,11 +98,11 @@ def test_nodes_out_of_reach_are_a_line_each() -> None:
 
 def test_run_cut_short_is_an_error_with_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuprov.verify.runner._isolated", lambda folder: ["--no-such-option"])
-    (node,) = run(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
+    (node,) = run_verification(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
     assert node.status == "error"
     assert node.message.startswith("pytest ended with status 4: ")
 
 
 def test_this_machine_is_one_node() -> None:
     with pytest.raises(InvalidInput, match="cannot stand for 2 nodes"):
-        run(lock_of("a", "b"), ["a", "b"], local=True)
+        run_verification(lock_of("a", "b"), ["a", "b"], local=True)

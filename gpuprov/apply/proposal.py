@@ -1,0 +1,53 @@
+"""What apply would do to nodes as they are now; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from gpuprov.apply.context import Options
+from gpuprov.apply.plan import NodePlan, full_plan, narrowed, plan_node
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.survey import survey
+from gpuprov.model.lock import Lock
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Each node's drift, and a plan for each node that answered."""
+
+    found: list[NodeDrift]
+    plans: list[NodePlan]
+
+    @property
+    def unanswered(self) -> list[NodeDrift]:
+        """Nodes that did not answer."""
+        return [node for node in self.found if node.reason is not None]
+
+    @property
+    def busy(self) -> list[NodePlan]:
+        """The plans that would do something."""
+        return [plan for plan in self.plans if not plan.empty]
+
+
+def propose(
+    lock: Lock,
+    names: Iterable[str],
+    options: Options,
+    *,
+    roles: Collection[str] = (),
+    full: bool = False,
+) -> Proposal:
+    """Ask nodes what they are and plan what brings them to the lock.
+
+    Args:
+        roles: only these; none stated means all.
+        full: every role on every node, whatever the drift.
+
+    Raises:
+        InvalidInput: there is no such role.
+    """
+    found = survey(lock, names, forks=options.forks, password=options.become_password)
+    answered = [node for node in found if node.reason is None]
+    plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
+    return Proposal(found, narrowed(plans, roles) if roles else plans)

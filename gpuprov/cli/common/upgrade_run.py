@@ -1,0 +1,69 @@
+"""What `upgrade` and `rollback` share: the context of a run, how it is resumed, how its end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit
+
+if TYPE_CHECKING:
+    from gpuprov.model.lock import Lock
+    from gpuprov.upgrade.context import UpgradeContext
+
+
+def upgrade_context(
+    chosen: options.Chosen, old: Lock, new: Lock, folder: Path, source: Path | None = None
+) -> UpgradeContext:
+    """A run between two locks, in a folder.
+
+    Args:
+        source: the folder of the run that is undone, where this is not its own way back.
+    """
+    from gpuprov.apply.context import Options
+    from gpuprov.report.progress import Progress
+    from gpuprov.upgrade.context import UpgradeContext
+
+    how = Options(chosen.forks, become_password=chosen.password)
+    hear = Progress(options.note).event
+    return UpgradeContext(
+        new, folder, how, listen=hear, narrate=options.note, old=old, source=source or folder
+    )
+
+
+def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
+    """The context of a run that did not come to its end, once nothing of it is at work here any more.
+
+    Raises:
+        InvalidInput: no such run, or it did.
+    """
+    from gpuprov.upgrade.context import unpack
+    from gpuprov.upgrade.find import find_unfinished
+    from gpuprov.upgrade.header import header
+    from gpuprov.upgrade.journal import read
+    from gpuprov.upgrade.orphans import wait_for_orphans
+
+    folder = find_unfinished(name, verb)
+    source = folder.with_name(header(read(folder)).source)
+    context = upgrade_context(chosen, *unpack(folder), folder, source)
+    options.note(f"resuming {context.id}")
+    wait_for_orphans(context)
+    return context
+
+
+def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
+    """Follow a run to its end and tell how it ended."""
+    from gpuprov.upgrade.finish import follow
+    from gpuprov.upgrade.text import outcome_document, outcome_lines
+
+    outcome = follow(context, lock_path)
+    if output == "json":
+        options.print_json(outcome_document(context.id, outcome))
+    else:
+        for line in outcome_lines(outcome):
+            click.echo(line)
+    options.note(f"everything that was done is in {context.folder}")
+    return outcome.exit_code

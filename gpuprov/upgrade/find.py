@@ -1,0 +1,66 @@
+"""Runs of this controller that have a journal: by name, the latest, those that did not come to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuprov.errors import InvalidInput
+from gpuprov.nodeset import fold
+from gpuprov.runs import run_folders
+from gpuprov.upgrade.header import ended
+from gpuprov.upgrade.journal import NAME, read
+
+LATEST = "latest"
+
+
+def find_run(name: str, *verbs: str) -> Path:
+    """The folder of a run with a journal: by id, by the end of one, or the latest.
+
+    Args:
+        verbs: `upgrade`, `rollback`.
+
+    Raises:
+        InvalidInput: no such run, or several.
+    """
+    runs = _with_journal(*verbs)
+    found = runs[-1:] if name == LATEST else [each for each in runs if name and each.name.endswith(name)]
+    if len(found) != 1:
+        seen = f"{len(found)} runs match" if found else "no run of " + " or ".join(verbs) + " is"
+        raise InvalidInput(f"{seen} {name!r}", do="`gpuprov history` lists the runs")
+    return found[0]
+
+
+def find_unfinished(name: str, verb: str) -> Path:
+    """The folder of a run that did not come to its end.
+
+    Raises:
+        InvalidInput: no such run, or it did.
+    """
+    run = find_run(name, verb)
+    if ended(read(run)):
+        raise InvalidInput(f"{run.name} has come to its end", do=f"gpuprov history --run {run.name}")
+    return run
+
+
+def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str]]:
+    """An upgrade's folder, and those of the nodes that it changed.
+
+    Args:
+        name: as `find_run`; None means the latest that changed one of the nodes.
+
+    Raises:
+        InvalidInput: no such run, or it changed none of them.
+    """
+    runs = [find_run(name, "upgrade")] if name else _with_journal("upgrade")[::-1]
+    for run in runs:
+        changed = {entry.node for entry in read(run) if entry.step == "apply"}
+        if touched := [node for node in nodes if node in changed]:
+            return run, touched
+    if name:
+        raise InvalidInput(f"{runs[0].name} did not touch {fold(nodes)}", do="name other nodes or runs")
+    raise InvalidInput(f"no upgrade from here has touched {fold(nodes)}", do="name the run with --to")
+
+
+def _with_journal(*verbs: str) -> list[Path]:
+    return [folder for folder in run_folders(*verbs) if (folder / NAME).exists()]

@@ -1,0 +1,46 @@
+"""A run followed to its end: what became of its nodes goes into the lock file and the history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.history import keep
+from gpuprov.history.record import of_nodes
+from gpuprov.model.lock import write_lock
+from gpuprov.runs import verb_of
+from gpuprov.upgrade.context import UpgradeContext
+from gpuprov.upgrade.engine import Engine, Outcome
+from gpuprov.upgrade.journal import NAME, Journal
+
+
+def follow(context: UpgradeContext, lock_path: Path) -> Outcome:
+    """Take a run to its end; when every node of the lock has moved, the lock file moves with them.
+
+    Raises:
+        Refused: as `Engine.go`.
+    """
+    with Journal(context.folder / NAME) as journal:
+        outcome = Engine(context, journal).go()
+    _adopt(context, outcome, lock_path)
+    _record(context, outcome, lock_path)
+    return outcome
+
+
+def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
+    for end, lock in (("new", context.lock), ("old", context.old)):
+        everywhere = all(outcome.ends.get(node) == end for node in lock.hosts())
+        if everywhere and not outcome.stopped:
+            write_lock(lock, lock_path)
+            context.narrate(f"every node is on it: {lock_path} is the {end} lock now; commit it")
+
+
+def _record(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
+    """Keep the run in the history: a node that came where it was to go was verified there."""
+    nodes = [
+        NodeDrift(name, "error" if reason else "in_sync", reason=reason)
+        for name in outcome.ends
+        for reason in [outcome.reasons.get(name)]
+    ]
+    run = of_nodes(context.id, verb_of(context.id), context.lock, lock_path, nodes)
+    keep(run, context.narrate)

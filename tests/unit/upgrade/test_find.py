@@ -1,0 +1,57 @@
+"""Which run is meant: by the end of its id, the latest, the latest that changed a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.runs import make_folder, new_id, state_dir, verb_of
+from gpuprov.upgrade.find import find_run, find_unfinished, find_upgrade
+from gpuprov.upgrade.journal import NAME, Journal
+
+
+def a_run(name: str, changed: Iterable[str] = (), *, over: bool = True) -> Path:
+    folder = make_folder(state_dir() / "runs" / name)
+    with Journal(folder / NAME) as journal:
+        journal.write("run", "begun")
+        journal.write("apply", "begun", changed)
+        if over:
+            journal.write("run", "done")
+    return folder
+
+
+def test_a_run_is_asked_its_verb_by_one_function() -> None:
+    assert verb_of(new_id("rollback")) == "rollback"
+
+
+def test_a_run_is_found_by_the_end_of_its_id_among_those_of_its_verb() -> None:
+    first = a_run("20260101-000000-upgrade-aaaa")
+    last = a_run("20260102-000000-upgrade-bbbb")
+    a_run("20260103-000000-rollback-aaaa")
+    make_folder(state_dir() / "runs" / "20260104-000000-upgrade-cccc")  # refused before it began: no journal
+    assert find_run("aaaa", "upgrade") == first
+    assert find_run("latest", "upgrade") == last
+    with pytest.raises(InvalidInput, match="2 runs match"):
+        find_run("aaaa", "upgrade", "rollback")
+
+
+def test_only_a_run_without_an_end_is_resumed() -> None:
+    died = a_run("20260101-000000-upgrade-aaaa", over=False)
+    a_run("20260102-000000-upgrade-bbbb")
+    assert find_unfinished("aaaa", "upgrade") == died
+    with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb has come to its end"):
+        find_unfinished("latest", "upgrade")
+
+
+def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
+    older = a_run("20260101-000000-upgrade-aaaa", ["n1", "n2"])
+    newer = a_run("20260102-000000-upgrade-bbbb", ["n3"])
+    assert find_upgrade(None, ["n2", "n4"]) == (older, ["n2"])
+    assert find_upgrade("bbbb", ["n2", "n3"]) == (newer, ["n3"])
+    with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb did not touch n2"):
+        find_upgrade("bbbb", ["n2"])
+    with pytest.raises(InvalidInput, match="no upgrade from here has touched n4"):
+        find_upgrade(None, ["n4"])
