@@ -9,13 +9,13 @@ from typing import Any
 
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.guarded import run_guarded
-from gpuprov.apply.plan import GUARDED, NodePlan, plan_node
+from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Reboots
-from gpuprov.model.settings import ROLE_OF_SETTING
 from gpuprov.nodeset import fold
+from gpuprov.roles import BY_NAME
 from gpuprov.verify import Verdict, run_verification
 
 SETTLE_S = 60.0
@@ -107,7 +107,7 @@ def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeO
     hosts, nodes = run.lock.hosts(), {}
     for name, plan in plans.items():
         stated = "firewall" in hosts[name].settings
-        roles = [role for role in plan.roles if role not in GUARDED]
+        roles = [role for role in plan.roles if not BY_NAME[role].guarded]
         roles += [role for role in plan.roles if role == "firewall" and stated]
         if roles:
             nodes[name] = {**_host_variables(roles, run.consent), "firewall_install_only": True}
@@ -118,8 +118,8 @@ def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, Node
     """What could shut us out, as far as the nodes' group states it."""
     hosts, nodes = run.lock.hosts(), {}
     for plan in plans:
-        stated = {ROLE_OF_SETTING.get(setting) for setting in hosts[plan.name].settings}
-        roles = [role for role in plan.roles if role in GUARDED and role in stated]
+        guarded = [BY_NAME[role] for role in plan.roles if BY_NAME[role].guarded]
+        roles = [role.name for role in guarded if set(role.settings) & set(hosts[plan.name].settings)]
         if roles:
             nodes[plan.name] = _host_variables(roles, run.consent)
     return run_guarded(run, nodes) if nodes else {}

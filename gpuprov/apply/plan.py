@@ -7,45 +7,10 @@ from dataclasses import dataclass, replace
 
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
+from gpuprov.roles import BY_NAME, ROLES
 
-GUARDED = ("ssh_hardening", "firewall")
-"""Roles that can shut everybody out: applied only under the dead man's switch."""
-# In the order of playbooks/site.yml. Packages that moved are pinned anew, whatever moved them.
-ROLES = (
-    "preflight",
-    "repositories",
-    "nvidia_driver",
-    "fabric_manager",
-    "gpu_settings",
-    "cuda_toolkit",
-    "cudnn",
-    "nccl",
-    "container_toolkit",
-    "docker",
-    "containerd",
-    "system_tuning",
-    "storage",
-    "profiling_tools",
-    "monitoring",
-    "package_pins",
-    *GUARDED,
-)
-# Before anything is installed the sources are the lock's, and afterwards it is held.
-INSTALLS = frozenset(
-    {
-        "nvidia_driver",
-        "cuda_toolkit",
-        "cudnn",
-        "nccl",
-        "container_toolkit",
-        "containerd",
-        "docker",
-        "profiling_tools",
-        "monitoring",
-    }
-)
-# Docker learns of the toolkit's hook when it starts.
-FOLLOWED_BY = {"container_toolkit": {"docker"}}
+RUNNABLE = tuple(role.name for role in ROLES if role.variables)
+"""The roles that Ansible can run, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +36,15 @@ def plan_node(node: NodeDrift) -> NodePlan:
     """The roles, in order, that mend a node's drift."""
     named = {difference.role for difference in node.drift if difference.role}
     for role in list(named):
-        named |= FOLLOWED_BY.get(role, set())
-    if named & INSTALLS:
+        named |= set(BY_NAME[role].followed_by)
+    if any(BY_NAME[role].components for role in named):
         named |= {"repositories", "package_pins"}
     if named:
         named.add("preflight")
     beyond = tuple(each for each in node.drift if each.role is None and not each.reboot)
     return NodePlan(
         node.name,
-        tuple(role for role in ROLES if role in named),
+        tuple(role for role in RUNNABLE if role in named),
         any(difference.reboot for difference in node.drift),
         tuple(each for each in node.drift if each not in beyond),
         beyond,
@@ -92,9 +57,9 @@ def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan
     Raises:
         InvalidInput: there is no such role.
     """
-    if unknown := set(roles) - set(ROLES):
+    if unknown := set(roles) - set(RUNNABLE):
         names = ", ".join(sorted(unknown))
-        raise InvalidInput(f"there is no role {names}", expected="of " + ", ".join(ROLES))
+        raise InvalidInput(f"there is no role {names}", expected="of " + ", ".join(RUNNABLE))
     wanted = {"preflight", *roles}
     kept = [replace(plan, roles=tuple(r for r in plan.roles if r in wanted), reboot=False) for plan in plans]
     return [plan if set(plan.roles) & set(roles) else replace(plan, roles=()) for plan in kept]
@@ -102,4 +67,4 @@ def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan
 
 def full_plan(names: Iterable[str]) -> list[NodePlan]:
     """Every role on every node, whatever the drift (`apply --full`)."""
-    return [NodePlan(name, ROLES, reboot=False, because=(), beyond=()) for name in names]
+    return [NodePlan(name, RUNNABLE, reboot=False, because=(), beyond=()) for name in names]

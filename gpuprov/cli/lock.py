@@ -39,7 +39,7 @@ def command(
     """
     from gpuprov.locking.build import build_lock
     from gpuprov.locking.changes import changes
-    from gpuprov.locking.wanted import MOVABLE
+    from gpuprov.model.components import MOVABLE
     from gpuprov.model.lock import read_lock, render_lock, write_lock
 
     path = lock_path or fleet.with_name(f"{fleet.stem}.lock.yml")

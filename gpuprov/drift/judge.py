@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
-from gpuprov.expectations import Expectation, Severity
 from gpuprov.probe.facts import Facts, Missing
+from gpuprov.roles import Expectation, Severity
 
 Status = Literal["in_sync", "drifted", "unreachable", "error"]
 EXIT_OF: dict[Status, Exit] = {

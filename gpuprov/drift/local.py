@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from gpuprov.drift.judge import NodeDrift, judge
 from gpuprov.drift.probe_request import as_root, drift_parameters
 from gpuprov.errors import InvalidInput
-from gpuprov.expectations import expectations
 from gpuprov.model.lock import Lock
 from gpuprov.probe.collect import collect_local
+from gpuprov.roles import expectations
 
 
 def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:

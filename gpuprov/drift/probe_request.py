@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuprov.drift.observations.registry import collectors_for
-from gpuprov.drift.observations.units import UNITS, units_for
+from gpuprov.drift.observations.units import units_for
 from gpuprov.errors import NodeFailed
-from gpuprov.expectations import CUDA_LINK, expectations
-from gpuprov.expectations.observing import textfile_path
-from gpuprov.expectations.storage import clients
-from gpuprov.expectations.tuning import environment, sysctls
 from gpuprov.model.lock import LockedGroup
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
+from gpuprov.roles import UNITS, expectations
+from gpuprov.roles.cuda_toolkit import CUDA_LINK
+from gpuprov.roles.monitoring import textfile_path
+from gpuprov.roles.storage import clients
+from gpuprov.roles.system_tuning import environment, sysctls
 
 
 def drift_parameters(group: LockedGroup) -> Parameters:

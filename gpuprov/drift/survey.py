@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from gpuprov.drift.judge import NodeDrift, judge, without_facts
 from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
 from gpuprov.errors import GpuprovError
-from gpuprov.expectations import expectations
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
+from gpuprov.roles import expectations
 from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
 
 LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gpuprov.drift.judge import Difference, NodeDrift, without_facts
 from gpuprov.drift.majority import ASPECTS, majority
 from gpuprov.errors import GpuprovError
-from gpuprov.expectations import Expectation, expectations
 from gpuprov.model.lock import Lock
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation, expectations
 from gpuprov.runs import new_id, now
 
 if TYPE_CHECKING:

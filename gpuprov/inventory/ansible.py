@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.variables import group_variables
-from gpuprov.inventory.variables.connection import connection
+from gpuprov.inventory.variables import connection, group_variables
 from gpuprov.model.fleet import Fleet, Group
 from gpuprov.model.lock import Lock
 

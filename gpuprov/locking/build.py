@@ -12,15 +12,16 @@ from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
-from gpuprov.locking.components import BY_REPOSITORY, Locker, family_pattern
+from gpuprov.locking.components import Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.storage import with_clients
-from gpuprov.locking.wanted import MOVABLE, Wanted, settle, stated_texts, wanted
+from gpuprov.locking.wanted import Wanted, settle, stated_texts, wanted
+from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
 from gpuprov.model.fleet import Fleet, Group, read_fleet
-from gpuprov.model.lock import MOVE_WITH_DRIVER, Component, Components, Hardware, Lock, LockedGroup, Setting
+from gpuprov.model.lock import Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
 
@@ -148,7 +149,8 @@ class Builder:
             if each == "cuda":
                 found["cuda"] = locker.cuda(self._further_toolkits(name, answer, want, request))
             else:
-                found[each] = locker.component(each, want.text(each) if each in BY_REPOSITORY else None)
+                stated = want.text(each) if COMPONENT[each].by_repository else None
+                found[each] = locker.component(each, stated)
         check_containers(name, found, want, settings, self._catalog, self._narrate)
         if "cuda" in found and "compat" in answer.packages:
             found["compat"] = locker.component("compat")

@@ -15,32 +15,8 @@ from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.sources import ARCHIVE_SUITES
 from gpuprov.locking.repository.versions import matches_upstream
 from gpuprov.locking.resolve import Answer, PackageSet
-from gpuprov.model.lock import COMPILED, MOVE_WITH_DRIVER, Component, Cuda, Driver, Repository
-
-RULES = {
-    "driver": "driver",
-    "fabricmanager": "fabric-manager",
-    "cuda": "cuda",
-    "compat": "forward-compat",
-    "cudnn": "cudnn",
-    "nccl": "nccl",
-    "container_toolkit": "container-toolkit",
-}
-"""How the names of the rules begin that give a component its version."""
-
-BY_REPOSITORY = frozenset(
-    {
-        "nvlsm",
-        "compat",
-        "container_toolkit",
-        "dcgm",
-        "docker",
-        "containerd",
-        "profiling_tools",
-        "node_exporter",
-    }
-)
-"""Components whose full version only the repository tells."""
+from gpuprov.model.components import COMPONENT, MOVE_WITH_DRIVER
+from gpuprov.model.lock import COMPILED, Component, Cuda, Driver, Repository
 
 
 class _Exact(TypedDict):
@@ -104,7 +80,7 @@ class Locker:
             version: what is stated of one that the resolver gives as a major version only (DCGM).
         """
         stated = self._answer.packages[name]
-        if name in MOVE_WITH_DRIVER and _is_pattern(stated.version):
+        if COMPONENT[name].with_driver and _is_pattern(stated.version):
             version = self._driver_version
         return Component(**self._exact(name, replace(stated, version=version) if version else stated))
 
@@ -171,14 +147,15 @@ class Locker:
 
     def _version(self, name: str, stated: PackageSet) -> str | None:
         """The resolver's exact version; None for what the repository decides, also of a driver's branch."""
-        if name in MOVE_WITH_DRIVER and stated.version != getattr(self._answer.stack, name):
+        if COMPONENT[name].with_driver and stated.version != getattr(self._answer.stack, name):
             return None
-        return None if name in BY_REPOSITORY else getattr(self._answer.stack, name)
+        return None if COMPONENT[name].by_repository else getattr(self._answer.stack, name)
 
     def _why(self, name: str) -> tuple[str, str]:
-        found = [f for f in self._answer.reasons if name in RULES and f.rule.startswith(RULES[name])]
+        kind = COMPONENT[name]
+        found = [f for f in self._answer.reasons if kind.rule and f.rule.startswith(kind.rule)]
         if not found:
-            follows = name in MOVE_WITH_DRIVER or name == "compat"
+            follows = kind.with_driver or not kind.stated
             return (
                 "the hardware needs it beside the driver" if follows else "stated",
                 "fleet.yml and its profile",

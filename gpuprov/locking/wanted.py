@@ -9,28 +9,12 @@ from gpuprov.catalog import Catalog
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.resolve import ABSENT, Answer, Request, resolve
 from gpuprov.locking.resolve.checks.mends import mends
+from gpuprov.model.components import COMPONENT
 from gpuprov.model.lock import Components, Cuda
 from gpuprov.model.stack import StackPolicy
 
 AUTO = "auto"
 """The word for a component that is wanted in whatever version the resolver chooses."""
-
-MOVABLE = (
-    "driver",
-    "cuda",
-    "cudnn",
-    "nccl",
-    "docker",
-    "containerd",
-    "container_toolkit",
-    "dcgm",
-    "profiling_tools",
-    "node_exporter",
-)
-"""What `gpuprov lock --upgrade` can name; the rest follows the driver or the toolkit."""
-
-MANY = ("profiling_tools",)
-"""Of packages that have nothing to do with each other: no version is that of them all."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +74,8 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
     kept: dict[str, str] = {}
     toolkits: dict[str, str] = {}
     for name, component in locked.each() if locked else ():
-        if name in upgrade or name in MANY or name not in MOVABLE:
+        kind = COMPONENT[name]
+        if name in upgrade or kind.unrelated or not kind.stated:
             continue
         texts = stated_texts(policy, name) or ((AUTO,) if name == "driver" else ())
         versions = component.toolkits.values() if isinstance(component, Cuda) else [component.version]

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpuprov.model.documents import Strict, read_document, write_document
+from gpuprov.model.components import COMPONENT
+from gpuprov.model.documents import Strict, read_document, render_document, write_document
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
 
@@ -93,9 +94,6 @@ class Cuda(Component):
     toolkits: dict[str, str]
 
 
-MOVE_WITH_DRIVER = ("driver", "fabricmanager", "nscq", "nvsdm", "nvlsm", "imex")
-
-
 class Components(Strict):
     """The software stack of a group; what is not there is not managed.
 
@@ -132,7 +130,7 @@ class Components(Strict):
 
     def with_driver(self) -> Iterator[tuple[str, Component]]:
         """The driver and what moves with it in one transaction."""
-        return ((name, component) for name, component in self.each() if name in MOVE_WITH_DRIVER)
+        return ((name, component) for name, component in self.each() if COMPONENT[name].with_driver)
 
 
 class Repository(Strict):
@@ -229,6 +227,4 @@ def write_lock(lock: Lock, path: Path) -> None:
 
 def render_lock(lock: Lock) -> str:
     """The text `write_lock` writes."""
-    from gpuprov.model.documents import render_document
-
     return render_document(lock, header=HEADER)

@@ -14,7 +14,6 @@ from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
 from gpuprov.errors import GpuprovError
-from gpuprov.expectations import expectations
 from gpuprov.finding import Finding, worst_level
 from gpuprov.model.lock import LockedGroup
 from gpuprov.nodeset import fold
@@ -24,6 +23,7 @@ from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
 from gpuprov.report.text import difference
 from gpuprov.resources import share
+from gpuprov.roles import expectations
 from gpuprov.ssh.transport import Session, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from testinfra.host import Host
 
 from gpuprov.errors import GpuprovError
-from gpuprov.expectations import Expectation
 from gpuprov.model.lock import Lock, LockedGroup
+from gpuprov.roles import Expectation
 from gpuprov.verify.connection import LOCAL, Limits, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted

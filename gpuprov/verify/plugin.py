@@ -80,13 +80,19 @@ class Verification:
         metafunc.parametrize("node", nodes, indirect=True, ids=names, scope="session")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Drop the placeholders that pytest makes of tests without a node, and say what is going to run."""
-        items[:] = [item for item in items if _node(item)]
+        """Put tests into the lock's order, without those that no node has, and say what is going to run."""
+        items[:] = sorted(filter(_node, items), key=self._turn)
         plans: dict[str, list[str]] = {node.name: [] for node in self.nodes if not node.lost}
         for item in items:
             plans[item.callspec.params["node"].name].append(_mark(item).args[0])  # type: ignore[attr-defined]
         for name, checks in plans.items():
             self.account.plan(name, checks)
+
+    def _turn(self, item: pytest.Item) -> tuple[int, int]:
+        """Node by node, and of each the checks in the order in which the lock brings them about."""
+        node = _node(item)
+        assert node is not None
+        return self.nodes.index(node), list(node.wanted).index(_mark(item).args[0])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Ask a group's nodes side by side once its first is done; leave alone a node that was lost."""

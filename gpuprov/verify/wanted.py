@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.expectations import Expectation, expectations
-from gpuprov.expectations.containers import daemon_config
 from gpuprov.model.lock import LockedGroup
+from gpuprov.roles import Expectation, expectations
+from gpuprov.roles.docker import daemon_config
 
 
 def wanted(group: LockedGroup) -> dict[str, Expectation]:

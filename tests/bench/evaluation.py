@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.judge import NodeDrift, judge
-from gpuprov.expectations import expectations
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts
 from gpuprov.report.text import drift_lines
+from gpuprov.roles import expectations
 from tests import RECORDED_FACTS, RECORDED_LOCK
 
 DRIFTED = 50

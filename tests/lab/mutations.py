@@ -13,9 +13,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from gpuprov.expectations import expectations
 from gpuprov.lab import Node
 from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov.roles import expectations
 from gpuprov.verify.wanted import proofs
 from tests.lab.provisioned_node import gpuprov
 

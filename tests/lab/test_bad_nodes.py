@@ -12,10 +12,10 @@ import pytest
 
 from gpuprov.drift.judge import NodeDrift, judge, without_facts
 from gpuprov.drift.survey import LIMITS, gather
-from gpuprov.expectations import expectations
 from gpuprov.lab import Lab
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import expectations
 from tests import RECORDED_LOCK
 
 NOWHERE = "100::1"  # RFC 6666: nobody ever answers there

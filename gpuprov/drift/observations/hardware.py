@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.drift.observations import server
+from gpuprov.drift import hardware
+from gpuprov.drift.observations.gpus import gpus_of
 from gpuprov.drift.observations.registry import observes
-from gpuprov.expectations import Expectation
 from gpuprov.model.hardware import NicHardware
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+
+
+@observes("gpu.model", "pci")
+def _model(facts: Facts, expectation: Expectation) -> Any:
+    seen = sorted({device.id for device in facts.pci_gpus})
+    return expectation.expected if set(seen) <= set(expectation.expected) else seen
+
+
+@observes("gpu.count", "pci")
+def _count(facts: Facts, expectation: Expectation) -> Any:
+    return len(facts.pci_gpus)
+
+
+@observes("gpu.visible", "pci", "smi")
+def _visible(facts: Facts, expectation: Expectation) -> Any:
+    """How many the driver has, if they are those of the bus."""
+    seen = {gpu.pci_address for gpu in gpus_of(facts)}
+    strays = sorted(map(str, seen ^ {device.address for device in facts.pci_gpus}))
+    if strays and len(seen) == expectation.expected:
+        return f"{len(seen)}, but driver and bus disagree on {', '.join(strays)}"
+    return len(seen)
 
 
 @observes("gpu.nvswitches", "pci")
 def _nvswitches(facts: Facts, expectation: Expectation) -> Any:
-    return at_least(expectation.expected, server.nvswitches(facts))
+    return at_least(expectation.expected, hardware.nvswitches(facts))
 
 
 @observes("hardware.cpu_cores", "cpu")
 def _cores(facts: Facts, expectation: Expectation) -> Any:
-    return at_least(expectation.expected, server.cores(facts))
+    return at_least(expectation.expected, hardware.cores(facts))
 
 
 @observes("hardware.memory_mib", "memory")
@@ -28,7 +50,7 @@ def _memory(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("hardware.nvme", "pci", "disks")
 def _nvme(facts: Facts, expectation: Expectation) -> Any:
-    seen = {"count": server.nvme_drives(facts), "total_tb": server.nvme_tb(facts)}
+    seen = {"count": hardware.nvme_drives(facts), "total_tb": hardware.nvme_tb(facts)}
     return {
         key: least if seen[key] is None else at_least(least, round(float(seen[key] or 0), 2))
         for key, least in expectation.expected.items()
@@ -37,9 +59,9 @@ def _nvme(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("hardware.nics", "hcas", "nics", "pci")
 def _nics(facts: Facts, expectation: Expectation) -> Any:
-    have = server.ports(facts)
+    have = hardware.ports(facts)
     return [
-        text if server.fulfilled(wanted, have) else server.instead(wanted, have)
+        text if hardware.fulfilled(wanted, have) else hardware.instead(wanted, have)
         for text, wanted in ((text, parse_nic(text)) for text in expectation.expected)
     ]
 
@@ -52,5 +74,5 @@ def at_least(least: Any, seen: Any) -> Any:
 def parse_nic(text: str) -> NicHardware:
     """`8 x 400 Gb/s RDMA` again as a record."""
     count, _, speed, _, word = text.split()
-    kinds = {word: kind for kind, word in server.WORDS.items()}
+    kinds = {word: kind for kind, word in hardware.WORDS.items()}
     return NicHardware.model_validate({"kind": kinds[word], "speed_gbits": speed, "count": count})

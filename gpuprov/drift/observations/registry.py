@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpuprov.expectations import Expectation
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
 
 Observer = Callable[[Facts, Expectation], Any]
 OBSERVERS: dict[str, Observer] = {}

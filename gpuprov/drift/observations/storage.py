@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.drift.observations.registry import observes
-from gpuprov.expectations import Expectation
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
 
 
 @observes("scratch.mounted", "scratch")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.catalog import Catalog
-from gpuprov.drift.observations import server
+from gpuprov.drift import hardware
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.model.lock import Hardware
 from gpuprov.model.profile import load_profile, profile_paths
@@ -57,7 +57,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     Raises:
         Missing: the node did not tell what is on its PCI bus.
     """
-    found = server.gpu_ids(facts)
+    found = hardware.gpu_ids(facts)
     if not found:
         return Match(None, ("no NVIDIA GPU on the PCI bus",))
     possible = [kind for kind in among if any(gpu in kind.hardware.gpu_pci_ids for gpu in found)]
@@ -72,7 +72,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
     """How far a node is from a kind; 10 a GPU count that differs by all, about 1 for everything else."""
-    found = server.gpu_ids(facts)
+    found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
     others = sum(found.values()) - count
     far = 10.0 * (abs(count - wanted.gpu_count) / max(wanted.gpu_count, 1) + others)
@@ -83,16 +83,16 @@ def _distance(facts: Facts, wanted: Hardware) -> float:
             continue
         if least and seen is not None:
             far += min(abs(math.log2(max(seen, 0.01) / least)), 3.0) / 3
-    unfulfilled = sum(not server.fulfilled(nic, server.ports(facts)) for nic in wanted.nics)
+    unfulfilled = sum(not hardware.fulfilled(nic, hardware.ports(facts)) for nic in wanted.nics)
     return far + unfulfilled
 
 
 def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts], float | None]]]:
     drives = wanted.nvme
-    yield wanted.cpu_cores, server.cores
+    yield wanted.cpu_cores, hardware.cores
     yield wanted.memory_mib, lambda facts: facts.memory.total_mib
-    yield (drives.count if drives else None), server.nvme_drives
-    yield (drives.total_tb if drives else None), server.nvme_tb
+    yield (drives.count if drives else None), hardware.nvme_drives
+    yield (drives.total_tb if drives else None), hardware.nvme_tb
 
 
 def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator
 
 
 def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
-    found = server.gpu_ids(facts)
+    found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
     if count != wanted.gpu_count:
         yield f"{count} of {wanted.gpu_count} GPUs ({wanted.gpu_model})"
@@ -115,13 +115,13 @@ def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
 
 
 def _switches(facts: Facts, wanted: Hardware) -> Iterator[str]:
-    seen = server.nvswitches(facts)
+    seen = hardware.nvswitches(facts)
     if wanted.nvswitches and seen < wanted.nvswitches:
         yield f"{seen} of {wanted.nvswitches} NVSwitches"
 
 
 def _cores(facts: Facts, wanted: Hardware) -> Iterator[str]:
-    if wanted.cpu_cores and (seen := server.cores(facts)) < wanted.cpu_cores:
+    if wanted.cpu_cores and (seen := hardware.cores(facts)) < wanted.cpu_cores:
         yield f"{seen} cores instead of {wanted.cpu_cores}"
 
 
@@ -134,15 +134,15 @@ def _memory(facts: Facts, wanted: Hardware) -> Iterator[str]:
 def _drives(facts: Facts, wanted: Hardware) -> Iterator[str]:
     count = wanted.nvme.count if wanted.nvme else None
     total = wanted.nvme.total_tb if wanted.nvme else None
-    if count and (seen := server.nvme_drives(facts)) < count:
+    if count and (seen := hardware.nvme_drives(facts)) < count:
         yield f"{seen} of {count} NVMe drives"
-    size = server.nvme_tb(facts) if total else None
+    size = hardware.nvme_tb(facts) if total else None
     if total and size is not None and size < total:
         yield f"{size:.1f} TB of NVMe instead of {total:g}"
 
 
 def _ports(facts: Facts, wanted: Hardware) -> Iterator[str]:
-    have = server.ports(facts)
+    have = hardware.ports(facts)
     for nic in wanted.nics:
-        if not server.fulfilled(nic, have):
-            yield f"{server.instead(nic, have)} instead of {nic}"
+        if not hardware.fulfilled(nic, have):
+            yield f"{hardware.instead(nic, have)} instead of {nic}"

@@ -10,8 +10,8 @@ from gpuprov.catalog.records import Branch, Flavour, Gpu, Policy, System, Toolki
 from gpuprov.catalog.rules.frameworks import Framework, find_framework
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve.request import ABSENT, Request
+from gpuprov.model.components import COMPONENTS
 
-_LIBRARIES = ("cuda", "cudnn", "nccl", "container_toolkit", "fabricmanager", "docker", "compat")
 _ONE_BOARD = 32
 
 
@@ -80,7 +80,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
         InvalidInput: a name or version that is not understood, or ambiguous.
     """
     stated, absent = {}, set()
-    for name in _LIBRARIES:
+    for name in (each.name for each in COMPONENTS if each.requested):
         text = getattr(request, name)
         if text is not None and text.lower() == ABSENT:
             absent.add(name)

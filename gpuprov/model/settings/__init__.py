@@ -1,4 +1,4 @@
-"""What can be set on a node, and by which role. Profiles and fleets state these; the lock records them."""
+"""What can be set on a node. Profiles and fleets state these; the lock records them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pydantic import Field
 from gpuprov.model.documents import Strict
 from gpuprov.model.settings.access import Firewall, Ssh
 from gpuprov.model.settings.containers import Containers
-from gpuprov.model.settings.gpus import Clocks, ComputeMode, MigProfile
+from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, MigProfile
+from gpuprov.model.settings.monitoring import Monitoring
 from gpuprov.model.settings.nccl import NcclValue, NcclVariable
-from gpuprov.model.settings.observing import Monitoring
 from gpuprov.model.settings.storage import Scratch, StorageClient
-from gpuprov.model.settings.tuning import Tuning
+from gpuprov.model.settings.system_tuning import Tuning
 
-__all__ = ["ROLE_OF_SETTING", "Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
+__all__ = ["Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
 
 
 class Settings(Strict):
@@ -63,23 +63,3 @@ class Settings(Strict):
     )
     ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
     firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
-
-
-ROLE_OF_SETTING = {
-    "persistence": "gpu_settings",
-    "clocks": "gpu_settings",
-    "power_limit": "gpu_settings",
-    "compute_mode": "gpu_settings",
-    "ecc": "gpu_settings",
-    "mig": "gpu_settings",
-    "containers": "docker",
-    "kernel": "nvidia_driver",
-    "scratch": "storage",
-    "storage_clients": "storage",
-    "tuning": "system_tuning",
-    "profiling_counters": "profiling_tools",
-    "monitoring": "monitoring",
-    "nccl": "nccl",
-    "ssh": "ssh_hardening",
-    "firewall": "firewall",
-}

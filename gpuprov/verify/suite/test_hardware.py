@@ -1,4 +1,4 @@
-"""What the node is made of, beside its GPUs."""
+"""What the node is made of: GPUs on the bus and in the driver, and the rest of the server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ DIMMS = "dmidecode -t memory | grep -E 'Locator|Size'"
 PORTS = "grep -s . /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed"
 # RDMA is InfiniBand or RoCE, whichever a site has.
 KINDS = {"rdma": ("infiniband", "roce")}
+
+
+@pytest.mark.check("gpu.model")
+def test_gpus_are_of_the_model(host: Node, group: LockedGroup) -> None:
+    assert {gpu.id for gpu in host.gpu.on_bus} <= set(group.hardware.gpu_pci_ids)
+
+
+@pytest.mark.check("gpu.count", "nvidia-smi -L")
+def test_bus_has_every_gpu(host: Node, expected: int) -> None:
+    assert len(host.gpu.on_bus) == expected
+
+
+@pytest.mark.check("gpu.visible", "nvidia-smi -L", "dmesg | grep -iE 'nvrm|xid'")
+def test_driver_has_every_gpu_of_the_bus(host: Node, expected: int) -> None:
+    assert host.gpu.count == expected
+    assert sorted(gpu.address for gpu in host.gpu.in_driver) == [gpu.address for gpu in host.gpu.on_bus]
 
 
 @pytest.mark.check("gpu.nvswitches", "dmesg | grep -iE 'nvswitch|nvrm'")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpuprov.drift.observations import OBSERVERS
-from gpuprov.expectations import Expectation
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
+from gpuprov.roles import Expectation
 from gpuprov.verify.modules.access import option
 
 # `nft list table inet gpuprov` of nftables 1.0.6, with a set that is long enough to be broken into lines.

@@ -11,11 +11,12 @@ import pytest
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.observations.registry import READS, collectors_for
 from gpuprov.drift.probe_request import drift_parameters
-from gpuprov.expectations import CLOCKS_UNIT, PERSISTENCE_UNIT, Expectation, expectations
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node import gpu, hardware, packages, services, system
 from gpuprov.probe.node.base import COLLECTORS
+from gpuprov.roles import Expectation, expectations
+from gpuprov.roles.gpu_settings import CLOCKS_UNIT, PERSISTENCE_UNIT
 from tests import H200, RECORDED
 
 NODE = RECORDED / "verify/debian12-a100x4"

@@ -10,9 +10,9 @@ import pytest
 
 from gpuprov.drift.judge import Difference, NodeDrift, exit_code, judge, without_facts
 from gpuprov.errors import Exit, NodeFailed, Unreachable
-from gpuprov.expectations import expectations
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import expectations
 from tests import RECORDED_FACTS, RECORDED_LOCK
 
 

@@ -12,11 +12,11 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import judge
 from gpuprov.errors import InvalidInput
-from gpuprov.expectations.server import server as expectations
 from gpuprov.inventory.discover import kinds, match, propose, within
 from gpuprov.lab.simulator.machines import describe, pci_devices
 from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
+from gpuprov.roles.hardware import server as expectations
 from tests.unit.inventory.conftest import MakeLock
 
 Change = Callable[[dict[str, Any]], None]

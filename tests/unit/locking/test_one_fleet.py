@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from gpuprov.errors import Refused
-from gpuprov.expectations import expectations
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.changes import changes
 from gpuprov.model.lock import Lock, render_lock
+from gpuprov.roles import expectations
 from tests.unit.locking.fleets import GROUPS, PACKAGES, STREAMS, Write
 
 

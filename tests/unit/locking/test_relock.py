@@ -12,7 +12,7 @@ from gpuprov.cli.lock import command
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.lab.mirror import nvidia
 from gpuprov.locking.build import build_lock
-from gpuprov.locking.wanted import MOVABLE
+from gpuprov.model.components import MOVABLE
 from gpuprov.model.lock import LockedGroup, read_lock
 from tests.unit.locking.fleets import Write
 

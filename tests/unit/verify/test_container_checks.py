@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpuprov.drift.observations import OBSERVERS
-from gpuprov.drift.observations.containers import within
-from gpuprov.expectations import expectations
+from gpuprov.drift.observations.documents import within
 from gpuprov.model.lock import Component, LockedGroup, Setting
 from gpuprov.probe.facts import Facts, Missing
+from gpuprov.roles import expectations
 from gpuprov.verify.modules.containers import Inside, parse_inside
 from gpuprov.verify.wanted import wanted
 from tests.unit.verify.nodes_on_paper import locked_group

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuprov.drift.judge import judge
-from gpuprov.expectations import Expectation, everything_else, expectations
-from gpuprov.expectations.observing import textfile, textfile_path
 from gpuprov.model.lock import LockedGroup, Setting
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation, everything_else, expectations
+from gpuprov.roles.monitoring import textfile, textfile_path
 from tests.unit.verify.nodes_on_paper import locked_group
 
 

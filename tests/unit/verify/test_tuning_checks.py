@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.drift.judge import judge
-from gpuprov.expectations import Expectation
 from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
 from gpuprov.verify.modules.tuning import parse_session
 
 SAID = """\

@@ -1,0 +1,18 @@
+"""Readings of the container toolkit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.units import unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+from gpuprov.roles.container_toolkit import FORERUNNERS
+
+observes("container_toolkit.cdi", "units")(unit_state)
+
+
+@observes("container_toolkit.forerunners", "packages")
+def _forerunners(facts: Facts, expectation: Expectation) -> Any:
+    return [name for name in FORERUNNERS if facts.packages.version(name)]

@@ -1,0 +1,24 @@
+"""Readings of containerd and its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.documents import within
+from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.units import unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+from gpuprov.roles.containerd import CRI
+
+observes("containerd.unit", "units")(unit_state)
+
+
+@observes("containerd.config", "containerd")
+def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
+    said = facts.containerd
+    table = next((said.plugins[name] for name in CRI if name in said.plugins), None)
+    # Before 1.7 there is no such key, and no such way.
+    seen = within({"enable_cdi": False, **table}, expectation.expected) if table else {}
+    off = [name for name in said.disabled if name in ("cri", *CRI)]
+    return {**seen, "disabled_plugins": off} if off else seen

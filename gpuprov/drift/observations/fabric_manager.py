@@ -1,0 +1,24 @@
+"""Readings of fabric manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.gpus import gpus_of
+from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.units import unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+
+
+@observes("fabric_manager.fabric", "smi")
+def _fabric(facts: Facts, expectation: Expectation) -> Any:
+    states = {gpu.fabric_state or "not stated" for gpu in gpus_of(facts)}
+    return expectation.expected if states == {expectation.expected} else ", ".join(sorted(states)) or "no GPU"
+
+
+@observes("fabric_manager.unit", "units", "modules")
+def _fabric_unit(facts: Facts, expectation: Expectation) -> str:
+    """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""
+    state, loaded = unit_state(facts, expectation), facts.loaded_driver
+    return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]

@@ -1,0 +1,102 @@
+"""Readings of how the GPUs are set, as nvidia-smi tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuprov.drift.observations.gpus import gpus_of
+from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.units import unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.gpu import Gpu
+from gpuprov.roles import Expectation
+
+observes("gpu.persistence_unit", "units")(unit_state)
+observes("gpu.clocks_unit", "units")(unit_state)
+observes("gpu.modes_unit", "units")(unit_state)
+
+
+@observes("gpu.persistence", "smi")
+def _persistence(facts: Facts, expectation: Expectation) -> Any:
+    return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
+
+
+@observes("gpu.clocks", "smi")
+def _clocks(facts: Facts, expectation: Expectation) -> Any:
+    return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
+
+
+@observes("gpu.power_limit", "smi")
+def _power_limit(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.power.limit)
+
+
+@observes("gpu.compute_mode", "smi")
+def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(
+        facts, expectation.expected, lambda gpu: gpu.compute_mode and gpu.compute_mode.lower()
+    )
+
+
+@observes("gpu.ecc_pending", "smi")
+def _ecc_pending(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.pending)
+
+
+@observes("gpu.ecc", "smi")
+def _ecc(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.current)
+
+
+@observes("gpu.mig_pending", "smi")
+def _mig_pending(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.pending)
+
+
+@observes("gpu.mig", "smi")
+def _mig(facts: Facts, expectation: Expectation) -> Any:
+    return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.current)
+
+
+@observes("gpu.mig_layout", "smi", "mig")
+def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
+    """A GPU in whose driver MIG is not switched on yet has no instances; one without MIG needs none."""
+
+    def layout(gpu: Gpu) -> list[str] | None:
+        if gpu.mig.current is None:
+            return None
+        return list(facts.mig.get(gpu.index, ()))
+
+    return _where_there(facts, expectation.expected, layout)
+
+
+def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
+    """As `_on_every_gpu`, of the GPUs that have such a setting at all."""
+    return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
+
+
+def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
+    """`expected` where every GPU has it, else what the odd ones have: `False on GPU 0, 3`."""
+    odd: dict[str, list[str]] = {}
+    for gpu in gpus_of(facts):
+        value = read(gpu)
+        if value != expected:
+            odd.setdefault(_words(value), []).append(str(gpu.index))
+    return "; ".join(f"{value} on GPU {', '.join(where)}" for value, where in odd.items()) or expected
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name} {each}" for name, each in value.items())
+    if isinstance(value, list):
+        return " ".join(value) or "none"
+    return {True: "on", False: "off", None: "not stated"}.get(value, str(value))
+
+
+def _fixed_clocks(gpu: Gpu, expected: dict[str, int]) -> dict[str, int | None]:
+    """Application clocks; of a GPU without them the clocks it runs at, which locking fixes."""
+    fixed = gpu.application_clocks
+    if fixed.graphics is None and fixed.memory is None:
+        return {"graphics": gpu.clocks.graphics, "memory": expected["memory"]}
+    return {"graphics": fixed.graphics, "memory": fixed.memory}

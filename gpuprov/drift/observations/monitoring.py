@@ -1,0 +1,18 @@
+"""Readings of what a node tells Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.units import unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+
+observes("monitoring.exporter", "units")(unit_state)
+observes("monitoring.dcgm", "units")(unit_state)
+
+
+@observes("monitoring.textfile", "files")
+def _textfile(facts: Facts, expectation: Expectation) -> Any:
+    return facts.files[str(expectation.subject)].sha256

@@ -1,0 +1,72 @@
+"""Readings of the driver: its module on disk, its module loaded, its answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.registry import observes
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.modules import DiskModule
+from gpuprov.roles import Expectation
+from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
+
+
+@observes("kernel.headers", "system", "kernels")
+def _headers(facts: Facts, expectation: Expectation) -> Any:
+    without = [kernel for kernel in _kernels(facts, expectation) if kernel not in facts.kernels.headers]
+    return expectation.expected if not without else f"no headers for {', '.join(without)}"
+
+
+@observes("driver.module_on_disk", "system", "kernels", "disk_modules")
+def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
+    found = {kernel: _module(facts, kernel) for kernel in _kernels(facts, expectation)}
+    wrong = {
+        kernel: module.version if module else None
+        for kernel, module in found.items()
+        if module is None or module.version != expectation.expected
+    }
+    if not wrong:
+        return expectation.expected
+    return ", ".join(f"{version or 'none'} for kernel {kernel}" for kernel, version in wrong.items())
+
+
+@observes("driver.module_flavour", "system", "kernels", "disk_modules")
+def _module_flavour(facts: Facts, expectation: Expectation) -> Any:
+    modules = [_module(facts, kernel) for kernel in _kernels(facts, expectation)]
+    flavours = {"open" if module.open else "proprietary" for module in modules if module}
+    return expectation.expected if flavours == {expectation.expected} else ", ".join(sorted(flavours)) or None
+
+
+@observes("driver.loaded", "modules")
+def _loaded(facts: Facts, expectation: Expectation) -> Any:
+    return facts.loaded_driver.version if facts.loaded_driver else None
+
+
+@observes("driver.answers", "smi")
+def _answers(facts: Facts, expectation: Expectation) -> Any:
+    return facts.smi.error or expectation.expected
+
+
+@observes("nouveau.blacklist", "system", "modprobe")
+def _blacklist(facts: Facts, expectation: Expectation) -> Any:
+    shut = {**facts.modprobe.blacklisted, **facts.modprobe.disabled}
+    return [name for name in expectation.expected if name in shut]
+
+
+@observes("nouveau.loaded", "modules")
+def _foreign(facts: Facts, expectation: Expectation) -> Any:
+    return [name for name in FOREIGN_MODULES if name in facts.loaded_modules]
+
+
+def _kernels(facts: Facts, expectation: Expectation) -> list[str]:
+    """The kernels that a module must fit: the named one, or the running one and the one that boots next."""
+    if expectation.subject != "running":
+        return [str(expectation.subject)]
+    following = facts.kernels.next_boot
+    return list(dict.fromkeys([facts.kernel, *([following] if following else [])]))
+
+
+def _module(facts: Facts, kernel: str) -> DiskModule | None:
+    """nvidia.ko for a kernel; Debian's own is called nvidia-current.ko."""
+    modules = facts.disk_modules.get(kernel, {})
+    return modules.get("nvidia") or modules.get("nvidia_current")

@@ -1,0 +1,26 @@
+"""Readings of the system and its package manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.observations.registry import observes
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+
+
+@observes("system.os", "system")
+def _os(facts: Facts, expectation: Expectation) -> Any:
+    full, major = facts.os.id + facts.os.version, facts.os.id + facts.os.major
+    return expectation.expected if expectation.expected in (full, major) else full
+
+
+@observes("system.arch", "system")
+def _arch(facts: Facts, expectation: Expectation) -> Any:
+    return facts.arch
+
+
+@observes("dpkg.consistent", "packages")
+def _dpkg(facts: Facts, expectation: Expectation) -> Any:
+    broken = [f"{package.name} {package.state}" for package in facts.packages.broken]
+    return broken + ["dpkg was interrupted"] * facts.packages.interrupted

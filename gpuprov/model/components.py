@@ -1,0 +1,58 @@
+"""The table of components: the only list of the pieces of software that a lock can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ComponentKind:
+    """One row.
+
+    Attributes:
+        name: the field of the lock's `components`, of the fleet's `stack` and of the resolver's stack.
+        stated: whether a fleet states it and `gpuprov lock --upgrade` can name it; others follow the driver
+            or the toolkit.
+        with_driver: whether it moves with the driver, in one transaction.
+        rule: how the names of the resolver's rules begin that give it its version.
+        by_repository: whether only the repository tells its full version.
+        requested: whether a request to the resolver can state its version, beside the driver's.
+        unrelated: packages that have nothing to do with each other: no version is that of them all.
+    """
+
+    name: str
+    stated: bool = True
+    with_driver: bool = False
+    rule: str | None = None
+    by_repository: bool = False
+    requested: bool = False
+    unrelated: bool = False
+
+
+def _follows(name: str, rule: str | None = None, **more: bool) -> ComponentKind:
+    """What moves with the driver."""
+    return ComponentKind(name, stated=False, with_driver=True, rule=rule, **more)
+
+
+COMPONENTS = (
+    ComponentKind("driver", with_driver=True, rule="driver"),
+    _follows("fabricmanager", "fabric-manager", requested=True),
+    _follows("nscq"),
+    _follows("nvsdm"),
+    _follows("nvlsm", by_repository=True),
+    _follows("imex"),
+    ComponentKind("cuda", rule="cuda", requested=True),
+    ComponentKind("compat", stated=False, rule="forward-compat", by_repository=True, requested=True),
+    ComponentKind("cudnn", rule="cudnn", requested=True),
+    ComponentKind("nccl", rule="nccl", requested=True),
+    ComponentKind("docker", by_repository=True, requested=True),
+    ComponentKind("containerd", by_repository=True),
+    ComponentKind("container_toolkit", rule="container-toolkit", by_repository=True, requested=True),
+    ComponentKind("dcgm", by_repository=True),
+    ComponentKind("profiling_tools", by_repository=True, unrelated=True),
+    ComponentKind("node_exporter", by_repository=True),
+)
+COMPONENT = {each.name: each for each in COMPONENTS}
+MOVE_WITH_DRIVER = tuple(each.name for each in COMPONENTS if each.with_driver)
+MOVABLE = tuple(each.name for each in COMPONENTS if each.stated)
+"""What `gpuprov lock --upgrade` can name."""

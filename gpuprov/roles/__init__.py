@@ -1,0 +1,23 @@
+"""What the lock means for each role: what its Ansible variables are, and what a node is expected to be.
+
+One file a role, with `variables(group)` and `expectations(group)`, both pure functions of a locked group.
+`ROLES` is the one ordered table of them.
+"""
+
+from __future__ import annotations
+
+from gpuprov.roles.expectation import Expectation, Severity
+from gpuprov.roles.table import BY_NAME, ROLES, UNITS, Role, everything_else, expectations, role_of, variables
+
+__all__ = [
+    "BY_NAME",
+    "ROLES",
+    "UNITS",
+    "Expectation",
+    "Role",
+    "Severity",
+    "everything_else",
+    "expectations",
+    "role_of",
+    "variables",
+]

@@ -1,0 +1,41 @@
+"""NVIDIA's toolkit that gives GPUs to containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import closure, unwanted
+from gpuprov.roles.expectation import Expectation
+
+CDI_UNIT = "nvidia-cdi-refresh.path"
+UNITS = {"container_toolkit.cdi": CDI_UNIT}
+FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
+"""What the toolkit replaced; gone from it with 1.15.0 (its changelog)."""
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Its packages, none of its forerunners, and whether the CDI specification is kept up to date."""
+    toolkit = group.components.container_toolkit
+    if toolkit is None:
+        return []
+    role = "container_toolkit"
+    stated = [
+        Expectation("container_toolkit.packages", toolkit.closure, role),
+        Expectation("container_toolkit.forerunners", [], role),
+    ]
+    cdi = (group.setting("containers") or {}).get("cdi")
+    if cdi is not None:
+        stated.append(Expectation("container_toolkit.cdi", "enabled" if cdi else "disabled", role))
+    return stated
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Packages, and whether GPUs are given by the Container Device Interface too."""
+    toolkit = group.components.container_toolkit
+    stated = group.setting("containers") or {}
+    return {
+        "container_toolkit_packages": closure(toolkit),
+        "container_toolkit_unwanted": unwanted(group, "container_toolkit"),
+        "container_toolkit_cdi": stated.get("cdi") if toolkit else None,
+    }

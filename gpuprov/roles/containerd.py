@@ -1,0 +1,61 @@
+"""containerd, and what its plugin for Kubernetes is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import closure, unwanted
+from gpuprov.roles.docker import RUNTIME
+from gpuprov.roles.expectation import Expectation
+
+CONTAINERD_UNIT = "containerd.service"
+UNITS = {"containerd.unit": CONTAINERD_UNIT}
+RUNC = "io.containerd.runc.v2"
+"""What containerd calls the way in which it runs runc, and anything that is called as runc is."""
+CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+"""The plugin that Kubernetes talks to, by its names from containerd 2.0 on and before."""
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Its packages, its unit, what config.toml holds."""
+    containerd, role = group.components.containerd, "containerd"
+    if containerd is None:
+        return []
+    return [
+        Expectation("containerd.packages", containerd.closure, role),
+        Expectation("containerd.unit", "enabled", role),
+        Expectation("containerd.config", cri_config(group), role),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Packages, and what the plugin is told."""
+    return {
+        "containerd_packages": closure(group.components.containerd),
+        "containerd_unwanted": unwanted(group, "containerd"),
+        "containerd_config": cri_config(group),
+    }
+
+
+def cri_config(group: LockedGroup) -> dict[str, Any]:
+    """What config.toml of containerd must hold of the plugin that Kubernetes talks to, in its own keys.
+
+    Kubelet has systemd make its control groups unless told otherwise, and both have to agree (Kubernetes'
+    "Container runtimes"). A runtime's type is always named: containerd forgets runc's own where a file speaks
+    of runc. Nothing where containerd is not locked.
+    """
+    if group.components.containerd is None:
+        return {}
+    stated = group.setting("containers") or {}
+    options = {"SystemdCgroup": stated.get("cgroup_driver") != "cgroupfs"}
+    runtimes: dict[str, Any] = {"runc": {"runtime_type": RUNC, "options": options}}
+    if group.components.container_toolkit:
+        options = {"BinaryName": "/usr/bin/nvidia-container-runtime", **options}
+        runtimes[RUNTIME] = {"runtime_type": RUNC, "options": options}
+    table: dict[str, Any] = {"containerd": {"runtimes": runtimes}}
+    if stated.get("default_runtime") is not None:
+        table["containerd"]["default_runtime_name"] = stated["default_runtime"]
+    if stated.get("cdi") is not None:
+        table["enable_cdi"] = stated["cdi"]
+    return table

@@ -1,0 +1,67 @@
+"""Docker, and the defaults that its daemon gives to containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import closure, unwanted
+from gpuprov.roles.expectation import Expectation
+
+DOCKER_UNIT = "docker.service"
+UNITS = {"docker.unit": DOCKER_UNIT}
+RUNTIME = "nvidia"
+"""What Docker and containerd call the way to run a container with GPUs."""
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Its packages, its unit, what daemon.json holds."""
+    docker, config = group.components.docker, daemon_config(group)
+    role = "docker"
+    stated = []
+    if docker is not None:
+        stated += [
+            Expectation("docker.packages", docker.closure, role),
+            Expectation("docker.unit", "enabled", role),
+        ]
+    if config:
+        stated.append(Expectation("docker.config", config, role))
+    return stated
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Packages, and what the daemon is told."""
+    return {
+        "docker_packages": closure(group.components.docker),
+        "docker_unwanted": unwanted(group, "docker"),
+        "docker_config": daemon_config(group),
+    }
+
+
+def daemon_config(group: LockedGroup) -> dict[str, Any]:
+    """What daemon.json must hold, in dockerd's own keys (dockerd(8), "Daemon configuration file").
+
+    Nothing where neither Docker is locked nor a default of its stated, or containerd alone is meant.
+    """
+    if group.components.containerd and not group.components.docker:
+        return {}
+    stated = group.setting("containers") or {}
+    config: dict[str, Any] = {}
+    if stated.get("shm_size") is not None:
+        config["default-shm-size"] = stated["shm_size"]
+    limits = {name: stated[name] for name in ("memlock", "stack") if stated.get(name) is not None}
+    if limits:
+        config["default-ulimits"] = {name: _limit(name, value) for name, value in limits.items()}
+    if stated.get("cgroup_driver") is not None:
+        config["exec-opts"] = [f"native.cgroupdriver={stated['cgroup_driver']}"]
+    if stated.get("cdi") is not None:
+        config["features"] = {"cdi": stated["cdi"]}
+    if group.components.docker and group.components.container_toolkit:
+        config["runtimes"] = {RUNTIME: {"path": "nvidia-container-runtime"}}
+    return config
+
+
+def _limit(name: str, value: int | str) -> dict[str, Any]:
+    """-1 is how dockerd says unlimited."""
+    number = -1 if value == "unlimited" else value
+    return {"Name": name, "Hard": number, "Soft": number}

@@ -1,0 +1,32 @@
+"""Fabric manager: it joins the GPUs of a switched board, and its packages move with the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import version
+from gpuprov.roles.expectation import Expectation
+
+FABRIC_UNIT = "nvidia-fabricmanager.service"
+UNITS = {"fabric_manager.unit": FABRIC_UNIT}
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Fabric manager and what else moves with the driver: one transaction, so the driver's role."""
+    moving = [each for name, each in group.components.with_driver() if name != "driver"]
+    packages = {name: full for each in moving for name, full in each.closure.items()}
+    stated = [Expectation("fabric_manager.packages", packages, "nvidia_driver")] if packages else []
+    if group.components.fabricmanager is None:
+        return stated
+    role = "fabric_manager"
+    return [
+        *stated,
+        Expectation("fabric_manager.unit", "enabled", role, subject=group.components.fabricmanager.version),
+        Expectation("fabric_manager.fabric", "Completed", role, needs_driver=True),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """The version that has to run."""
+    return {"fabric_manager_version": version(group.components.fabricmanager)}

@@ -1,0 +1,38 @@
+"""The firewall as the kernel has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+FIREWALL_UNIT = "gpuprov-firewall.service"
+UNITS = {"firewall.unit": FIREWALL_UNIT}
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """That the rules come back at boot, and the rules of our table."""
+    firewall = group.setting("firewall")
+    if firewall is None:
+        return []
+    rules, role = firewall["ruleset"], "firewall"
+    return [
+        Expectation("firewall.unit", "enabled", role),
+        Expectation("firewall.networks", rules["networks"], role),
+        Expectation("firewall.input", rules["input"], role),
+        Expectation("firewall.forward", rules["forward"], role),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """The rules of our table; nothing where the lock states none."""
+    firewall = group.setting("firewall")
+    if not firewall:
+        return {}
+    rules = firewall["ruleset"]
+    return {
+        "firewall_networks": rules["networks"],
+        "firewall_input": rules["input"],
+        "firewall_forward": rules["forward"],
+    }

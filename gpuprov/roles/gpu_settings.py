@@ -1,0 +1,75 @@
+"""How the GPUs are set: persistence, clocks, power limit, modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+CLOCKS_UNIT = "gpuprov-gpu-clocks.service"
+PERSISTENCE_UNIT = "nvidia-persistenced.service"
+MODES_UNIT = "gpuprov-gpu-modes.service"
+UNITS = {
+    "gpu.persistence_unit": PERSISTENCE_UNIT,
+    "gpu.clocks_unit": CLOCKS_UNIT,
+    "gpu.modes_unit": MODES_UNIT,
+}
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """How the GPUs are set."""
+    role = "gpu_settings"
+    stated = []
+    persistence = group.setting("persistence")
+    if persistence is not None:
+        unit = "enabled" if persistence else "disabled"
+        stated += [
+            Expectation("gpu.persistence_unit", unit, role),
+            Expectation("gpu.persistence", persistence, role, needs_driver=True),
+        ]
+    clocks = group.setting("clocks")
+    if clocks is not None:
+        stated += [
+            Expectation("gpu.clocks_unit", "enabled", role),
+            Expectation("gpu.clocks", clocks, role, needs_driver=True),
+        ]
+    return [*stated, *_modes(group)]
+
+
+def _modes(group: LockedGroup) -> list[Expectation]:
+    """Power limit and modes; a GPU that does not have one is as it must be.
+
+    ECC and MIG are asked for now (`pending`) and come true by a reboot.
+    """
+    role = "gpu_settings"
+    power, compute, ecc, mig = map(group.setting, ("power_limit", "compute_mode", "ecc", "mig"))
+    stated = []
+    if (power, compute, ecc, mig) != (None, None, None, None):
+        stated.append(Expectation("gpu.modes_unit", "enabled", role))
+    if power is not None:
+        stated.append(Expectation("gpu.power_limit", power, role, needs_driver=True))
+    if compute is not None:
+        stated.append(Expectation("gpu.compute_mode", compute, role, needs_driver=True))
+    if ecc is not None:
+        stated.append(Expectation("gpu.ecc_pending", ecc, role, needs_driver=True))
+        stated.append(Expectation("gpu.ecc", ecc, None, reboot=True, needs_driver=True))
+    if mig is not None:
+        stated.append(Expectation("gpu.mig_pending", bool(mig), role, needs_driver=True))
+        stated.append(Expectation("gpu.mig", bool(mig), None, reboot=True, needs_driver=True))
+        stated.append(Expectation("gpu.mig_layout", sorted(mig), role, needs_driver=True))
+    return stated
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Persistence, clocks, power limit and modes."""
+    clocks = group.setting("clocks") or {}
+    return {
+        "gpu_settings_persistence": group.setting("persistence"),
+        "gpu_settings_graphics_clock_mhz": clocks.get("graphics"),
+        "gpu_settings_memory_clock_mhz": clocks.get("memory"),
+        "gpu_settings_power_limit_w": group.setting("power_limit"),
+        "gpu_settings_compute_mode": group.setting("compute_mode") or "unset",
+        "gpu_settings_ecc": group.setting("ecc"),
+        "gpu_settings_mig": group.setting("mig"),
+    }

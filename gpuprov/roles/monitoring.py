@@ -1,0 +1,97 @@
+"""What a node tells Prometheus of itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import closure, unwanted
+from gpuprov.roles.expectation import Expectation
+
+TEXTFILE = "gpuprov.prom"
+EXPORTER_UNIT = "prometheus-node-exporter.service"
+DCGM_UNIT = "nvidia-dcgm.service"
+UNITS = {"monitoring.exporter": EXPORTER_UNIT, "monitoring.dcgm": DCGM_UNIT}
+
+
+def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expectation]:
+    """The exporters, and the file that says what else is expected of the node.
+
+    Args:
+        others: what all other roles expect.
+    """
+    role = "monitoring"
+    exporter, dcgm, path = group.components.node_exporter, group.components.dcgm, textfile_path(group)
+    found = []
+    if exporter is not None:
+        found.append(Expectation("monitoring.packages", exporter.closure, role))
+        found.append(Expectation("monitoring.exporter", "enabled", role))
+    if dcgm is not None:
+        found.append(Expectation("monitoring.dcgm_packages", dcgm.closure, role))
+        found.append(Expectation("monitoring.dcgm", "enabled", role))
+    if path is not None:
+        digest = hashlib.sha256(textfile(group, others).encode()).hexdigest()
+        found.append(Expectation("monitoring.textfile", digest, role, subject=path))
+    return found
+
+
+def variables(group: LockedGroup, others: Iterable[Expectation]) -> dict[str, Any]:
+    """Packages, and the text that Prometheus is told.
+
+    Args:
+        others: what all other roles expect.
+    """
+    components, path = group.components, textfile_path(group)
+    return {
+        "monitoring_packages": closure(components.node_exporter),
+        "monitoring_dcgm_packages": closure(components.dcgm),
+        "monitoring_unwanted": unwanted(group, "node_exporter"),
+        "monitoring_dcgm_unwanted": unwanted(group, "dcgm"),
+        "monitoring_textfile": path,
+        "monitoring_text": textfile(group, others) if path else "",
+    }
+
+
+def textfile_path(group: LockedGroup) -> str | None:
+    """Where the file lies on the node; None where none is wanted."""
+    folder = (group.setting("monitoring") or {}).get("textfile")
+    return f"{folder.rstrip('/')}/{TEXTFILE}" if folder else None
+
+
+def textfile(group: LockedGroup, stated: Iterable[Expectation]) -> str:
+    """What is expected of a node, in Prometheus' text format.
+
+        gpuprov_expected_info{check="driver.loaded",subject="",value="535.309.01"} 1.0
+
+    A mapping or a list gives a line an item, so that a query can join each with what an exporter sees.
+    """
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    expected = Gauge(
+        "gpuprov_expected_info",
+        "What the lock expects of this node",
+        ["check", "subject", "value"],
+        registry=registry,
+    )
+    for each in stated:
+        for subject, value in _items(each.expected):
+            expected.labels(each.check, subject, value).set(1)
+    gpus = Gauge("gpuprov_expected_gpus", "GPUs that the lock expects in this node", registry=registry)
+    gpus.set(group.hardware.gpu_count)
+    return str(generate_latest(registry).decode())
+
+
+def _items(expected: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(expected, dict):
+        yield from ((str(key), _text(value)) for key, value in expected.items())
+    elif isinstance(expected, list | tuple):
+        yield from (("", _text(item)) for item in expected)
+    else:
+        yield "", _text(expected)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

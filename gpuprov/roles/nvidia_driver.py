@@ -1,0 +1,57 @@
+"""The driver: packages, module on disk, module loaded, nothing foreign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+FOREIGN_MODULES = ("nouveau", "nova_core")
+
+
+INDEPENDENT = "nvidia-(?:settings|xconfig)="
+"""Tools that Debian keeps at versions of their own."""
+PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
+"""Modules of other branches, whose packages have the version of their kernel."""
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """The driver of the lock, on disk and in the kernel."""
+    driver = group.components.driver
+    role = "nvidia_driver"
+    kernel = group.setting("kernel") or "running"
+    headers = Expectation("kernel.headers", kernel, role, subject=kernel)
+    return [
+        Expectation("driver.packages", driver.closure, role),
+        *([headers] if driver.compiled else []),
+        Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
+        Expectation("driver.module_flavour", driver.module, role, subject=kernel),
+        Expectation("nouveau.blacklist", list(FOREIGN_MODULES), role),
+        Expectation("nouveau.loaded", [], None, reboot=True),
+        Expectation("driver.loaded", driver.version, None, reboot=True),
+        Expectation("driver.answers", True, None, reboot=True),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Versions, packages, kernel; everything that moves with the driver is of its one set."""
+    driver = group.components.driver
+    moving = [component for _, component in group.components.with_driver()]
+    return {
+        "nvidia_driver_version": driver.version,
+        "nvidia_driver_branch": driver.branch,
+        "nvidia_driver_module": driver.module,
+        "nvidia_driver_module_package": driver.module_package,
+        "nvidia_driver_packages": {name: full for each in moving for name, full in each.closure.items()},
+        "nvidia_driver_beside": [name for each in moving for name in each.beside],
+        "nvidia_driver_unwanted": other_branches(driver.hold_patterns, driver.branch),
+        "nvidia_driver_target_kernel": group.setting("kernel") or "running",
+    }
+
+
+def other_branches(hold_patterns: list[str], branch: int) -> list[str]:
+    """Expressions for `name=version` of driver packages whose version is of another branch."""
+    version = rf"=(?:\d+:)?(?!{branch}\.)\d{{3}}\.\d"
+    found = [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
+    return [*found, PRECOMPILED.format(branch=branch)]

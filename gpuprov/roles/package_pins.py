@@ -1,0 +1,33 @@
+"""What keeps versions where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """The holds, and what unattended upgrades leave alone."""
+    return [
+        Expectation("pins.hold", sorted(_held(group)), "package_pins"),
+        Expectation("pins.unattended", _patterns(group), "package_pins"),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Everything that is held."""
+    return {"package_pins_packages": _held(group), "package_pins_patterns": _patterns(group)}
+
+
+def _held(group: LockedGroup) -> dict[str, str]:
+    """Package → version of everything that the lock names."""
+    closures = (component.closure for _, component in group.components.each())
+    return {name: full for closure in closures for name, full in closure.items()}
+
+
+def _patterns(group: LockedGroup) -> list[str]:
+    """What unattended upgrades match names with."""
+    found = (each for _, component in group.components.each() for each in component.hold_patterns)
+    return list(dict.fromkeys(found))

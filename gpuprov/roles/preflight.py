@@ -1,0 +1,26 @@
+"""What a node is, and that its package manager is in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """The system that was locked."""
+    return [
+        Expectation("system.os", group.os, None),
+        Expectation("system.arch", group.arch, None),
+        Expectation("dpkg.consistent", [], "preflight"),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """The system that was locked, and whether Secure Boot needs a key of DKMS there."""
+    return {
+        "preflight_os": group.os,
+        "preflight_arch": group.arch,
+        "preflight_compiles_module": group.components.driver.compiled,
+    }

@@ -1,0 +1,30 @@
+"""Profilers, and who may read a GPU's counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.components import closure, unwanted
+from gpuprov.roles.expectation import Expectation
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Profilers of the lock, and whether everybody may read a GPU's counters."""
+    role = "profiling_tools"
+    tools, counters = group.components.profiling_tools, group.setting("profiling_counters")
+    found = [Expectation("profiling.packages", tools.closure, role)] if tools else []
+    if counters is not None:
+        everybody = "everybody" if counters else "root"
+        found.append(Expectation("profiling.counters", everybody, role))
+        found.append(Expectation("profiling.counters_now", everybody, None, reboot=True, needs_driver=True))
+    return found
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Packages, and who may read the counters."""
+    return {
+        "profiling_tools_packages": closure(group.components.profiling_tools),
+        "profiling_tools_unwanted": unwanted(group, "profiling_tools"),
+        "profiling_tools_counters": group.setting("profiling_counters"),
+    }

@@ -1,0 +1,36 @@
+"""sshd as it acts: its options and ports, and that no change of these was undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Effective options, ports, and that no change was undone."""
+    ssh = group.setting("ssh")
+    if ssh is None:
+        return []
+    options = {keyword.lower(): value for keyword, value in ssh["options"].items()}
+    role = "ssh_hardening"
+    return [
+        Expectation("ssh.options", options, role),
+        Expectation("ssh.ports", sorted(map(int, options["port"].split())), role),
+        Expectation("ssh.undone", None, role, severity="warning"),
+    ]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """sshd's options with the files they name; nothing where the lock states none."""
+    ssh = group.setting("ssh")
+    if not ssh:
+        return {}
+    lines = {USER_CA: ssh["user_ca"], PRINCIPALS: ssh["principals"], BANNER: [ssh.get("banner", "")]}
+    return {
+        "ssh_hardening_options": ssh["options"],
+        "ssh_hardening_files": {path: "\n".join(line) for path, line in lines.items() if any(line)},
+        "ssh_hardening_login": group.connection.user,
+    }

@@ -1,0 +1,43 @@
+"""Scratch space: mounted, by UUID at every boot, read ahead; clients of storage elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Every scratch file system of the lock, and the clients."""
+    return [*_scratch(group), *_clients(group)]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """The scratch file systems, and packages of clients."""
+    return {"storage_scratch": list(group.setting("scratch") or []), "storage_clients": clients(group)}
+
+
+def clients(group: LockedGroup) -> list[str]:
+    """Packages of the clients that are asked for."""
+    return sorted((group.setting("storage_clients") or {}).values())
+
+
+def _clients(group: LockedGroup) -> list[Expectation]:
+    names = clients(group)
+    return [Expectation("storage.clients", names, "storage")] if names else []
+
+
+def _scratch(group: LockedGroup) -> list[Expectation]:
+    stated = group.setting("scratch")
+    if not stated:
+        return []
+    role = "storage"
+    ahead = {
+        each["mount"]: each["read_ahead_kib"] for each in stated if each.get("read_ahead_kib") is not None
+    }
+    found = [
+        Expectation("scratch.mounted", {each["mount"]: each["filesystem"] for each in stated}, role),
+        Expectation("scratch.at_boot", {each["mount"]: "by UUID" for each in stated}, role),
+    ]
+    return [*found, Expectation("scratch.read_ahead", ahead, role)] if ahead else found

@@ -1,0 +1,65 @@
+"""Tuning of the operating system: limits, kernel parameters, processors, the environment of logins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+
+DEBUGGING = (
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    "TORCH_USE_CUDA_DSA",
+)
+"""Variables that make every program slower or stop it, for finding faults (CUDA C programming guide,
+"Environment variables"; PyTorch's documentation of CUDA's environment variables)."""
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """What the lock says of the system; nothing where it says nothing."""
+    stated = group.setting("tuning")
+    if stated is None:
+        return []
+    values = {
+        "tuning.limits": limits(stated),
+        "tuning.service_limits": limits(stated),
+        "tuning.sysctl": sysctls(stated),
+        "tuning.hugepages": stated.get("transparent_hugepages"),
+        "tuning.governor": stated.get("governor"),
+        "tuning.environment": environment(stated),
+    }
+    role = "system_tuning"
+    found = [Expectation(check, value, role) for check, value in values.items() if value]
+    return [*found, Expectation("tuning.debugging", [], role)]
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """Everything that is stated; what is not is taken away where this role set it."""
+    stated = group.setting("tuning") or {}
+    return {
+        "system_tuning_limits": limits(stated),
+        "system_tuning_sysctl": sysctls(stated),
+        "system_tuning_hugepages": stated.get("transparent_hugepages") or "unset",
+        "system_tuning_governor": stated.get("governor"),
+        "system_tuning_environment": environment(stated),
+        "system_tuning_unwanted_variables": list(DEBUGGING),
+    }
+
+
+def limits(stated: dict[str, Any]) -> dict[str, int | str]:
+    """Limits by name: bytes of `memlock` and `stack`, a number of `nofile`, or "unlimited"."""
+    return {name: value for name, value in stated.get("limits", {}).items() if value is not None}
+
+
+def sysctls(stated: dict[str, Any]) -> dict[str, str]:
+    """Kernel parameters as /proc/sys shows them."""
+    balancing = stated.get("numa_balancing")
+    own = {} if balancing is None else {"kernel.numa_balancing": str(int(balancing))}
+    return {**{name: str(value) for name, value in stated.get("sysctl", {}).items()}, **own}
+
+
+def environment(stated: dict[str, Any]) -> dict[str, str]:
+    """Variables as a login has them."""
+    return {name: str(value) for name, value in stated.get("environment", {}).items()}

@@ -1,0 +1,192 @@
+"""The table of roles: the only list of them, in the order in which a node is brought to its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuprov.model.components import COMPONENTS
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles import (
+    container_toolkit,
+    containerd,
+    cuda_toolkit,
+    cudnn,
+    docker,
+    fabric_manager,
+    firewall,
+    gpu_settings,
+    hardware,
+    monitoring,
+    nccl,
+    nvidia_driver,
+    package_pins,
+    preflight,
+    profiling_tools,
+    repositories,
+    ssh_hardening,
+    storage,
+    system_tuning,
+)
+from gpuprov.roles.expectation import Expectation
+
+
+@dataclass(frozen=True)
+class Role:
+    """One row: what a role is told and what it brings about.
+
+    Attributes:
+        name: of `roles/NAME`, `gpuprov/roles/NAME.py`, and of everything else about it.
+        variables: what Ansible tells it of a group; None where no role can mend what is expected.
+        expectations: what a node is expected to be.
+        settings: keys of `settings` that it carries out.
+        components: what it installs or takes away, with the lock's sources before and holds after it.
+        units: check → the systemd unit that it is about.
+        guarded: whether it can shut everybody out: it runs only under the dead man's switch.
+        followed_by: roles that have to run after it.
+    """
+
+    name: str
+    variables: Callable[[LockedGroup], dict[str, Any]] | None
+    expectations: Callable[[LockedGroup], list[Expectation]]
+    settings: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
+    guarded: bool = False
+    followed_by: tuple[str, ...] = ()
+
+
+def _monitoring_variables(group: LockedGroup) -> dict[str, Any]:
+    return monitoring.variables(group, everything_else(group))
+
+
+def _monitoring_expectations(group: LockedGroup) -> list[Expectation]:
+    return monitoring.expectations(group, everything_else(group))
+
+
+ROLES = (
+    Role("preflight", preflight.variables, preflight.expectations),
+    Role("repositories", repositories.variables, repositories.expectations),
+    Role(
+        "nvidia_driver",
+        nvidia_driver.variables,
+        nvidia_driver.expectations,
+        settings=("kernel",),
+        components=("driver",),
+    ),
+    Role("hardware", None, hardware.expectations),
+    Role("fabric_manager", fabric_manager.variables, fabric_manager.expectations, units=fabric_manager.UNITS),
+    Role(
+        "gpu_settings",
+        gpu_settings.variables,
+        gpu_settings.expectations,
+        settings=("persistence", "clocks", "power_limit", "compute_mode", "ecc", "mig"),
+        units=gpu_settings.UNITS,
+    ),
+    Role("cuda_toolkit", cuda_toolkit.variables, cuda_toolkit.expectations, components=("cuda",)),
+    Role("cudnn", cudnn.variables, cudnn.expectations, components=("cudnn",)),
+    Role("nccl", nccl.variables, nccl.expectations, settings=("nccl",), components=("nccl",)),
+    Role(
+        "container_toolkit",
+        container_toolkit.variables,
+        container_toolkit.expectations,
+        components=("container_toolkit",),
+        units=container_toolkit.UNITS,
+        followed_by=("docker",),  # which learns of the toolkit's hook when it starts
+    ),
+    Role(
+        "docker",
+        docker.variables,
+        docker.expectations,
+        settings=("containers",),
+        components=("docker",),
+        units=docker.UNITS,
+    ),
+    # After Docker, whose package needs containerd's: the other way round it could not be removed.
+    Role(
+        "containerd",
+        containerd.variables,
+        containerd.expectations,
+        components=("containerd",),
+        units=containerd.UNITS,
+    ),
+    Role("system_tuning", system_tuning.variables, system_tuning.expectations, settings=("tuning",)),
+    Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
+    Role(
+        "profiling_tools",
+        profiling_tools.variables,
+        profiling_tools.expectations,
+        settings=("profiling_counters",),
+        components=("profiling_tools",),
+    ),
+    Role(
+        "monitoring",
+        _monitoring_variables,
+        _monitoring_expectations,
+        settings=("monitoring",),
+        components=("dcgm", "node_exporter"),
+        units=monitoring.UNITS,
+    ),
+    Role("package_pins", package_pins.variables, package_pins.expectations),
+    Role(
+        "ssh_hardening",
+        ssh_hardening.variables,
+        ssh_hardening.expectations,
+        settings=("ssh",),
+        guarded=True,
+    ),
+    Role(
+        "firewall",
+        firewall.variables,
+        firewall.expectations,
+        settings=("firewall",),
+        units=firewall.UNITS,
+        guarded=True,
+    ),
+)
+
+BY_NAME = {role.name: role for role in ROLES}
+UNITS = {check: unit for role in ROLES for check, unit in role.units.items()}
+"""Check → the systemd unit that it is about."""
+_LATE = ("package_pins", "ssh_hardening", "firewall")
+
+
+def variables(group: LockedGroup) -> dict[str, Any]:
+    """What the roles are told of a group. They take nothing from anywhere else."""
+    stated: dict[str, Any] = {}
+    for role in ROLES:
+        stated |= role.variables(group) if role.variables else {}
+    return stated
+
+
+def expectations(group: LockedGroup) -> list[Expectation]:
+    """Everything that the lock says of one node of a group; last what Prometheus is told of the others."""
+    return [*everything_else(group), *_monitoring_expectations(group)]
+
+
+def everything_else(group: LockedGroup) -> list[Expectation]:
+    """Everything but monitoring: what is there, what is not there, and what keeps it so.
+
+    A node's textfile has this order in its checksum, and containerd before Docker, which runs on it.
+    """
+    by_role = {role.name: role.expectations for role in ROLES if role.name != "monitoring"}
+    by_role["containerd"], by_role["docker"] = by_role["docker"], by_role["containerd"]
+    late = [by_role.pop(name) for name in _LATE]
+    there = [each for stated in by_role.values() for each in stated(group)]
+    return [*there, *_absent(group), *(each for stated in late for each in stated(group))]
+
+
+def role_of(component: str) -> str:
+    """The name of the role that installs a component, or takes it away."""
+    return next(role.name for role in ROLES if component in role.components)
+
+
+def _absent(group: LockedGroup) -> list[Expectation]:
+    """Components that are stated to be absent; `subject` is an expression for the names of their packages."""
+    patterns = group.components.absent
+    return [
+        Expectation(f"{each.name}.absent", [], role_of(each.name), subject=patterns[each.name])
+        for each in COMPONENTS
+        if each.name in patterns
+    ]

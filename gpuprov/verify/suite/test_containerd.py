@@ -1,0 +1,33 @@
+"""containerd runs, has its configuration, and Kubernetes can talk to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuprov.roles.containerd import CONTAINERD_UNIT
+from gpuprov.verify.readings import part_of, unit_state
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+CONTAINERD = f"journalctl -u {CONTAINERD_UNIT} -n 10 --no-pager"
+
+
+@pytest.mark.check("containerd.unit", CONTAINERD)
+def test_containerd_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    assert unit_state(host, CONTAINERD_UNIT) == expected
+
+
+@pytest.mark.check("containerd.config", CONTAINERD)
+def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
+    plugins = host.containers.containerd_config.get("plugins", {})
+    # Its name from 2.0 on, and before; there is no table of a plugin that is switched off.
+    table = plugins.get("io.containerd.cri.v1.runtime") or plugins.get("io.containerd.grpc.v1.cri") or {}
+    assert {key: part_of(table.get(key, False), value) for key, value in expected.items()} == expected
+
+
+@pytest.mark.check("containerd.plugin", CONTAINERD)
+def test_kubernetes_can_talk_to_containerd(host: Node, expected: str) -> None:
+    assert host.containers.containerd_plugins.get("cri", "missing") == expected

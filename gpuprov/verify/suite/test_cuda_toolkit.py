@@ -1,0 +1,29 @@
+"""CUDA toolkits: the default one, each with its compiler, and what logins know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.roles.cuda_toolkit import CUDA_HOME
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("cuda.default", "update-alternatives --display cuda")
+def test_default_toolkit(host: Node, expected: str) -> None:
+    assert host.libraries.default_toolkit == expected
+
+
+@pytest.mark.check("cuda.nvcc", "ls -d /usr/local/cuda*")
+def test_every_toolkit_has_its_compiler(host: Node, expected: dict[str, str]) -> None:
+    assert {name: host.libraries.nvcc(f"{CUDA_HOME}-{name}") for name in expected} == expected
+
+
+@pytest.mark.check("cuda.environment", "cat /etc/profile.d/gpuprov-cuda.sh")
+def test_logins_know_the_toolkit(host: Node, expected: dict[str, str]) -> None:
+    said = host.run("bash -lc 'printf %s \"$CUDA_HOME\"'").stdout
+    assert {"CUDA_HOME": said} == expected
+    assert host.libraries.compiler_of_logins == f"{CUDA_HOME}/bin/nvcc"

@@ -1,0 +1,20 @@
+"""cuDNN by the word of its own files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("cudnn.header", "ls /usr/include/*/cudnn*")
+def test_cudnn_header_has_the_version(host: Node, expected: str) -> None:
+    assert host.libraries.cudnn_header == expected
+
+
+@pytest.mark.check("cudnn.library", "ldconfig -p | grep libcudnn")
+def test_cudnn_library_has_the_version(host: Node, expected: list[str]) -> None:
+    assert host.libraries.versions("libcudnn") == expected

@@ -1,0 +1,57 @@
+"""Docker runs and has its configuration; a container sees limits and GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.docker import DOCKER_UNIT
+from gpuprov.verify.modules.containers import CDI, HOOK, NOTHING
+from gpuprov.verify.readings import part_of, unit_state
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+JOURNAL = f"journalctl -u {DOCKER_UNIT} -n 10 --no-pager"
+CONFIG = "cat /etc/docker/daemon.json"
+
+
+@pytest.mark.check("docker.unit", JOURNAL)
+def test_docker_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    assert unit_state(host, DOCKER_UNIT) == expected
+
+
+@pytest.mark.check("docker.config", CONFIG)
+def test_docker_is_told_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
+    document = host.containers.daemon_config
+    assert {key: part_of(document.get(key), value) for key, value in expected.items()} == expected
+
+
+@pytest.mark.check("docker.daemon", "docker info", CONFIG)
+def test_running_daemon_has_the_configuration(host: Node, expected: dict[str, Any]) -> None:
+    info = host.containers.info
+    seen = {
+        "cgroup driver": info.get("CgroupDriver"),
+        "runtimes": [name for name in expected.get("runtimes", ()) if name in info.get("Runtimes", {})],
+        "cdi": bool(info.get("CDISpecDirs")),
+    }
+    assert {name: seen[name] for name in expected} == expected
+
+
+@pytest.mark.check("docker.limits", JOURNAL)
+def test_container_gets_the_limits(host: Node, group: LockedGroup, expected: dict[str, Any]) -> None:
+    inside = host.containers.inside(HOOK if group.components.container_toolkit else NOTHING)
+    seen = {"shm_size": inside.shm, "memlock": inside.memlock, "stack": inside.stack}
+    assert {name: seen[name] for name in expected} == expected
+
+
+@pytest.mark.check("docker.gpus", "ls /dev/nvidia*", "nvidia-container-cli info", JOURNAL)
+def test_container_sees_every_gpu(host: Node, expected: int) -> None:
+    assert len(host.containers.inside(HOOK).gpus) == expected
+
+
+@pytest.mark.check("docker.cdi_gpus", "nvidia-ctk cdi list", "ls /dev/nvidia*", JOURNAL)
+def test_container_sees_every_gpu_by_the_device_interface(host: Node, expected: int) -> None:
+    assert len(host.containers.inside(CDI).gpus) == expected

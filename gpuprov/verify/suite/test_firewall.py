@@ -1,0 +1,30 @@
+"""The firewall's rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("firewall.unit", "systemctl --no-pager status gpuprov-firewall.service")
+def test_rules_come_back_at_boot(host: Node, expected: str) -> None:
+    assert host.firewall.at_boot == expected
+
+
+@pytest.mark.check("firewall.networks", "nft list sets table inet gpuprov")
+def test_sets_hold_the_locked_networks(host: Node, expected: dict[str, list[str]]) -> None:
+    assert host.firewall.networks(expected) == expected
+
+
+@pytest.mark.check("firewall.input", "nft list chain inet gpuprov input")
+def test_what_comes_in_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
+    assert host.firewall.chain("input") == expected
+
+
+@pytest.mark.check("firewall.forward", "nft list chain inet gpuprov forward")
+def test_what_goes_to_containers_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
+    assert host.firewall.chain("forward") == expected

@@ -1,0 +1,93 @@
+"""The GPUs are set as the lock says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.gpu_settings import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT
+from gpuprov.verify.readings import unit_state
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+CLOCKS_JOURNAL = f"journalctl -u {CLOCKS_UNIT} -n 10 --no-pager"
+MODES_JOURNAL = f"journalctl -u {MODES_UNIT} -n 10 --no-pager"
+PERSISTENCE_JOURNAL = f"journalctl -u {PERSISTENCE_UNIT} -n 10 --no-pager"
+
+
+@pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
+def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
+    assert unit_state(host, PERSISTENCE_UNIT) == expected
+
+
+@pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL)
+def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: bool) -> None:
+    assert host.gpu.persistence == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.clocks_unit", CLOCKS_JOURNAL)
+def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
+    assert unit_state(host, CLOCKS_UNIT) == expected
+
+
+@pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, "nvidia-smi -q -d CLOCK")
+def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, int]) -> None:
+    # Locked clocks fix the graphics clock alone on many GPUs: a memory clock that is not told is not judged.
+    seen = {gpu: {**expected, **clocks} for gpu, clocks in host.gpu.clocks.items()}
+    assert seen == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.modes_unit", MODES_JOURNAL)
+def test_modes_unit_is_as_wanted(host: Node, expected: str) -> None:
+    assert unit_state(host, MODES_UNIT) == expected
+
+
+@pytest.mark.check("gpu.power_limit", MODES_JOURNAL, "nvidia-smi -q -d POWER")
+def test_power_limit_reads_back(host: Node, group: LockedGroup, expected: int) -> None:
+    assert mode(host, "power_limit", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.compute_mode", MODES_JOURNAL)
+def test_compute_mode_reads_back(host: Node, group: LockedGroup, expected: str) -> None:
+    assert mode(host, "compute_mode", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.ecc_pending", MODES_JOURNAL)
+def test_ecc_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+    assert mode(host, "ecc_pending", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.ecc", "nvidia-smi -q -d ECC")
+def test_ecc_is_as_wanted(host: Node, group: LockedGroup, expected: bool) -> None:
+    assert mode(host, "ecc", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.mig_pending", MODES_JOURNAL)
+def test_mig_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+    assert mode(host, "mig_pending", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.mig", MODES_JOURNAL)
+def test_mig_is_as_wanted(host: Node, group: LockedGroup, expected: bool) -> None:
+    assert mode(host, "mig", expected) == on_every_gpu(expected, group)
+
+
+@pytest.mark.check("gpu.mig_layout", MODES_JOURNAL, "nvidia-smi mig -lgi")
+def test_instances_are_as_wanted(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    without = [gpu for gpu, modes in host.gpu.modes.items() if modes.mig is None]
+    seen = {gpu: host.gpu.instances.get(gpu, expected if gpu in without else []) for gpu in host.gpu.modes}
+    assert seen == on_every_gpu(expected, group)
+
+
+def mode(host: Node, name: str, expected: Any) -> dict[str, Any]:
+    """One mode by GPU; a GPU that does not have it is as it shall be."""
+    told = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
+    return {gpu: expected if value is None else value for gpu, value in told.items()}
+
+
+def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:
+    """The same for each GPU that the lock counts."""
+    return {f"GPU {number}": value for number in range(group.hardware.gpu_count)}

@@ -1,0 +1,31 @@
+"""Exporters run, and the file says what is expected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.roles.monitoring import DCGM_UNIT, EXPORTER_UNIT
+from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.readings import unit_state
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("monitoring.exporter", f"journalctl -u {EXPORTER_UNIT} -n 10 --no-pager")
+def test_exporter_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    assert unit_state(host, EXPORTER_UNIT) == expected
+
+
+@pytest.mark.check("monitoring.dcgm", f"journalctl -u {DCGM_UNIT} -n 10 --no-pager", "dcgmi discovery -l")
+def test_dcgm_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    assert unit_state(host, DCGM_UNIT) == expected
+
+
+@pytest.mark.check("monitoring.textfile")
+def test_prometheus_is_told_what_is_expected(node: NodeUnderTest, expected: str) -> None:
+    path = str(node.wanted["monitoring.textfile"].subject)
+    said = node.host.run("sha256sum %s", path).stdout
+    assert (said.split() or [None])[0] == expected

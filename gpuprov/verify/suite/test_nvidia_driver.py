@@ -1,0 +1,92 @@
+"""The driver: its module on disk and in the kernel, its library, its own word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+PROC = "cat /proc/driver/nvidia/version"
+KERNEL_LOG = "dmesg | grep -iE 'nvrm|nvidia|nouveau'"
+BUILD_LOG = "tail -n 15 /var/lib/dkms/nvidia*/*/build/make.log"
+
+
+@pytest.mark.check("kernel.headers", "ls -d /lib/modules/*/build", "uname -r")
+def test_headers_of_the_target_kernel_are_there(host: Node, kernels: list[str]) -> None:
+    found = host.run("ls -d /lib/modules/*/build/Makefile").stdout.split()
+    with_headers = {path.split("/")[3] for path in found}
+    assert [kernel for kernel in kernels if kernel in with_headers] == kernels
+
+
+@pytest.mark.check("driver.dkms", "dkms status", BUILD_LOG)
+def test_dkms_built_the_module(host: Node, kernels: list[str], expected: dict[str, str]) -> None:
+    states = {kernel: host.nvidia_driver.dkms_state(kernel) for kernel in kernels}
+    assert states == dict.fromkeys(kernels, expected)
+
+
+@pytest.mark.check("driver.module_on_disk", "dkms status", BUILD_LOG)
+def test_module_on_disk_has_the_version(host: Node, kernels: list[str], expected: str) -> None:
+    modules = {kernel: host.nvidia_driver.on_disk(kernel) for kernel in kernels}
+    versions = {kernel: module and module.version for kernel, module in modules.items()}
+    assert versions == dict.fromkeys(kernels, expected)
+
+
+@pytest.mark.check("driver.module_flavour", "dkms status")
+def test_module_is_of_the_flavour(host: Node, kernels: list[str], expected: str) -> None:
+    modules = {kernel: host.nvidia_driver.on_disk(kernel) for kernel in kernels}
+    flavours = {kernel: module and module.flavour for kernel, module in modules.items()}
+    assert flavours == dict.fromkeys(kernels, expected)
+
+
+@pytest.mark.check("driver.library", "ldconfig -p | grep libnvidia-ml")
+def test_library_has_the_version(host: Node, expected: str) -> None:
+    assert host.nvidia_driver.library_version == expected
+
+
+@pytest.mark.check("driver.loaded", PROC, KERNEL_LOG)
+def test_loaded_module_has_the_version(host: Node, expected: str) -> None:
+    module = host.nvidia_driver.loaded
+    assert (module and module.version) == expected
+
+
+@pytest.mark.check("driver.answers", "nvidia-smi", KERNEL_LOG)
+def test_driver_answers(host: Node, expected: bool) -> None:
+    assert (host.gpu.complaint or True) == expected
+
+
+@pytest.mark.check("driver.four_versions", "nvidia-smi", PROC)
+def test_four_versions_agree(
+    host: Node, group: LockedGroup, kernels: list[str], expected: dict[str, str]
+) -> None:
+    driver = host.nvidia_driver
+    on_disk, loaded = driver.on_disk(kernels[0]), driver.loaded
+    seen = {
+        "package": driver.package_version(group.components.driver.version_package),
+        "module on disk": on_disk and on_disk.version,
+        "module loaded": loaded and loaded.version,
+        "nvidia-smi": driver.reported_version,
+    }
+    assert seen == expected
+
+
+@pytest.mark.check("nouveau.loaded", "lsmod | grep -E 'nouveau|nova_core'")
+def test_foreign_modules_are_not_loaded(host: Node, expected: list[str]) -> None:
+    loaded = [name for name in FOREIGN_MODULES if host.file(f"/sys/module/{name}").exists]
+    assert loaded == expected
+
+
+@pytest.mark.check("nouveau.blacklist", "grep -rs -e nouveau -e nova_core /etc/modprobe.d")
+def test_foreign_modules_are_blacklisted(host: Node, expected: list[str]) -> None:
+    assert [name for name in expected if name in host.nvidia_driver.blacklisted] == expected
+
+
+@pytest.mark.check("nouveau.initramfs", "ls -l /boot")
+def test_initramfs_does_not_load_foreign_modules(host: Node, kernels: list[str], expected: list[str]) -> None:
+    inside = {name for kernel in kernels for name in host.nvidia_driver.foreign_in_initramfs(kernel)}
+    assert sorted(inside) == expected

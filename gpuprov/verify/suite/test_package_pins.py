@@ -1,0 +1,29 @@
+"""Packages stay where they are: held, left alone by unattended upgrades, proven by a simulated upgrade."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("pins.hold")
+def test_every_package_is_held(host: Node, expected: list[str]) -> None:
+    assert [name for name in expected if name in host.apt.held] == expected
+
+
+@pytest.mark.check("pins.unattended", "apt-config dump Unattended-Upgrade::Package-Blacklist")
+def test_unattended_upgrades_leave_them_alone(host: Node, expected: list[str]) -> None:
+    spared = host.apt.unattended_blacklist
+    assert [pattern for pattern in expected if pattern in spared] == expected
+
+
+@pytest.mark.check("pins.simulated", "apt-get -s -o Debug::NoLocking=true dist-upgrade")
+def test_upgrade_would_move_none(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    ours = {name for _, component in group.components.each() for name in component.closure}
+    assert sorted(host.apt.moved_by_upgrade & ours) == expected

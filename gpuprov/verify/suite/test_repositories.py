@@ -1,0 +1,21 @@
+"""Where packages come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
+
+
+@pytest.mark.check(
+    "repositories.sources", "grep -rs -E 'URIs|^deb' /etc/apt/sources.list /etc/apt/sources.list.d"
+)
+def test_apt_reads_the_locked_repositories(host: Node, expected: list[str]) -> None:
+    lines = (line.split() for line in host.run(SOURCES).stdout.splitlines())
+    used = {" ".join([uri.rstrip("/"), *(suite or ["/"])]) for uri, *suite in lines}
+    assert [each for each in expected if each in used] == expected

@@ -1,0 +1,27 @@
+"""sshd's effective options and ports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuprov.model.lock import LockedGroup
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+
+@pytest.mark.check("ssh.options", "ls -l /etc/ssh/sshd_config.d")
+def test_sshd_goes_by_the_locked_options(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
+    assert host.sshd.effective(group.connection.user, expected) == expected
+
+
+@pytest.mark.check("ssh.ports", "ss -Hltnp")
+def test_sshd_listens_on_the_locked_ports(host: Node, expected: list[int]) -> None:
+    assert host.sshd.ports == expected
+
+
+@pytest.mark.check("ssh.undone", "tail -n 5 /var/lib/gpuprov/deadman/history")
+def test_no_change_of_access_was_undone(host: Node, expected: None) -> None:
+    assert host.sshd.undone == expected

@@ -1,0 +1,54 @@
+"""Tuning: what a fresh login and a new service really get, and what the kernel really has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuprov.roles.system_tuning import DEBUGGING
+
+if TYPE_CHECKING:
+    from gpuprov.verify.modules import Node
+
+USERS = ("root", "nobody")  # limits for everybody are not root's (limits.conf(5))
+VARIABLES = "grep -nE '^[^#]*=' /etc/environment /etc/environment.d/*.conf"
+
+
+@pytest.mark.check("tuning.limits", "grep -rv '^#' /etc/security/limits.conf /etc/security/limits.d")
+def test_fresh_login_has_the_limits(host: Node, expected: dict[str, Any]) -> None:
+    seen = {user: host.tuning.login(user).limits for user in USERS}
+    assert {
+        user: {name: limits[name] for name in expected} for user, limits in seen.items()
+    } == dict.fromkeys(USERS, expected)
+
+
+@pytest.mark.check("tuning.service_limits", "systemctl show | grep DefaultLimit")
+def test_new_service_has_the_limits(host: Node, expected: dict[str, Any]) -> None:
+    assert {name: host.tuning.service.limits[name] for name in expected} == expected
+
+
+@pytest.mark.check("tuning.sysctl", "sysctl --system --dry-run")
+def test_kernel_has_the_parameters(host: Node, expected: dict[str, str]) -> None:
+    assert host.tuning.sysctls(expected) == expected
+
+
+@pytest.mark.check("tuning.hugepages")
+def test_kernel_uses_huge_pages_as_wanted(host: Node, expected: str) -> None:
+    assert host.tuning.hugepages == expected
+
+
+@pytest.mark.check("tuning.governor")
+def test_every_processor_that_has_a_governor_has_this_one(host: Node, expected: str) -> None:
+    assert host.tuning.governors <= {expected}
+
+
+@pytest.mark.check("tuning.environment", VARIABLES)
+def test_fresh_login_has_the_variables(host: Node, expected: dict[str, str]) -> None:
+    environment = host.tuning.login("root").environment
+    assert {name: environment.get(name) for name in expected} == expected
+
+
+@pytest.mark.check("tuning.debugging", VARIABLES)
+def test_no_login_is_slowed_down_for_debugging(host: Node, expected: list[str]) -> None:
+    assert [name for name in DEBUGGING if name in host.tuning.login("root").environment] == expected

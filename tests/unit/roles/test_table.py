@@ -1,0 +1,78 @@
+"""The table of roles is the only list of them: what must agree with it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuprov.drift.observations import OBSERVERS
+from gpuprov.model.components import COMPONENTS
+from gpuprov.model.lock import Components
+from gpuprov.model.settings import Settings
+from gpuprov.model.stack import StackPolicy
+from gpuprov.roles import ROLES, Role
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
+
+ROOT = Path(__file__).parents[3]
+RUN = [role.name for role in ROLES if role.variables]
+HELPERS = {"packages"}
+"""Roles that other roles include; they stand for nothing by themselves."""
+WITHOUT_READINGS = {"cudnn"}
+"""Roles of which only packages are expected: these are read in one place for all."""
+
+
+def test_the_playbook_runs_the_roles_in_the_order_of_the_table() -> None:
+    tasks = yaml.safe_load((ROOT / "playbooks/site.yml").read_text())[0]["tasks"]
+    included = [task["ansible.builtin.include_role"] for task in tasks]
+    assert [role["name"] for role in included if "tasks_from" not in role] == RUN
+
+
+def test_every_folder_of_a_role_has_a_row() -> None:
+    folders = {path.name for path in (ROOT / "roles").iterdir()}
+    assert folders - HELPERS == set(RUN)
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_every_row_has_its_files_under_one_stem(role: Role) -> None:
+    name = role.name
+    mirrored = [f"gpuprov/roles/{name}.py", f"gpuprov/verify/suite/test_{name}.py"]
+    if name not in WITHOUT_READINGS:
+        mirrored.append(f"gpuprov/drift/observations/{name}.py")
+    if name in RUN:
+        mirrored.append(f"roles/{name}/tasks/main.yml")
+    assert [path for path in mirrored if not (ROOT / path).is_file()] == []
+
+
+def test_no_file_stands_for_a_role_that_is_not_there() -> None:
+    names = {role.name for role in ROLES} | {"components"}
+    assert {path.stem for path in (ROOT / "gpuprov/verify/suite").glob("test_*.py")} == {
+        f"test_{name}" for name in names
+    }
+
+
+def test_every_setting_is_carried_out_by_one_role() -> None:
+    assert sorted(name for role in ROLES for name in role.settings) == sorted(Settings.model_fields)
+
+
+def test_every_stated_component_is_installed_by_one_role() -> None:
+    installed = sorted(name for role in ROLES for name in role.components)
+    assert installed == sorted(each.name for each in COMPONENTS if each.stated)
+
+
+def test_the_table_of_components_is_what_a_lock_can_hold() -> None:
+    fields = Components.model_fields
+    assert [each.name for each in COMPONENTS] == [name for name in fields if name != "absent"]
+    assert {each.name for each in COMPONENTS if each.stated} <= set(StackPolicy.model_fields)
+
+
+def test_checks_of_packages_and_of_absence_are_observed() -> None:
+    assert set(PACKAGE_CHECKS) | set(ABSENT_CHECKS) <= set(OBSERVERS)
+    assert {f"{name}.absent" for role in ROLES for name in role.components if name != "driver"} == set(
+        ABSENT_CHECKS
+    )
+
+
+def test_units_are_observed_where_a_role_has_one() -> None:
+    assert {check for role in ROLES for check in role.units} <= set(OBSERVERS)
