@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a Python script of a role on the node in one round trip; plugins/modules/gpuprov_script.yml documents it."""
+"""Runs a Python script of a role on the node in one round trip: see plugins/modules/gpuprov_script.yml."""
 
 from __future__ import annotations
 
