@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ ARGUMENTS = {
 }
 OWNER = "root"
 FOLDER_MODE = 0o755
+REASON_MAX = 400
 
 
 def main() -> None:
@@ -176,8 +178,15 @@ def half_written(module: AnsibleModule, file: dict[str, Any]) -> str:
         status, output, errors = module.run_command(file["validate"] % half)
         if status:
             said = {"rc": status, "stdout": output, "stderr": errors}
-            module.fail_json(msg=f"{file['path']} would not be valid", **said)
+            reason = complaint(errors or output, half, file["path"])
+            module.fail_json(msg=f"{file['path']} would not be valid: {reason}", **said)
     return half
+
+
+def complaint(text: str, half: str, path: str) -> str:
+    """What a validator says, on one line and of the file's own path; marks below a line say nothing alone."""
+    lines = [line.strip() for line in text.replace(half, path).splitlines()]
+    return "; ".join(line for line in lines if re.search(r"\w", line))[:REASON_MAX] or "no reason given"
 
 
 def make_folder(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,18 @@ def test_nothing_is_touched_when_one_content_is_not_valid(play: Play, unit: dict
     script = {"path": unit["path"] + ".sh", "content": "case x in\n", "validate": "sh -n %s"}
     answer = play(files=[unit, script])
     assert answer["failed"] is True
-    assert answer["msg"] == f"{script['path']} would not be valid"
+    assert re.match(
+        rf"{script['path']} would not be valid: {script['path']}: \d+: Syntax error", answer["msg"]
+    )
     assert "yntax error" in answer["stderr"]
     assert not Path(unit["path"]).exists()
+
+
+def test_what_a_validator_says_is_told_without_what_only_points_at_it() -> None:
+    said = "/tmp/half:3:8-9: Error: Could not resolve protocol name\n\tmeta l4proto x\n\t        ^^\n"
+    told = MODULE.complaint(said, "/tmp/half", "/etc/x.nft")
+    assert told == "/etc/x.nft:3:8-9: Error: Could not resolve protocol name; meta l4proto x"
+    assert MODULE.complaint("", "/tmp/half", "/etc/x.nft") == "no reason given"
 
 
 def test_a_content_is_tried_under_a_name_of_the_same_kind(play: Play, unit: dict[str, str]) -> None:
