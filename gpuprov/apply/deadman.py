@@ -23,7 +23,8 @@ FOLDER = "/var/lib/gpuprov/deadman"
 SWITCH = f"{FOLDER}/switch"
 LIMITS = Limits(connect_s=10, command_s=60)
 PROOF = Limits(connect_s=5, command_s=30)
-NOT_ARMED = 3
+NOT_ARMED, KEPT = 3, 5
+"""Exit codes of the switch."""
 PAUSES_S = (0.0, 1.0, 3.0)
 
 
@@ -36,7 +37,7 @@ class Guard:
 
 
 class Undone(NodeFailed):
-    """A change was taken back, by us or by the node; SSH and firewall are as before."""
+    """A change was taken back, by us or by the node, which says so of this very run."""
 
 
 def arm(session: Session, guard: Guard, token: str) -> None:
@@ -47,12 +48,15 @@ def arm(session: Session, guard: Guard, token: str) -> None:
     """
     script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
     login = shlex.quote(session.target.connection.user)
-    lines = [
+    new = shlex.quote(
+        f"{SWITCH}.{token}"
+    )  # becomes the switch if it may: another run may be armed by its own
+    steps = [
         f"mkdir -p -m 700 {FOLDER}",
-        f"echo {script} | base64 -d >{SWITCH}.new && mv {SWITCH}.new {SWITCH}",
-        f"sh {SWITCH} arm {guard.seconds} {shlex.quote(token)} {login}",
+        f"echo {script} | base64 -d >{new}",
+        f"sh {new} arm {guard.seconds} {shlex.quote(token)} {login}",
     ]
-    output = as_root(session, " && ".join(lines), guard.password)
+    output = as_root(session, f"{' && '.join(steps)}; code=$?; rm -f {new}; exit $code", guard.password)
     if output.code:
         raise NodeFailed(f"the dead man's switch cannot be armed: {said(output)}", do="nothing was changed")
 
@@ -93,8 +97,10 @@ def source_address(session: Session) -> str:
 def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str) -> None:
     """Log in anew on every port, as the next run will; check root's rights; then disarm.
 
+    A node that has heard it already says so again: a lost answer is asked for once more.
+
     Raises:
-        GpuprovError: a login does not work, or the node has restored already (`Undone`).
+        GpuprovError: a login does not work, or the node is not armed any more.
     """
     for port in ports:
         there = replace(target, connection=target.connection.model_copy(update={"port": port}))
@@ -110,47 +116,53 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
             with open_session(target, PROOF) as session:
                 output = as_root(session, command, guard.password)
         except Unreachable as error:
-            failure: GpuprovError = Unreachable(f"port {target.connection.port}: {error.seen}")
+            port = target.connection.port
+            failure = Unreachable(f"a new login did not work: port {port}: {error.seen}")
             continue
         if output.code == NOT_ARMED:
-            raise Undone(said(output))
+            raise NodeFailed(f"the proof of a new login came too late: {said(output)}")
         if output.code:
             raise NodeFailed(f"{target.connection.user} gets in and cannot become root: {said(output)}")
         return
     raise failure
 
 
-def undo(session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError) -> Undone:
-    """Have the node restore now if it can be told to, else wait until it did; says how it ended.
+def undo(
+    session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError
+) -> GpuprovError | None:
+    """Have the node take the change back, until it says that it did; None where it says that it was kept.
 
     Args:
         session: one that was open before the change.
+
+    Returns:
+        How it ended, for a person: `Undone` where SSH and firewall are as before.
     """
     begun = time.monotonic()
+    command = f"sh {SWITCH} undo {shlex.quote(token)} {shlex.quote(why.seen)}"
     if session is not None:
         with suppress(Unreachable, NodeFailed):  # the node's own timer does the same, later
-            as_root(
-                session, f"sh {SWITCH} restore {shlex.quote(f'no new login: {why.seen}')}", guard.password
-            )
-    answers = None
+            as_root(session, command, guard.password)
     while time.monotonic() - begun < guard.seconds + 60:
         try:
             with open_session(target, PROOF) as fresh:
-                rest = (
-                    f"test ! -e {FOLDER}/armed && test ! -e {FOLDER}/restoring && sh {SWITCH} again {token}"
-                )
-                answers = as_root(fresh, rest, guard.password)
+                answer = as_root(fresh, command, guard.password)
         except GpuprovError as error:
-            why_not = error
+            now = f"the old login does not work either yet: {error.seen}"
         else:
-            if answers.code == 0:
+            if answer.code == 0:
                 return Undone(
-                    f"a new login did not work ({why.seen}); SSH and firewall are as before",
+                    f"{why.seen}; SSH and firewall are as before",
                     do="correct the settings, lock, apply again",
                 )
+            if answer.code == KEPT:
+                return None
+            now = f"the node has not taken the change back: {said(answer)}"
+            if answer.code == NOT_ARMED:
+                return NodeFailed(f"{why.seen}; {now}", do=f"look at {FOLDER}/history on the node")
         time.sleep(2)
-    return Undone(
-        f"a new login did not work ({why.seen}), and the old one does not either yet: {why_not.seen}",
+    return NodeFailed(
+        f"{why.seen}; {now}",
         do=f"the node restores by itself within {guard.seconds} s of the change, or when it is booted",
     )
 

@@ -120,10 +120,12 @@ def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
     """Keep the change where its roles ended well and a new login works; take it back elsewhere."""
     failure = _prove(node, guard, run.id) if node.outcome.ok else GpuprovError("a role failed")
     if failure:
-        run.narrate(
-            f"{node.target.name}: {failure.seen}; waiting until it has its old SSH and firewall again"
-        )
-        node.fail(undo(node.session, node.target, guard, run.id, failure))
+        name = node.target.name
+        run.narrate(f"{name}: {failure.seen}; waiting until it has its old SSH and firewall again")
+        if undone := undo(node.session, node.target, guard, run.id, failure):
+            node.fail(undone)
+        else:
+            run.narrate(f"{name}: a new login had worked, and the change was kept")
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:

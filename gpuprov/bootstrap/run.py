@@ -187,6 +187,6 @@ def _passwords_off(node: Ready, session: Session, guard: Guard) -> None:
             prove_and_disarm(node.target, [node.target.connection.port], guard, token)
         except GpuprovError as error:
             failure = error
-    if failure:
-        raise undo(session, node.target, guard, token, failure)
+    if failure and (undone := undo(session, node.target, guard, token, failure)):
+        raise undone
     node.changed.append("logins by password shut off")

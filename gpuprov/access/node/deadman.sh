@@ -2,12 +2,16 @@
 # gpuprov's dead man's switch, on the node: keeps the old SSH and firewall, and gives them back unless told not to.
 #
 #   deadman.sh arm SECONDS TOKEN LOGIN    save, and restore in SECONDS or at the next boot
+#   deadman.sh armed TOKEN                whether the node would restore, for that run
 #   deadman.sh disarm TOKEN               a new login worked: keep what is there now
-#   deadman.sh restore WHY                give back what was saved; does nothing when not armed
-#   deadman.sh again TOKEN                give it back once more, if that run's change was undone while it went on
+#   deadman.sh undo TOKEN WHY             give back what that run found; once more if it went on changing meanwhile
+#   deadman.sh restore WHY                the same for whichever run is armed
 #
-# Exit codes: 0 done, 3 not armed (or no more), 4 cannot be armed; one line on standard error says why.
-# Restoring takes no disk space where saved and live files share a file system: files are linked, not copied.
+# Exit codes: 0 done, 1 not yet (call again), 3 not armed (or no more), 4 cannot be armed, 5 the change was kept; the
+# last line on standard error says why.
+#
+# What state it is in is the name of one file with the run's token: armed, kept/TOKEN, restoring, restored. It is
+# renamed, which takes no room on a full disk and of which a crash leaves the one name or the other.
 set -eu
 umask 077
 PATH=$PATH:/usr/sbin:/sbin
@@ -15,9 +19,11 @@ LC_ALL=C
 export PATH LC_ALL
 
 home=/var/lib/gpuprov/deadman
-saved=$home/saved
 units=/etc/systemd/system
-folders="/etc/ssh /etc/gpuprov /etc/sudoers.d $units/ssh.service.d $units/sshd.service.d $units/ssh.socket.d"
+# Kept on the file system that it goes back to, where a link does it and no room is needed.
+saved_etc=/etc/.gpuprov-deadman
+folders="/etc/ssh /etc/gpuprov /etc/sudoers.d $units/ssh.service.d $units/sshd.service.d $units/ssh.socket.d
+$units/nftables.service.d"
 files="/etc/sudoers /etc/hosts.allow /etc/hosts.deny /etc/default/ssh
 $units/gpuprov-firewall.service $units/sysinit.target.wants/gpuprov-firewall.service"
 
@@ -30,6 +36,24 @@ exists() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
+run_in() { # state: the run that is in it
+    cat "$home/$1" 2>/dev/null || :
+}
+
+not_armed() { # token
+    case $1 in
+    "$(run_in restoring)") echo "the time is over, and the old state is coming back" ;;
+    "$(run_in restored)") echo "the time was over, and the old state is back" ;;
+    *) echo "the dead man's switch is not armed for $1" ;;
+    esac >&2
+    exit 3
+}
+
+one_at_a_time() { # seconds to wait for another one that is at work
+    exec 9<$home
+    flock -w "$1" 9
+}
+
 sshd_unit() {
     if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
 }
@@ -38,70 +62,95 @@ home_of() {
     getent passwd "$1" | cut -d: -f6
 }
 
-save() {
-    rm -rf "$saved" "$home/restored"
-    mkdir -p "$saved" || return
+saved_as() { # path: where it is kept
+    case $1 in
+    /etc/*) if [ -d $saved_etc ]; then echo "$saved_etc$1"; else echo "$home/saved$1"; fi ;;
+    *) echo "$home/saved$1" ;;
+    esac
+}
+
+save() { # login
+    forget_saved && mkdir -p $home/saved $home/kept || return
+    if ! ln "$home/switch" "$saved_etc" 2>/dev/null; then mkdir "$saved_etc" || return; else rm "$saved_etc"; fi
     for login in root "$1"; do
         where=$(home_of "$login")
         for path in "$where" "$where/.ssh"; do
             if [ -d "$path" ]; then stat -c '%a %u:%g %n' "$path" || return; fi
         done
-    done >"$home/owners" || return
-    for path in $folders $files; do echo "$path"; done >"$home/paths" || return
-    for login in root "$1"; do
-        where=$(home_of "$login")
-        printf '%s\n' "$where/.ssh/authorized_keys" "$where/.ssh/authorized_keys2"
-    done >>"$home/paths" || return
+    done >$home/owners || return
+    {
+        for path in $folders $files; do echo "$path" || return; done
+        for login in root "$1"; do
+            where=$(home_of "$login")
+            printf '%s\n' "$where/.ssh/authorized_keys" "$where/.ssh/authorized_keys2" || return
+        done
+    } >$home/paths || return
+    : >$home/present || return
     while IFS= read -r path; do
-        if exists "$path" && ! exists "$saved$path"; then
-            mkdir -p "$saved${path%/*}" && cp -a "$path" "$saved${path%/*}/" || return
+        if exists "$path"; then
+            echo "$path" >>$home/present || return
+            copy=$(saved_as "$path")
+            if ! exists "$copy"; then mkdir -p "${copy%/*}" && cp -a "$path" "$copy" || return; fi
         fi
-    done <"$home/paths"
-    : >"$home/table.nft" || return
-    if table >/dev/null; then table >"$home/table.nft" || return; fi
+    done <$home/paths
+    : >$home/table.nft || return
+    if table >/dev/null; then table >$home/table.nft || return; fi
+    stated="$(systemctl is-enabled "$(sshd_unit).service") $(systemctl is-active "$(sshd_unit).socket")" || :
+    echo "$stated" >$home/sshd && printf '%2000s\n' '' >$home/record
+}
+
+forget_saved() {
+    rm -rf $saved_etc $home/saved $home/restored
 }
 
 table() {
-    command -v nft >/dev/null && nft list table inet gpuprov 2>/dev/null
+    command -v nft >/dev/null && nft -p list table inet gpuprov 2>/dev/null
 }
 
-write_units() {
-    cat >$units/gpuprov-deadman.service <<EOF
+write_units() { # seconds
+    cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
 [Unit]
 Description=Give back SSH and firewall as they were
+StartLimitIntervalSec=0
 [Service]
 Type=oneshot
 ExecStart=/bin/sh $home/switch restore "no new login proved the change in time"
 Restart=on-failure
+RestartPreventExitStatus=3
 RestartSec=5
-EOF
-    cat >$units/gpuprov-deadman.timer <<EOF
+EOF_UNIT
+    cat >$units/gpuprov-deadman.timer <<EOF_UNIT || return
 [Unit]
 Description=Wait for a new login to prove a change of SSH or firewall
 [Timer]
 OnActiveSec=$1
 AccuracySec=100ms
-EOF
-    cat >$units/gpuprov-deadman-boot.service <<EOF
+EOF_UNIT
+    cat >$units/gpuprov-deadman-boot.service <<EOF_UNIT || return
 [Unit]
 Description=Give back SSH and firewall as they were before a change that a boot cut short
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/gpuprov /etc
 After=local-fs.target systemd-remount-fs.service
-Before=network-pre.target gpuprov-firewall.service ssh.service sshd.service ssh.socket sysinit.target shutdown.target
+Before=network-pre.target nftables.service gpuprov-firewall.service ssh.service sshd.service ssh.socket
+Before=sysinit.target shutdown.target
 Conflicts=shutdown.target
 Wants=network-pre.target
 ConditionPathExists=|$home/armed
 ConditionPathExists=|$home/restoring
+StartLimitIntervalSec=0
 [Service]
 Type=oneshot
 ExecStart=/bin/sh $home/switch restore "the node was booted before a new login had proved the change"
+Restart=on-failure
+RestartPreventExitStatus=3
+RestartSec=5
 [Install]
 WantedBy=sysinit.target
-EOF
+EOF_UNIT
+    mkdir -p $units/sysinit.target.wants || return
+    ln -sf $units/gpuprov-deadman-boot.service $units/sysinit.target.wants/ || return
     systemctl daemon-reload
-    mkdir -p $units/sysinit.target.wants
-    ln -sf $units/gpuprov-deadman-boot.service $units/sysinit.target.wants/
 }
 
 remove_units() {
@@ -111,106 +160,216 @@ remove_units() {
     systemctl daemon-reload
 }
 
-arm() {
+prepare() { # seconds, token, login: everything but the one file that counts, whole on the disk
+    mv "$0" $home/switch && save "$3" && write_units "$1" && echo "$2" >$home/arming || return
+    sync $units $units/sysinit.target.wants $units/gpuprov-deadman* || return
+    find $home $(if [ -d $saved_etc ]; then echo $saved_etc; fi) ! -type l -exec sync {} +
+}
+
+arm() { # seconds, token, login
     [ -d /run/systemd/system ] || refuse "systemd does not run here"
+    one_at_a_time 20 || refuse "another run is at work here"
     if exists $home/armed || exists $home/restoring; then
         refuse "another run is changing SSH or firewall here, or was cut short a moment ago"
     fi
     mkdir -p /run/sshd
     told=$(sshd -t 2>&1) || refuse "sshd -t is not content with what is there already: $told"
-    save "$3" || refuse "no room to save the old state in $home"
-    echo "$(systemctl is-enabled "$(sshd_unit).service")" >"$home/enabled"
-    echo "$(systemctl is-active "$(sshd_unit).socket")" >"$home/socket"
-    write_units "$1" || refuse "the units that would restore the old state cannot be written"
-    sync -f $home
-    echo "$2" >$home/armed
-    systemctl restart gpuprov-deadman.timer || {
-        rm -f $home/armed
-        refuse "the timer does not start"
+    trap give_up EXIT
+    trap 'exit 4' HUP INT TERM
+    find $home -maxdepth 2 '(' -name 'switch.*' -mmin +60 -o -path '*/kept/*' -mtime +7 ')' -delete || :
+    told=$(prepare "$@" 2>&1) || refuse "the old state cannot be saved: $(echo "$told" | tail -n 1); $(room)"
+    mv $home/arming $home/armed && sync $home || refuse "the old state is saved, and $home cannot be written"
+    systemctl restart gpuprov-deadman.timer || refuse "the timer that would restore does not start"
+    trap - EXIT
+}
+
+room() {
+    df -h --output=target,avail $home /etc | sed 1d | tr -s ' \n' ' ' | sed 's/^/free space: /; s/ $//'
+}
+
+give_up() { # leave nothing armed, and nothing changed
+    set +e
+    rm -f $home/armed $home/arming
+    if ls $units/gpuprov-deadman* >/dev/null 2>&1; then remove_units; fi
+    forget_saved
+}
+
+disarm() { # token
+    if [ "$(run_in armed)" != "$1" ]; then
+        if exists "$home/kept/$1"; then return 0; fi
+        not_armed "$1"
+    fi
+    mv $home/armed "$home/kept/$1"
+    set +e
+    sync $home $home/kept
+    remove_units
+    forget_saved
+    rm -f $home/undone
+    return 0
+}
+
+same() { # saved, live
+    [ "$(stat -c '%f %u:%g' "$1")" = "$(stat -c '%f %u:%g' "$2" 2>/dev/null)" ] || return
+    if [ -L "$1" ]; then [ "$(readlink "$1")" = "$(readlink "$2")" ]; else cmp -s "$1" "$2"; fi
+}
+
+put_back() { # saved file, live path: in one step, and not at all unless it is whole
+    if same "$1" "$2"; then return 0; fi
+    rm -f "$2.gpuprov"
+    if ! ln "$1" "$2.gpuprov" 2>/dev/null && ! copy "$1" "$2.gpuprov"; then
+        rm -f "$2.gpuprov"
+        return 1
+    fi
+    if [ -d "$2" ] && [ ! -L "$2" ]; then rm -rf "$2"; fi
+    mv -fT "$2.gpuprov" "$2" && echo "$2"
+}
+
+copy() {
+    cp -a "$1" "$2" && { [ -L "$2" ] || sync "$2"; }
+}
+
+# Each of these prints the paths that it changes, and goes on after one that fails.
+clear_path() { # what was not there before
+    if ! grep -qxF -- "$1" $home/present; then
+        if exists "$1"; then remove "$1"; fi
+    elif [ -d "$1" ] && [ ! -L "$1" ]; then
+        before=$(saved_as "$1")
+        if ! exists "$before"; then return 0; fi
+        find "$1" -mindepth 1 | {
+            status=0
+            while IFS= read -r live; do
+                if exists "$live" && ! exists "$before${live#"$1"}"; then remove "$live" || status=1; fi
+            done
+            exit $status
+        }
+    fi
+}
+
+remove() {
+    rm -rf "$1" && echo "$1"
+}
+
+refill_path() { # what was there before
+    before=$(saved_as "$1")
+    if ! exists "$before"; then
+        echo "$before is gone, and $1 is left as it is" >&2
+        return 1
+    fi
+    if [ ! -d "${1%/*}" ]; then return 0; fi
+    find "$before" -type d | while IFS= read -r folder; do
+        live=$1${folder#"$before"}
+        if [ ! -d "$live" ] || [ -L "$live" ]; then rm -f "$live" && mkdir "$live" && echo "$live"; fi
+        if [ -d "$live" ] && ! same_owner "$folder" "$live"; then
+            chown --reference="$folder" "$live" && chmod --reference="$folder" "$live" && echo "$live"
+        fi
+    done
+    find "$before" ! -type d | {
+        status=0
+        while IFS= read -r file; do put_back "$file" "$1${file#"$before"}" || status=1; done
+        exit $status
     }
 }
 
-disarm() {
-    if [ "$(cat $home/armed 2>/dev/null)" != "$1" ] || ! mv $home/armed $home/disarmed 2>/dev/null; then
-        if exists $home/restoring; then why="the time is over, and the old state is coming back"; fi
-        echo "not armed: ${why:-$(cat $home/undone 2>/dev/null || echo 'disarmed already')}" >&2
+same_owner() {
+    [ "$(stat -c '%a %u:%g' "$1")" = "$(stat -c '%a %u:%g' "$2")" ]
+}
+
+give_back() {
+    status=0
+    if [ ! -s $home/present ]; then
+        echo "$home/present is gone: nobody knows what was there" >&2
+        return 1
+    fi
+    while read -r mode owner path; do
+        case $path in */.ssh) if [ ! -d "$path" ]; then mkdir "$path" && echo "$path"; fi ;; esac
+        if [ -d "$path" ] && [ "$(stat -c '%a %u:%g' "$path")" != "$mode $owner" ]; then
+            chown "$owner" "$path" && chmod "$mode" "$path" && echo "$path"
+        fi
+    done <$home/owners
+    # First what makes room.
+    while IFS= read -r path; do clear_path "$path" || status=1; done <$home/paths
+    while IFS= read -r path; do refill_path "$path" || status=1; done <$home/present
+    return $status
+}
+
+restore_table() { # in one transaction: there is no moment in between
+    if [ "$(table)" = "$(cat $home/table.nft)" ]; then return 0; fi
+    { printf 'add table inet gpuprov\ndelete table inet gpuprov\n' && cat $home/table.nft; } | nft -f - && return
+    nft delete table inet gpuprov
+    return 1
+}
+
+start_sshd() { # whether its files were changed
+    unit=$(sshd_unit)
+    read -r enabled socket <$home/sshd
+    systemctl -q unmask "$unit.service"
+    if [ "$enabled" = enabled ]; then systemctl -q enable "$unit.service"; fi
+    if [ "$(systemctl is-active sysinit.target)" != active ]; then return 0; fi # the boot will start it
+    if [ "$socket" = active ]; then unit=$unit.socket; else unit=$unit.service; fi
+    if ! "$1" && systemctl -q is-active "$unit"; then return 0; fi
+    for pause in 0 1 2; do
+        sleep $pause
+        systemctl reset-failed "$unit"
+        if systemctl restart "$unit"; then return 0; fi
+    done
+    return 1
+}
+
+write_record() { # why; into room that is there already
+    if grep -qF " run $(run_in restoring): " $home/undone 2>/dev/null; then return; fi
+    line="$(date -u +%FT%TZ) run $(run_in restoring): $1; SSH and firewall are as before"
+    echo "$line" | dd of=$home/record conv=notrunc status=none && mv -f $home/record $home/undone
+    echo "$line" >>$home/history
+    logger -t gpuprov -- "$line"
+}
+
+# Every step is tried, whatever came of the one before. As long as one fails, whoever called calls again: the unit,
+# or the controller.
+restore() { # why
+    changed=false
+    if mv $home/armed $home/restoring 2>/dev/null; then
+        changed=true
+    elif ! exists $home/restoring; then
+        echo "the dead man's switch is not armed" >&2
         exit 3
     fi
-    remove_units
-    rm -rf "$saved" $home/disarmed $home/undone $home/restored
-}
-
-put_back() { # saved file, live path: in one step, without space where a link does it
-    rm -f "$2.gpuprov"
-    ln "$1" "$2.gpuprov" 2>/dev/null || cp -a "$1" "$2.gpuprov"
-    mv -fT "$2.gpuprov" "$2"
-}
-
-restore_path() {
-    if [ -d "$1" ] && [ ! -L "$1" ]; then
-        find "$1" -mindepth 1 | while IFS= read -r live; do
-            if ! exists "$saved$live"; then rm -rf "$live"; fi
-        done
-    elif exists "$1" && ! exists "$saved$1"; then
-        rm -f "$1"
-    fi
-    if ! exists "$saved$1"; then
-        if [ -d "$1" ]; then rmdir "$1"; fi
-        return 0
-    fi
-    find "$saved$1" -type d | while IFS= read -r folder; do
-        live=${folder#"$saved"}
-        if [ ! -d "$live" ]; then rm -f "$live"; mkdir -p "$live"; fi
-        chown --reference="$folder" "$live"
-        chmod --reference="$folder" "$live"
-    done
-    find "$saved$1" ! -type d | while IFS= read -r file; do put_back "$file" "${file#"$saved"}"; done
-}
-
-restore_table() {
-    if table >/dev/null; then nft delete table inet gpuprov; fi
-    if [ -s $home/table.nft ]; then nft -f $home/table.nft; fi
-}
-
-restart_sshd() {
-    unit=$(sshd_unit)
-    systemctl -q unmask "$unit.service"
-    if grep -qx enabled $home/enabled; then systemctl -q enable "$unit.service"; fi
-    if [ "$(systemctl is-active sysinit.target)" != active ]; then return 0; fi # the boot will start it
-    systemctl reset-failed "$unit.service"
-    if grep -qx active $home/socket; then unit=$unit.socket; else unit=$unit.service; fi
-    systemctl restart "$unit"
-}
-
-# Every step is tried, whatever came of the one before; what decides is whether sshd runs again. If it does not, the
-# unit that called us calls again.
-restore() {
-    if ! mv $home/armed $home/restoring 2>/dev/null && ! exists $home/restoring; then exit 3; fi
     set +e
-    while read -r mode owner path; do
-        if [ -d "$path" ]; then chown "$owner" "$path"; chmod "$mode" "$path"; fi
-    done <$home/owners
-    while IFS= read -r path; do restore_path "$path"; done <$home/paths
+    complete=true
+    if ! paths=$(give_back); then complete=false; fi
+    if [ -n "$paths" ]; then changed=true; fi
     systemctl daemon-reload
     if ! exists $units/gpuprov-firewall.service; then systemctl stop --no-block gpuprov-firewall.service; fi
-    restore_table
-    restart_sshd || exit 1
-    echo "$(date -u +%FT%TZ) run $(cat $home/restoring): $1; SSH and firewall are as before" >$home/undone
-    cat $home/undone >>$home/history
-    logger -t gpuprov -- "$(cat $home/undone)"
+    restore_table || complete=false
+    start_sshd $changed || complete=false
+    $complete || exit 1
+    write_record "$1"
     mv $home/restoring $home/restored
+    sync $home
     remove_units
+    exit 0
+}
+
+undo() { # token, why
+    case $1 in
+    "$(run_in armed)" | "$(run_in restoring)") ;;
+    "$(run_in restored)") # the units first: they call again where this fails
+        if write_units 30; then systemctl restart gpuprov-deadman.timer; fi || :
+        mv $home/restored $home/restoring
+        ;;
+    *)
+        if ! exists "$home/kept/$1"; then not_armed "$1"; fi
+        echo "the change was kept" >&2
+        exit 5
+        ;;
+    esac
+    restore "$2"
 }
 
 case $1 in
 arm) arm "$2" "$3" "$4" ;;
-disarm) disarm "$2" ;;
-restore) restore "$2" ;;
-again)
-    if [ "$(cat $home/restored 2>/dev/null)" = "$2" ]; then
-        mv $home/restored $home/restoring
-        restore "$(sed 's/^.* run [^ ]*: //; s/; SSH and firewall.*//' $home/undone)"
-    fi
-    ;;
-*) echo "arm, disarm, restore or again?" >&2; exit 2 ;;
+armed) if [ "$(run_in armed)" != "$2" ]; then not_armed "$2"; fi ;;
+disarm) one_at_a_time 20 && disarm "$2" ;;
+undo) one_at_a_time 20 && undo "$2" "$3" ;;
+restore) one_at_a_time 20 || :; restore "$2" ;;
+*) echo "arm, armed, disarm, undo or restore?" >&2; exit 2 ;;
 esac

@@ -28,7 +28,7 @@ class Fleet:
     """Nodes on paper: which fail to arm, in a role, or to prove a login; and what was asked of whom."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **fails: set[str]) -> None:
-        self.fails = {"arm": set(), "role": set(), "prove": set(), **fails}
+        self.fails = {"arm": set(), "role": set(), "prove": set(), "answer": set(), **fails}
         self.ran: list[list[str]] = []
         self.undone: list[str] = []
         for name in ("open_session", "source_address", "arm", "run_playbook", "prove_and_disarm", "undo"):
@@ -59,10 +59,14 @@ class Fleet:
         return {name: NodeOutcome(failed=failed * (name in self.fails["role"])) for name in nodes}
 
     def _prove_and_disarm(self, target: Any, ports: list[int], guard: Guard, token: str) -> None:
-        if target.name in self.fails["prove"]:
+        if target.name in self.fails["prove"] | self.fails["answer"]:
             raise Unreachable("timed out")
 
-    def _undo(self, session: Any, target: Any, guard: Guard, token: str, why: GpuprovError) -> GpuprovError:
+    def _undo(
+        self, session: Any, target: Any, guard: Guard, token: str, why: GpuprovError
+    ) -> GpuprovError | None:
+        if target.name in self.fails["answer"]:
+            return None
         self.undone.append(target.name)
         return NodeFailed(f"undone: {why.seen}")
 
@@ -91,6 +95,13 @@ def test_a_node_that_is_not_armed_is_not_touched(monkeypatch: pytest.MonkeyPatch
     told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"))
     assert told == {"a1": "", "a2": "no room", "a3": ""}
     assert fleet.ran == [["a1"], ["a3"]]
+
+
+def test_a_change_that_the_node_says_it_kept_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet = Fleet(monkeypatch, answer={"a1"})
+    assert fleet.apply(tmp_path, one=group("a1", "a2")) == {"a1": "", "a2": ""}
 
 
 def rules(**networks: list[str]) -> dict[str, Any]:

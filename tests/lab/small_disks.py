@@ -1,0 +1,37 @@
+"""Nodes whose file systems are small enough to be filled to the last byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuprov.lab import Node, engine
+from gpuprov.lab.host import execute, locked
+
+STATE = "var/lib/gpuprov"
+
+
+def move_to_small_disks(node: Node, root_mib: int, state_mib: int = 0) -> None:
+    """Put a node on an ext4 of its own, and gpuprov's state on another if that has a size; boots it.
+
+    The images lie in the lab's folder and go with it.
+    """
+    with locked(node.lab_folder / "lock"):  # a node without its root would be taken for a broken one
+        node.stop()
+        engine.unmount_below(node.root)
+        execute(["rm", "-rf", node.upper / "var/cache/apt/archives"])
+        kept = node.lab_folder / f"{node.name}.kept"
+        execute(["cp", "-a", node.folder, kept])
+        _mount(node.lab_folder / f"{node.name}.disk", root_mib, node.folder)
+        execute(["cp", "-a", f"{kept}/.", node.folder])
+        execute(["rm", "-rf", kept])
+        node.mount()
+        if state_mib:
+            _mount(node.lab_folder / f"{node.name}.state", state_mib, node.root / STATE)
+        node.start()
+
+
+def _mount(image: Path, mib: int, place: Path) -> None:
+    execute(["truncate", "-s", f"{mib}M", image])
+    execute(["mkfs.ext4", "-q", "-b", "4096", "-m", "0", image])
+    place.mkdir(parents=True, exist_ok=True)
+    execute(["mount", "-o", "loop", image, place])

@@ -1,0 +1,79 @@
+"""What is said of a change that could not be proved, by the node's own answers; without any node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+import gpuprov.apply.deadman as deadman
+from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.model.lock import Connection
+from gpuprov.ssh.transport import Output, Target
+
+TARGET = Target("a", "127.0.0.1", Connection())
+WHY = Unreachable("a new login did not work: port 22: timed out")
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *answers: Output | GpuprovError) -> GpuprovError | None:
+    """How a change is undone on a node that answers so, the last answer for ever."""
+    left = list(answers)
+
+    @contextmanager
+    def open_session(*_: Any) -> Iterator[None]:
+        if isinstance(left[0], GpuprovError):
+            raise left.pop(0) if len(left) > 1 else left[0]
+        yield
+
+    def as_root(*_: Any) -> Output:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        assert isinstance(answer, Output)
+        return answer
+
+    clock = count(0, 10)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(deadman, "open_session", open_session)
+    monkeypatch.setattr(deadman, "as_root", as_root)
+    return deadman.undo(None, TARGET, deadman.Guard(60), "mine", WHY)
+
+
+def says(code: int, line: str = "") -> Output:
+    return Output(code, b"", line.encode())
+
+
+def test_a_node_that_answers_and_is_never_restored_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = ended(monkeypatch, says(1, "cp: No space left on device"))
+    assert error
+    assert not isinstance(error, deadman.Undone)
+    assert error.seen.endswith("; the node has not taken the change back: cp: No space left on device")
+    assert "as before" not in str(error)
+
+
+def test_a_node_that_does_not_let_us_in_any_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ended(monkeypatch, Unreachable("refused the key"))
+    assert error
+    assert not isinstance(error, deadman.Undone)
+    assert error.seen.endswith("; the old login does not work either yet: refused the key")
+
+
+def test_as_before_is_what_the_node_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ended(monkeypatch, Unreachable("timed out"), says(1), says(0))
+    assert isinstance(error, deadman.Undone)
+    assert error.seen == f"{WHY.seen}; SSH and firewall are as before"
+
+
+def test_a_change_that_was_kept_was_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(monkeypatch, Unreachable("timed out"), says(deadman.KEPT)) is None
+
+
+def test_a_node_that_knows_nothing_of_the_run_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ended(monkeypatch, says(deadman.NOT_ARMED, "not armed for mine"), Unreachable("asked again"))
+    assert error
+    assert "not armed for mine" in error.seen
