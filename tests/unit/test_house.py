@@ -1,0 +1,70 @@
+"""The house as a whole: how many rooms, on how many levels, and what import-linter's contracts cannot say."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+import grimp
+import pytest
+
+from tests import ROOT
+
+ENTRIES = 26
+LEVELS = 13
+OF_THE_LAB = ("gpuprov.lab", "gpuprov.catalog", "gpuprov.errors", "gpuprov.locking.repository")
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """Module → what it imports: modules of ours by name, others by their package's."""
+    graph = grimp.build_graph("gpuprov", include_external_packages=True, cache_dir=None)
+    ours = [module for module in graph.modules if not graph.is_module_squashed(module)]
+    return {module: graph.find_modules_directly_imported_by(module) for module in ours}
+
+
+def test_the_top_can_be_surveyed() -> None:
+    entries = [
+        entry.name for entry in (ROOT / "gpuprov").iterdir() if entry.name not in ("__pycache__", "share")
+    ]
+    assert len(entries) <= ENTRIES, sorted(entries)
+
+
+def test_rooms_stand_on_few_levels(imports: dict[str, set[str]]) -> None:
+    below: dict[str, set[str]] = {}
+    for module, imported in imports.items():
+        rooms = {room(each) for each in imported if each.startswith("gpuprov")}
+        below.setdefault(room(module), set()).update(rooms - {room(module)})
+
+    @cache
+    def level(name: str) -> int:
+        return 1 + max(map(level, below[name]), default=0)
+
+    assert max(map(level, below)) <= LEVELS
+
+
+def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[str]]) -> None:
+    """A node gets the modules of such folders alone, and has a Python without packages."""
+    of_nodes = {module: imported for module, imported in imports.items() if ".node." in module}
+    assert {room(module) for module in of_nodes} == {"probe", "upgrade", "lab"}
+    for module, imported in of_nodes.items():
+        sent = (f"{module.rpartition('.')[0]}.", "gpuprov.probe.node.")
+        foreign = {each for each in imported if not each.startswith(sent)} - sys.stdlib_module_names
+        assert not foreign, f"{module} imports {foreign}"
+
+
+def test_the_lab_stands_beside_the_house(imports: dict[str, set[str]]) -> None:
+    for module, imported in imports.items():
+        if room(module) == "lab":
+            foreign = {each for each in imported if each.startswith("gpuprov") and not within(each)}
+            assert not foreign, f"{module} imports {foreign}"
+
+
+def within(module: str) -> bool:
+    """Whether the lab may import it."""
+    return any(f"{module}.".startswith(f"{each}.") for each in OF_THE_LAB)
+
+
+def room(module: str) -> str:
+    """`drift` of `gpuprov.drift.judge`; the package itself is its own."""
+    return module.split(".")[1] if "." in module else module
