@@ -72,9 +72,10 @@ def command(
         return _nothing_to_do(chosen, proposal, output)
     options.ask(f"change {len(proposal.busy)} nodes", yes=yes or check)
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
-    listen = Progress(options.note).event
-    run = RunContext(chosen.lock, new_run("apply"), how, consent, listen, options.note)
-    result = converge(run, proposal.plans)
+    progress = Progress(options.note, diffs=diff)
+    run = RunContext(chosen.lock, new_run("apply"), how, consent, progress.event, options.note)
+    with progress.alive():
+        result = converge(run, proposal.plans)
     if not check:
         keep(of_apply(run.id, run.lock, chosen.lock_path, proposal.unanswered, result), options.note)
     verdict = None if no_verify or check else verify(run, result)

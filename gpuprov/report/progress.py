@@ -2,31 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from gpuprov.nodeset import fold
+from gpuprov.report.printable import on_one_line
+
 SLOW_S = 10.0
+SILENCE_S = 60.0
+"""Where there is no terminal, how long a task may run until a line says that it still does."""
+TOLD = ("changed", "failed", "unreachable")
 
 
 class Progress:
-    """Turns Ansible's events into lines: each role as it starts, each task that changed or failed."""
+    """Turns Ansible's events into lines: each role as it starts, each task that changed or failed.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._role: str | None = None
+    Args:
+        say: gets each line.
+        diffs: whether to show what changes in files; the same on several nodes is shown once.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, diffs: bool = False) -> None:
+        self._say, self._diffs = say, diffs
+        self._role = ""
+        self._task = ""
+        self._began = 0.0
+        self._done = 0
+        self._results: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        self._quiet_since = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
         """One event of the callback."""
+        if event.get("event") != "task":
+            self._tell_results()
+            self._task, self._began, self._done = str(event.get("task") or ""), time.monotonic(), 0
         role = event.get("role")
         if role and role != self._role:
             self._role = role
-            self._say(f"{role} …")
+            self._tell(f"{role} …")
+        if event.get("event") == "task":
+            self._done += 1
         status = event.get("status")
-        if status not in ("changed", "failed", "unreachable"):
+        if status in TOLD:
+            said = "" if status == "changed" else str(event.get("msg"))
+            alike = (status, said, str(event.get("diff") or ""))
+            self._results.setdefault(alike, []).append(event)
+
+    def at(self) -> str:
+        """What is being done now: `docker: Install Docker, 3:05, done on 1 node`; empty between tasks."""
+        if not self._task:
+            return ""
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        done = f", done on {self._done} node{'s' if self._done > 1 else ''}" if self._done else ""
+        return on_one_line(f"{self._role}: {self._task}, {minutes}:{seconds:02}{done}")
+
+    def still(self) -> None:
+        """Say what is being done, if nothing was said for `SILENCE_S`."""
+        if time.monotonic() - self._quiet_since >= SILENCE_S and (line := self.at()):
+            self._tell(f"    still at {line}")
+
+    @contextmanager
+    def alive(self) -> Iterator[Progress]:
+        """Meanwhile say what is being done: on a line that lives on a terminal, or by a line a minute."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False, markup=False)
+            with Live(get_renderable=self.at, console=console, transient=True, refresh_per_second=2):
+                yield self
             return
-        seconds = float(event.get("seconds") or 0)
-        took = f" ({seconds:.0f} s)" if seconds >= SLOW_S else ""
-        said = "" if status == "changed" else f": {event.get('msg')}"
-        self._say(f"    {event.get('host')}  {status}  {event.get('task')}{took}{said}")
-        for line in str(event.get("diff") or "").splitlines():
-            self._say(f"        {line}")
+        over = threading.Event()
+        thread = threading.Thread(target=self._remind, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
+
+    def _remind(self, over: threading.Event) -> None:
+        while not over.wait(1):
+            self.still()
+
+    def _tell_results(self) -> None:
+        results, self._results = self._results, {}
+        for (status, said, diff), events in results.items():
+            seconds = max(float(event.get("seconds") or 0) for event in events)
+            took = f" ({seconds:.0f} s)" if seconds >= SLOW_S else ""
+            names = fold(str(event.get("host")) for event in events)
+            self._tell(f"    {names}  {status}  {events[0].get('task')}{took}{f': {said}' if said else ''}")
+            for line in diff.splitlines() if self._diffs else ():
+                self._tell(f"        {line}")
+
+    def _tell(self, line: str) -> None:
+        self._quiet_since = time.monotonic()
+        self._say(line)

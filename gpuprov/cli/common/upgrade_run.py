@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +25,10 @@ def upgrade_context(
         source: the folder of the run that is undone, where this is not its own way back.
     """
     from gpuprov.apply.context import Options
-    from gpuprov.report.progress import Progress
     from gpuprov.upgrade.context import UpgradeContext
 
     how = Options(chosen.forks, become_password=chosen.password)
-    hear = Progress(options.note).event
-    return UpgradeContext(
-        new, folder, how, listen=hear, narrate=options.note, old=old, source=source or folder
-    )
+    return UpgradeContext(new, folder, how, narrate=options.note, old=old, source=source or folder)
 
 
 def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
@@ -56,10 +53,12 @@ def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
 
 def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
     """Follow a run to its end and tell how it ended."""
+    from gpuprov.report.progress import Progress
     from gpuprov.upgrade.finish import follow
     from gpuprov.upgrade.text import outcome_document, outcome_lines
 
-    outcome = follow(context, lock_path)
+    with Progress(options.note).alive() as progress:
+        outcome = follow(replace(context, listen=progress.event), lock_path)
     if output == "json":
         options.print_json(outcome_document(context.id, outcome))
     else:

@@ -1,0 +1,82 @@
+"""What a person sees of a run: nodes folded, differences only when asked for, never minutes of silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.report import progress as module
+from gpuprov.report.progress import Progress
+
+DIFF = "--- /etc/nccl.conf\n+++ /etc/nccl.conf\n+NCCL_IB_DISABLE=1\n"
+
+
+def start(task: str) -> dict[str, Any]:
+    return {"event": "start", "play": "site", "role": "nccl", "task": task}
+
+
+def result(host: str, status: str = "changed", **more: Any) -> dict[str, Any]:
+    event = {"event": "task", "host": host, "role": "nccl", "task": "Write the configuration"}
+    return event | {"status": status, "seconds": 0.4, "msg": ""} | more
+
+
+def lines(*events: dict[str, Any], diffs: bool = False) -> list[str]:
+    said: list[str] = []
+    progress = Progress(said.append, diffs=diffs)
+    for event in events:
+        progress.event(event)
+    progress.event({"event": "stats", "hosts": {}})
+    return said
+
+
+def test_the_same_change_of_many_nodes_is_one_line() -> None:
+    changed = [result(f"gpu{number:03}", diff=DIFF) for number in range(1, 201)]
+    assert lines(start("Write the configuration"), *changed) == [
+        "nccl …",
+        "    gpu[001-200]  changed  Write the configuration",
+    ]
+
+
+def test_the_same_difference_is_shown_once_and_only_when_asked_for() -> None:
+    changed = [result("a1", diff=DIFF), result("a2", diff=DIFF), result("b1", diff="+other\n")]
+    assert lines(start("Write the configuration"), *changed, diffs=True) == [
+        "nccl …",
+        "    a[1-2]  changed  Write the configuration",
+        *(f"        {line}" for line in DIFF.splitlines()),
+        "    b1  changed  Write the configuration",
+        "        +other",
+    ]
+
+
+def test_a_failure_says_why_and_a_slow_task_how_long() -> None:
+    failed = result("a1", "failed", msg="no space left", seconds=0.2)
+    slow = [result("a2", seconds=61.0), result("a3", seconds=75.2)]
+    assert lines(start("x"), failed, *slow)[1:] == [
+        "    a1  failed  Write the configuration: no space left",
+        "    a[2-3]  changed  Write the configuration (75 s)",
+    ]
+
+
+def test_a_long_task_is_named_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    progress = Progress(said.append)
+    progress.event(start("Install NCCL"))
+    progress.event(result("a1", "ok"))
+    for _ in range(130):
+        now[0] += 1
+        progress.still()
+    assert said == [
+        "nccl …",
+        "    still at nccl: Install NCCL, 1:00, done on 1 node",
+        "    still at nccl: Install NCCL, 2:00, done on 1 node",
+    ]
+
+
+def test_nothing_is_said_between_tasks() -> None:
+    said: list[str] = []
+    progress = Progress(said.append)
+    progress.event({"event": "stats", "hosts": {}})
+    assert progress.at() == ""
