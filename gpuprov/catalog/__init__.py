@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprov.catalog.catalog import Catalog, load
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.loading import load
 from gpuprov.catalog.version import Version, version
 
 __all__ = ["Catalog", "Version", "load", "version"]

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.identity import find_gpu, find_system
+from gpuprov.catalog.gpu_names import find_gpu, instance_named
+from gpuprov.catalog.identity import find_system
 from gpuprov.catalog.version import Version
 from gpuprov.errors import InvalidInput
 
@@ -31,6 +32,7 @@ TABLES: dict[str, Callable[[Catalog], Iterable[Any]]] = {
     "repositories": lambda catalog: catalog.repositories.values(),
     "policies": lambda catalog: catalog.policies.values(),
     "instances": lambda catalog: catalog.instances.values(),
+    "doubts": lambda catalog: catalog.doubts.values(),
 }
 
 # table → columns of the short form
@@ -54,6 +56,7 @@ COLUMNS = {
     "repositories": ("id", "title", "url"),
     "policies": ("name", "title"),
     "instances": ("id", "profile", "gpus", "vcpus", "memory_gib", "arch"),
+    "doubts": ("id", "text"),
 }
 
 
@@ -81,7 +84,8 @@ def to_plain(value: Any) -> Any:
 
 def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     """The table and the record that `name` means: a GPU by any of its names, a driver branch or version, an
-    operating system, a CUDA, cuDNN or NCCL release, a known issue, a policy. Sources are spelled out.
+    operating system, a CUDA, cuDNN or NCCL release, a known issue, a policy, a cloud's machine type. Sources
+    are spelled out, and so is what they say against the record.
 
     Raises:
         InvalidInput: nothing is called that, or several things are.
@@ -90,12 +94,17 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     where, record = found
     plain = _plain_record(record)
     plain["source"] = [str(catalog.sources[key]) for key in record.source]
+    if "doubts" in plain:
+        plain["doubts"] = [
+            {"text": doubt.text, "source": [str(catalog.sources[key]) for key in doubt.source]}
+            for doubt in map(catalog.doubts.__getitem__, record.doubts)
+        ]
     return where, plain
 
 
 def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
     keys = {"drivers": "branch", "policies": "name"}
-    keys |= dict.fromkeys(("known-issues", "repositories", "instances"), "id")
+    keys |= dict.fromkeys(("known-issues", "repositories", "doubts"), "id")
     for where in ("drivers", "cuda", "cudnn", "nccl", *list(keys)[1:]):
         for record in TABLES[where](catalog):
             if str(getattr(record, keys.get(where, "version"))) == name:
@@ -103,7 +112,8 @@ def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
     for branch in catalog.branches.values():
         if name in map(str, branch.known_versions):
             return "drivers", branch
-    return None
+    instance = instance_named(catalog, name)
+    return ("instances", instance) if instance else None
 
 
 def _gpu_or_system(catalog: Catalog, name: str) -> tuple[str, Any]:

@@ -1,68 +1,15 @@
-"""The catalog in memory: the package's own facts, with a site's folders laid over them."""
+"""The catalog in memory: typed tables, and the questions that are asked of them by name."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from gpuprov.catalog import records as r
-from gpuprov.catalog.reading import BadField, read
+from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.version import Version
-from gpuprov.errors import InvalidInput
-
-DATA = Path(__file__).parent / "data"
-
-# file → section → (record type, the field that names a record)
-LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
-    "gpus": {"gpus": (r.Gpu, "id")},
-    "drivers": {"branches": (r.Branch, "branch"), "known_issues": (r.KnownIssue, "id")},
-    "cuda": {
-        "releases": (r.Toolkit, "version"),
-        "never_published": (r.UnpublishedToolkit, "version"),
-        "minor_version_compat": (r.MinorCompat, "cuda_major"),
-        "architectures": (r.Architecture, "compute_capability"),
-        "forward_compat": (r.ForwardCompat, "cuda"),
-    },
-    "cudnn": {
-        "releases": (r.Cudnn, "version"),
-        "builds": (r.BuildRange, "first"),
-        "capability_floors": (r.CapabilityFloor, "after"),
-    },
-    "nccl": {
-        "releases": (r.Nccl, "version"),
-        "builds": (r.BuildRange, "cuda_major"),
-        "code_floors": (r.CodeFloor, "cuda_major"),
-        "failures": (r.NcclFailure, "version"),
-    },
-    "frameworks": {
-        "pytorch_wheels": (r.TorchWheel, "version"),
-        "pytorch_builds": (r.TorchBuilds, "version"),
-        "tensorflow_tested": (r.TensorflowTested, "version"),
-        "tensorflow_wheels": (r.TensorflowWheel, "version"),
-    },
-    "containers": {
-        "toolkits": (r.ContainerToolkit, "version"),
-        "docker_needs": (r.EngineNeed, "what"),
-        "containerd_needs": (r.EngineNeed, "what"),
-        "limits": (r.ContainerLimit, "rule"),
-    },
-    "systems": {
-        "systems": (r.System, "id"),
-        "families": (r.Family, "names"),
-        "repositories": (r.Repository, "id"),
-    },
-    "packages": {
-        "packages": (r.PackageRule, ""),
-        "storage_clients": (r.StorageClient, "client"),
-        "holds": (r.HoldRule, ""),
-    },
-    "policies": {"policies": (r.Policy, "name")},
-    "instances": {"instances": (r.InstanceType, "id")},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +26,42 @@ class Catalog:
     tables: Mapping[str, tuple[Any, ...]]
     sources: Mapping[str, r.Source]
     facts: Mapping[str, Mapping[str, Any]]
+    devices: Devices
+    """Every GPU that a list of devices names, beside the boards that are described one by one."""
     default_policy: str
-    _cited: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What others have worked out of it once and for all: indexes of names."""
+    _cited: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def boards(self) -> tuple[r.Gpu, ...]:
+        """GPU models that are described one by one."""
+        return self.tables["gpus.gpus"]
 
     @cached_property
     def gpus(self) -> tuple[r.Gpu, ...]:
-        """GPU models."""
-        return self.tables["gpus.gpus"]
+        """All GPU models: boards first, then those that lists of devices name. Takes milliseconds; one is
+        `gpu`'s."""
+        return (*self.boards, *self.devices.all())
+
+    @cached_property
+    def _boards_by_id(self) -> Mapping[str, r.Gpu]:
+        return {gpu.id.lower(): gpu for gpu in self.boards}
+
+    def gpu(self, id: str) -> r.Gpu | None:  # noqa: A002 - the word of the records
+        """The GPU model of that id, in upper or lower case."""
+        return self._boards_by_id.get(id.lower()) or self.devices.get(id)
+
+    def place(self, gpu: r.Gpu) -> tuple[int, int | str]:
+        """Where a GPU stands in the catalog's order."""
+        if gpu in self.boards:
+            return 0, self.boards.index(gpu)
+        return 1, gpu.pci_device_ids[0]
+
+    @cached_property
+    def doubts(self) -> Mapping[str, r.Doubt]:
+        """What sources say against records, by id."""
+        return {doubt.id: doubt for doubt in self.tables["doubts.doubts"]}
 
     @cached_property
     def branches(self) -> Mapping[int, r.Branch]:
@@ -200,104 +176,3 @@ class Catalog:
 
 def _by_version(records: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted(records, key=lambda record: record.version))
-
-
-def load(site_dirs: Iterable[Path] = ()) -> Catalog:
-    """The package's catalog, with the same-named files of site folders laid over it, in order.
-
-    A site's record replaces fields of the package's record of the same name, or is added. It needs a source:
-    keys of the file's own `sources`, or of the package's.
-
-    Raises:
-        InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record,
-        field.
-    """
-    return _load(tuple(Path(folder) for folder in site_dirs))
-
-
-@cache
-def _load(site_dirs: tuple[Path, ...]) -> Catalog:
-    tables: dict[str, tuple[Any, ...]] = {}
-    facts: dict[str, dict[str, Any]] = {}
-    sources: dict[str, r.Source] = {}
-    as_of, default_policy = "", ""
-    documents = {name: _documents(name, site_dirs) for name in LAYOUT}
-    for layers in documents.values():
-        for path, raw in layers:
-            for key, source in _section(path, raw, "sources", dict).items():
-                sources[key] = _record(r.Source, source, f"{path.name}: sources.{key}")
-    for name, layers in documents.items():
-        raw = layers[0][1]
-        as_of, default_policy = max(as_of, raw["as_of"]), raw.get("default", default_policy)
-        for section, (kind, key) in LAYOUT[name].items():
-            tables[f"{name}.{section}"] = tuple(_merged(layers, section, kind, key, sources))
-        own = {*LAYOUT[name], "as_of", "sources", "fields", "default"}
-        facts[name] = {section: value for section, value in raw.items() if section not in own}
-    return Catalog(as_of, tables, sources, facts, default_policy)
-
-
-def _documents(name: str, site_dirs: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
-    layers = [(DATA / f"{name}.json", _parse(DATA / f"{name}.json"))]
-    for folder in site_dirs:
-        if not folder.is_dir():
-            raise InvalidInput(f"{folder}: no such folder", do="correct catalog_dirs")
-        if (path := folder / f"{name}.json").exists():
-            layers.append((path, _parse(path)))
-    return layers
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}", expected="a JSON document") from None
-    if not isinstance(raw, dict):
-        raise InvalidInput(f"{path}: not an object", expected="a JSON object with sections")
-    return raw
-
-
-def _section(path: Path, raw: dict[str, Any], name: str, kind: Callable[[], Any]) -> Any:
-    value = raw.get(name, kind())
-    if not isinstance(value, type(kind())):
-        raise InvalidInput(f"{path}: {name} is not {'an object' if kind is dict else 'a list'}")
-    return value
-
-
-def _merged(
-    layers: list[tuple[Path, dict[str, Any]]],
-    section: str,
-    kind: type[Any],
-    key: str,
-    sources: Mapping[str, r.Source],
-) -> Iterable[Any]:
-    """Records of a section, each laid field by field over the one of the same name in earlier layers.
-
-    Records without a name are searched in order, so a later layer's go first.
-    """
-    raws: dict[str, dict[str, Any]] = {}
-    places: dict[str, str] = {}
-    for path, document in layers:
-        layer: dict[str, dict[str, Any]] = {}
-        for index, raw in enumerate(_section(path, document, section, list)):
-            name = str(raw.get(key, index)) if key and isinstance(raw, dict) else f"{path}#{index}"
-            places[name] = f"{path}: {section}[{index if '#' in name else name}]"
-            if not isinstance(raw, dict):
-                raise InvalidInput(f"{places[name]}: {raw!r}", expected="an object")
-            layer[name] = {**raws.get(name, {}), **raw}
-        raws = {**raws, **layer} if key else {**layer, **raws}
-    for name, raw in raws.items():
-        record = _record(kind, raw, places[name])
-        for cited in getattr(record, "source", ()):
-            if cited not in sources:
-                raise InvalidInput(
-                    f"{places[name]}.source: {cited!r} is in no sources section", expected="a known key"
-                )
-        yield record
-
-
-def _record(kind: type[Any], raw: Any, place: str) -> Any:
-    try:
-        return read(kind, raw)
-    except BadField as bad:
-        dot = "." if bad.path[:1].isalpha() else ""
-        raise InvalidInput(f"{place}{dot}{bad.path}: {bad.seen}", expected=bad.expected) from None

@@ -1,117 +1,14 @@
-"""Which GPU, which system: exact names in, catalog records out.
-
-"GH200" is not "H200" and "L4" is not "L40S": a name matches whole or not at all. What matches nothing, or
-several records, raises with the candidates.
-"""
+"""Which system, which architecture, which version: what people write in, catalog records and plain versions
+out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
-from weakref import WeakKeyDictionary
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import Gpu, System
+from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
-
-_INDEX: WeakKeyDictionary[Catalog, Mapping[str, tuple[Gpu, ...]]] = WeakKeyDictionary()
-_PCI = re.compile(
-    r"(?:10de[:.])?(?P<device>[0-9a-f]{4})(?:[ /](?P<subsystem>[0-9a-f]{4}[:.][0-9a-f]{4}))?"
-    r"|0x(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
-)
-_NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpu|generation|edition)\b")
-_COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*](?:\s+|(?=[a-z]))(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
-
-
-def counted(name: str) -> tuple[int | None, str]:
-    """`8x NVIDIA H200` as (8, "NVIDIA H200"); without a count (None, name)."""
-    if match := _COUNT.fullmatch(name.strip()):
-        return int(match["count"]), match["name"]
-    return None, name.strip()
-
-
-def find_gpu(catalog: Catalog, name: str) -> Gpu:
-    """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), `nvidia-smi` product
-    name, marketing name or alias.
-
-    Raises:
-        InvalidInput: the name fits no GPU of the catalog, or several; lists the candidates.
-    """
-    index = _gpu_index(catalog)
-    said, plain = name.strip().lower(), _plain(name)
-    found = (
-        index.get(said) or index.get(plain) or _by_pci(index, said) or index.get(plain.replace(" ", ""), ())
-    )
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one of {_listed(found)}")
-    holding = _holding(catalog, name)
-    near = holding or _similar(catalog, name)
-    raise InvalidInput(
-        f"GPU {name!r} {'is ambiguous' if len(holding) > 1 else 'is not in the catalog'}",
-        expected=f"one of {_listed(near)}" if near else "a model, PCI id or product name of the catalog",
-        do="`gpuprov catalog gpus` lists them all",
-    )
-
-
-def _gpu_index(catalog: Catalog) -> Mapping[str, tuple[Gpu, ...]]:
-    if catalog not in _INDEX:
-        index: dict[str, tuple[Gpu, ...]] = {}
-        for gpu in catalog.gpus:
-            for key in _keys(gpu):
-                if gpu not in index.get(key, ()):
-                    index[key] = (*index.get(key, ()), gpu)
-        for gpu in catalog.gpus:  # the catalog's own name beats a product name that two models share
-            index[gpu.id.lower()] = (gpu,)
-        _INDEX[catalog] = index
-    return _INDEX[catalog]
-
-
-def _keys(gpu: Gpu) -> Iterable[str]:
-    names = [gpu.id, gpu.nvidia_smi_name, *gpu.aliases]
-    if bracket := re.search(r"\[(.+)\]", gpu.pci_ids_name or ""):
-        names.append(bracket[1])
-    plain = {_plain(name) for name in names}
-    yield from plain | {name.replace(" ", "") for name in plain} | {gpu.nvidia_smi_name.lower()}
-    for device in gpu.pci_device_ids:
-        yield f"pci {device.lower()}"
-        if gpu.pci_subsystem_example:
-            yield f"pci {device.lower()} {gpu.pci_subsystem_example.lower()}"
-
-
-@lru_cache(maxsize=4096)
-def _plain(name: str) -> str:
-    text = re.sub(r"[\s_/()\[\],-]+", " ", name.lower())
-    return " ".join(_NOISE.sub(" ", text).split())
-
-
-def _by_pci(index: Mapping[str, tuple[Gpu, ...]], name: str) -> tuple[Gpu, ...]:
-    match = _PCI.fullmatch(name)
-    if not match:
-        return ()
-    device = match["device"] or match["packed"]
-    subsystem = (match["subsystem"] or "").replace(".", ":")
-    return index.get(f"pci {device} {subsystem}") or index.get(f"pci {device}", ())
-
-
-def _holding(catalog: Catalog, name: str) -> tuple[Gpu, ...]:
-    """GPUs one of whose names holds every word of `name`: "V100" is six of them."""
-    words = set(_plain(name).split())
-    return tuple(
-        gpu for gpu in catalog.gpus if words and any(words <= set(key.split()) for key in _keys(gpu))
-    )
-
-
-def _similar(catalog: Catalog, name: str) -> tuple[Gpu, ...]:
-    known = {_plain(gpu.id): gpu for gpu in catalog.gpus}
-    return tuple(known[key] for key in get_close_matches(_plain(name), known, n=5, cutoff=0.5))
-
-
-def _listed(gpus: Iterable[Gpu]) -> str:
-    return ", ".join(f"{gpu.id} ({'/'.join(gpu.pci_device_ids)}, {gpu.nvidia_smi_name})" for gpu in gpus)
 
 
 def find_system(catalog: Catalog, name: str) -> System | None:

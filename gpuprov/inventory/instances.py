@@ -5,20 +5,21 @@ from __future__ import annotations
 import difflib
 
 from gpuprov.catalog import Catalog
+from gpuprov.catalog.gpu_names import instance_named
 from gpuprov.catalog.records import InstanceType
 from gpuprov.errors import InvalidInput
 from gpuprov.model.hardware import GpuHardware, HardwareProfile, NicHardware, NvmeHardware
 
 
 def find_instance(catalog: Catalog, name: str) -> InstanceType:
-    """The machine type of that id, `aws:p5.48xlarge`; upper and lower case count as the same.
+    """The machine type of that id, with its cloud or without (`aws:p5.48xlarge`), in any case.
 
     Raises:
         InvalidInput: the catalog knows no such type; names what is near.
     """
+    if found := instance_named(catalog, name):
+        return found
     known = {instance.lower(): instance for instance in catalog.instances}
-    if name.lower() in known:
-        return catalog.instances[known[name.lower()]]
     near = [known[each] for each in difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.4)]
     raise InvalidInput(
         f"machine type {name!r} is not in the catalog",

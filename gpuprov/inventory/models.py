@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprov.catalog import load
-from gpuprov.catalog.identity import find_gpu
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.model.fleet import Fleet
 from gpuprov.model.lock import Lock
 from gpuprov.model.profile import load_profile, overlay

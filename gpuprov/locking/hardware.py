@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.catalog import Catalog
-from gpuprov.catalog.identity import find_gpu
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.errors import Refused
 from gpuprov.model.hardware import HardwareProfile, NvmeHardware
 from gpuprov.model.lock import Hardware

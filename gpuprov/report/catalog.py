@@ -35,10 +35,13 @@ def _text(value: Any) -> str:
 
 
 def describe_record(record: dict[str, Any]) -> Iterator[str]:
-    """One field a line; sources one a line below."""
+    """One field a line; below, one a line, what speaks against the record, and its sources."""
     width = max(map(len, record)) + 2
     for name, value in record.items():
-        if name != "source" and value not in (None, [], {}, ""):
+        if name not in ("source", "doubts") and value not in (None, [], {}, ""):
             yield f"{name.replace('_', ' '):<{width}}{_text(value)}"
+    if record.get("doubts"):
+        yield "\ndoubts"
+        yield from (f"  - {doubt['text']} [{'; '.join(doubt['source'])}]" for doubt in record["doubts"])
     yield "\nsources"
     yield from (f"  - {line}" for line in record["source"])

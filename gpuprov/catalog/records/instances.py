@@ -27,6 +27,8 @@ class InstanceType:
     id: str
     """The cloud and its name for the type: `aws:p5.48xlarge`."""
     profile: str
+    gpu: str
+    """The model, as the profile has it."""
     gpus: int
     vcpus: int | None = None
     threads_per_core: int = 2

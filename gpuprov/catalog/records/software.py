@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuprov.catalog.records.hardware import Sources
+from gpuprov.catalog.records.hardware import Doubts, Sources
 from gpuprov.catalog.version import Version
 
 
@@ -21,6 +21,7 @@ class Toolkit:
     driver_bundled_linux_x86_64: Version | None = None
     released: str | None = None
     source: Sources
+    doubts: Doubts = ()
     note: str = ""
 
 
@@ -58,14 +59,22 @@ class ForwardCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What CUDA and the drivers say of one compute capability."""
+    """What CUDA, the drivers and all boards say of one compute capability."""
 
     compute_capability: Version
     architecture: str
     first_cuda: Version | None = None
     last_cuda: Version | None = None
+    first_driver_branch: int
+    """Lowest branch whose device lists have a GPU of it."""
     last_driver_branch: int | None = None
+    open_kernel_module: Literal["unsupported", "default_from_560", "required"]
+    mig: bool
+    """Whether any board has it."""
+    lgc_supported: bool
+    lmc_runtime: Literal["yes", "no", "deferred"]
     source: Sources
+    doubts: Doubts = ()
     note: str = ""
 
 

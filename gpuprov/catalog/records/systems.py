@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpuprov.catalog.records.hardware import BranchType, Flavour, Sources
+from gpuprov.catalog.records.hardware import BranchType, Doubts, Flavour, Sources
 from gpuprov.catalog.version import Version
 
 Arch = Literal["x86_64", "aarch64"]
@@ -62,6 +62,7 @@ class System:
     toolkit_listed: bool = False
     driver_guides: tuple[str, ...] = ()
     source: Sources
+    doubts: Doubts = ()
     note: str = ""
 
 

@@ -57,7 +57,7 @@ def forward_compat_gpu(gpu: Gpu) -> bool | None:
 
     Source: CUDA Compatibility guide, "Forward Compatibility".
     """
-    return {"data-center": True, "workstation": None, "geforce": False}[gpu.segment]
+    return {"yes": True, "selected": None, "no": False}[gpu.forward_compat]
 
 
 def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
@@ -102,8 +102,9 @@ def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
 def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
     """Whether the driver supports the GPU; None: no list names it that early, and nothing rules it out.
 
-    `min_driver_branch` comes from device lists with gaps: below it a GPU older than Hopper is unproven,
-    unless the branch is older than the CUDA release that brought the architecture. Sources: Architecture
+    `min_driver_branch` comes from device lists with gaps: below it a GPU is unproven, unless the branch is
+    older than the CUDA release that brought the architecture. For the boards of Hopper and later that are
+    described one by one it fits the release history, and rules older branches out. Sources: Architecture
     Matrix, README device tables of the open kernel modules, nvidia-detect.
     """
     if gpu.max_driver_branch is not None and driver.major > gpu.max_driver_branch:
@@ -112,7 +113,7 @@ def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
         return False
     if driver.major >= gpu.min_driver_branch:
         return True
-    return False if gpu.compute_capability >= HOPPER else None
+    return False if gpu.compute_capability >= HOPPER and not gpu.listed_only else None
 
 
 def predates_architecture(branch: Branch, gpu: Gpu) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuprov.catalog import Catalog
-from gpuprov.catalog.identity import find_gpu
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.errors import GpuprovError
 from gpuprov.inventory.exports.node import Node
 from gpuprov.inventory.exports.slurm import slurm_cores

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.catalog import Catalog
-from gpuprov.catalog.identity import find_gpu, find_system
+from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuprov.catalog import Catalog, Version, version
-from gpuprov.catalog.identity import counted, driver_text, find_arch, find_gpu, find_system, library_text
+from gpuprov.catalog.gpu_names import counted, find_gpus, stated_device
+from gpuprov.catalog.identity import driver_text, find_arch, find_system, library_text
 from gpuprov.catalog.records import Branch, Flavour, Gpu, Policy, System, Toolkit
 from gpuprov.catalog.rules.frameworks import Framework, find_framework
 from gpuprov.errors import InvalidInput
@@ -29,6 +30,8 @@ class Case:
     """None: understood, and served by nobody."""
     arch: str
     policy: Policy
+    devices: frozenset[str] = frozenset()
+    """PCI device ids, where the request names GPUs by them."""
     driver: Version | None = None
     module: Flavour | None = None
     precompiled: bool = False
@@ -96,6 +99,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
         system=find_system(catalog, request.os),
         arch=find_arch(request.arch) if request.arch else _own_arch(counts),
         policy=_policy(catalog, request.prefer),
+        devices=frozenset(device for name in request.gpus if (device := stated_device(counted(name)[1]))),
         driver=version(driver_text(request.driver)) if request.driver else None,
         module=_flavour(request.module),
         precompiled=_precompiled(request.module_build),
@@ -108,7 +112,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
 
 def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
     """A single bare name says what the machine has and not how many; everything else counts."""
-    found = [(number, find_gpu(catalog, name)) for number, name in map(counted, names)]
+    found = [find_gpus(catalog, name) for name in names]
     total: dict[str, int] = {}
     for number, gpu in found:
         total[gpu.id] = total.get(gpu.id, 0) + (number or 1)
@@ -117,7 +121,8 @@ def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
     open_number = (
         len(found) > 0 and all(number is None for number, _ in found) and all(n == 1 for n in total.values())
     )
-    return {gpu: None if open_number else total[gpu.id] for gpu in catalog.gpus if gpu.id in total}
+    models = sorted({gpu for _, gpu in found}, key=catalog.place)
+    return {gpu: None if open_number else total[gpu.id] for gpu in models}
 
 
 def _own_arch(counts: dict[Gpu, int | None]) -> str:

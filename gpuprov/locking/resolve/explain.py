@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.catalog import Catalog, Version, load, version
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve.answer import Answer, Finding
-from gpuprov.locking.resolve.checks import cuda, driver, fabric, libraries, system
+from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, system
 from gpuprov.locking.resolve.request import Request
 from gpuprov.locking.resolve.resolver import Settled, settle
 
@@ -17,7 +17,7 @@ SCHEMA = "gpuprov.explain/1"
 MOST_NEWER = 6
 
 COMPONENTS = {
-    "driver": (*system.CHECKS, driver.branch, driver.gpus, driver.gpus_together),
+    "driver": (*system.CHECKS, driver.branch, gpus.supported, driver.gpus_together),
     "module": (driver.flavour,),
     "cuda": (*cuda.CHECKS,),
     "cudnn": (libraries.cudnn, libraries.cudnn_gpus),

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from gpuprov.catalog import load
+from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.catalog.loading import DATA, OF_ARCHITECTURE, OF_SEGMENT
+from gpuprov.catalog.writing import render
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
+from gpuprov.model.profile import load_profile
 
 OWN = {"own": {"title": "our own tests", "dated": "2026-11"}}
 
 
 def _site(folder: Path, name: str, **sections: Any) -> Path:
+    folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps({"as_of": "2026-11-21", "sources": OWN, **sections}))
     return folder
 
@@ -23,7 +28,7 @@ def _site(folder: Path, name: str, **sections: Any) -> Path:
 def test_every_record_cites_sources_that_exist() -> None:
     catalog = load()
     cited = 0
-    for records in catalog.tables.values():
+    for records in (*catalog.tables.values(), catalog.gpus):
         for record in records:
             for key in getattr(record, "source", ()):
                 assert str(catalog.sources[key])
@@ -36,7 +41,8 @@ def test_gpus_agree_with_the_table_of_architectures() -> None:
     for gpu in load().gpus:
         row = architectures[gpu.compute_capability]
         assert (gpu.first_cuda, gpu.last_cuda) == (row.first_cuda, row.last_cuda)
-        assert gpu.max_driver_branch == row.last_driver_branch
+        ends_before = gpu.id in ("GRID K1", "GRID K2", "GRID K340")
+        assert gpu.max_driver_branch == (367 if ends_before else row.last_driver_branch)
 
 
 def test_libraries_agree_between_their_own_tables_and_the_driver_floors() -> None:
@@ -139,3 +145,53 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "gpus.json").write_text("[]")
     with pytest.raises(InvalidInput, match=r"gpus\.json: not an object"):
         load([tmp_path])
+
+
+def test_every_doubt_is_known_and_about_something() -> None:
+    catalog = load()
+    records = [record for table in catalog.tables.values() for record in table]
+    named = {key for record in [*records, *catalog.gpus] for key in getattr(record, "doubts", ())}
+    assert named == set(catalog.doubts)
+
+
+def test_what_holds_for_an_architecture_is_stated_once() -> None:
+    """No board repeats what its architecture or its segment says already."""
+    raw = json.loads((DATA / "gpus.json").read_text())
+    cuda = json.loads((DATA / "cuda.json").read_text())
+    architectures = {row["compute_capability"]: row for row in cuda["architectures"]}
+    segments = {row["segment"]: row for row in raw["segments"]}
+    for gpu in raw["gpus"]:
+        row, segment = architectures[gpu["compute_capability"]], segments[gpu["segment"]]
+        said = {name: row.get(of) for of, name in OF_ARCHITECTURE.items() if of != "first_driver_branch"}
+        said |= {name: segment.get(name) for name in OF_SEGMENT}
+        assert not [name for name, value in said.items() if name in gpu and gpu[name] == value]
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+def test_every_data_file_is_written_in_the_one_form(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert render(json.loads(text)) == text
+
+
+def test_machine_types_have_the_gpu_of_their_profile() -> None:
+    catalog = load()
+    for instance in catalog.instances.values():
+        stated = load_profile(instance.profile, []).profile.hardware.gpu.model
+        assert stated is not None
+        assert find_gpu(catalog, stated).id == instance.gpu
+
+
+def test_a_site_adds_a_device_and_changes_one(tmp_path: Path) -> None:
+    row = {
+        "id": "Own 1",
+        "name": "Own 1",
+        "segment": "geforce",
+        "compute_capability": "8.9",
+        "source": ["own"],
+    }
+    rows = [{**row, "devices": {"2FFF": "600.1"}}, {"id": "GB10", "memory_gb": 128}]
+    catalog = load([_site(tmp_path, "devices", devices=rows)])
+    assert catalog.gpu("own 1").max_driver_branch is None  # type: ignore[union-attr]
+    assert catalog.gpu("GB10").memory_gb == 128  # type: ignore[union-attr]
+    with pytest.raises(InvalidInput, match=r"devices\[Own 1\]\.segment: 'toy'"):
+        load([_site(tmp_path / "bad", "devices", devices=[{**rows[0], "segment": "toy"}])])

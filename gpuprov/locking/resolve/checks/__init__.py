@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks import cuda, driver, fabric, libraries, system
+from gpuprov.locking.resolve.checks import cuda, doubts, driver, fabric, gpus, libraries, system
 from gpuprov.locking.resolve.checks.findings import Said
 
-CHECKS = (*system.CHECKS, *driver.CHECKS, *cuda.CHECKS, *libraries.CHECKS, *fabric.CHECKS)
+CHECKS = (
+    *system.CHECKS,
+    *driver.CHECKS,
+    *gpus.CHECKS,
+    *cuda.CHECKS,
+    *libraries.CHECKS,
+    *fabric.CHECKS,
+    *doubts.CHECKS,
+)
 
 
 def judge(case: Case, draft: Draft) -> Iterator[Said]:

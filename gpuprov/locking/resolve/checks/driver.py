@@ -1,12 +1,11 @@
-"""Driver branch and kernel-module flavour against the GPUs."""
+"""Driver branch and kernel-module flavour."""
 
 from __future__ import annotations
 
-from gpuprov.catalog.records import Gpu
 from gpuprov.catalog.rules import driver as rules
 from gpuprov.catalog.rules import module
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
 
 _TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", "evaluation": "evaluation"}
 
@@ -32,57 +31,6 @@ def branch(case: Case, draft: Draft) -> Findings:
     else:
         until = f", supported until {record.eol}" if record.eol else ""
         yield reason(case, "driver-branch", f"driver {draft.driver}: {kind}{until}", *record.source)
-
-
-def gpus(case: Case, draft: Draft) -> Findings:
-    """Every GPU is supported by the driver."""
-    for gpu in case.gpus:
-        yield from _gpu(case, draft, gpu)
-
-
-def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
-    branch = draft.driver.major
-    supported = rules.gpu_driver_ok(gpu, draft.driver)
-    if supported is False:
-        yield _unsupported(case, draft, gpu)
-    elif draft.branch and rules.predates_architecture(draft.branch, gpu):
-        text = (
-            f"driver branch {branch} knows CUDA {draft.branch.native_cuda}; "
-            f"{gpu.id} (compute capability {gpu.compute_capability}) came with CUDA {gpu.first_cuda}"
-        )
-        yield violation(case, "gpu-driver", text, "dc-arch-matrix", "nixpkgs-cuda")
-    elif supported is None:
-        text = f"{gpu.id} is first listed by branch {gpu.min_driver_branch}; branch {branch} is unproven"
-        yield warning(case, "gpu-driver-unproven", text, *gpu.source)
-    else:
-        yield from _listed(case, draft, gpu)
-
-
-def _unsupported(case: Case, draft: Draft, gpu: Gpu) -> Said:
-    branch = draft.driver.major
-    if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
-        text = (
-            f"{gpu.id} ({gpu.architecture}) ends with driver branch {gpu.max_driver_branch}, and "
-            f"{branch} is newer"
-        )
-    elif branch < gpu.min_driver_branch:
-        text = (
-            f"{gpu.id} ({gpu.architecture}) needs driver branch {gpu.min_driver_branch} or newer, not "
-            f"{branch}"
-        )
-    else:
-        text = f"{gpu.id} needs driver {gpu.min_driver} or newer, not {draft.driver}"
-    return violation(case, "gpu-driver", text, *gpu.source)
-
-
-def _listed(case: Case, draft: Draft, gpu: Gpu) -> Findings:
-    first = gpu.open_module_first_release_listing_device
-    if gpu.advised_driver and draft.driver < gpu.advised_driver:
-        text = f"{gpu.id}: the vendor asks for driver {gpu.advised_driver} or newer on its usual board"
-        yield warning(case, "gpu-driver-advised", text, *gpu.source)
-    elif draft.flavour == "open" and first and draft.driver < first:
-        text = f"{gpu.id} is first listed by the open modules of {first}; {draft.driver} is older"
-        yield warning(case, "gpu-driver-unproven", text, *gpu.source)
 
 
 def gpus_together(case: Case, draft: Draft) -> Findings:
@@ -160,4 +108,4 @@ def _why(draft: Draft, only: dict[str, list[str]]) -> str:
     return "the default from branch 560 on" if draft.flavour == "open" else "the default before branch 560"
 
 
-CHECKS = (branch, gpus, gpus_together, flavour)
+CHECKS = (branch, gpus_together, flavour)

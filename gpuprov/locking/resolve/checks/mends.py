@@ -51,6 +51,11 @@ def mends(rule: str) -> frozenset[str]:
     return _MENDS.get(rule, _FAILURE)
 
 
+def documented(rule: str) -> bool:
+    """Whether a violation's rule is one of these; a known failure has a name of its own."""
+    return rule in _MENDS
+
+
 def one_change_mends(violations: Iterable[Finding]) -> frozenset[str]:
     """Fields of which one alone may mend all the violations."""
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -1,0 +1,162 @@
+"""Every GPU that a list of devices names: rows of what sets one apart, a record when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from gpuprov.catalog.records import Gpu
+
+Row = Mapping[str, Any]
+Make = Callable[[dict[str, Any]], Gpu]
+"""A record of a GPU's own fields, completed by what holds for its architecture and segment."""
+
+
+class Devices:
+    """The rows of `devices.json`, by id and by PCI device id."""
+
+    def __init__(self, read: Callable[[], tuple[Mapping[str, Row], tuple[Row, ...]]], make: Make) -> None:
+        """
+        Args:
+            read: gives id → row, and runs: ranges of neighbouring device ids with the compute capability of
+                those that are known. Called once, when first anything is asked: most requests name a board.
+        """
+        self._read, self._make = read, make
+        self._made: dict[str, Gpu] = {}
+        self._guessed: dict[str, Gpu] = {}
+
+    @cached_property
+    def _table(self) -> tuple[Mapping[str, Row], tuple[Row, ...]]:
+        rows, runs = self._read()
+        return {name.lower(): row for name, row in rows.items()}, runs
+
+    @property
+    def _rows(self) -> Mapping[str, Row]:
+        return self._table[0]
+
+    @cached_property
+    def _by_device(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for key, row in self._rows.items():
+            for device in row["devices"]:
+                found.setdefault(device, []).append(key)
+        return found
+
+    def get(self, id: str) -> Gpu | None:  # noqa: A002 - the word of the records
+        """The GPU of that id, in upper or lower case."""
+        key = id.lower()
+        if key not in self._made:
+            if key not in self._rows:
+                return None
+            self._made[key] = self._make(_fields(self._rows[key]))
+        return self._made[key]
+
+    def all(self) -> Iterator[Gpu]:
+        """All of them, in the order of the table."""
+        return (gpu for key in self._rows if (gpu := self.get(key)))
+
+    def names(self) -> Iterator[tuple[str, Row]]:
+        """Id and row of each, for an index of their names."""
+        return iter(self._rows.items())
+
+    def of_board(self, device: str, subsystem: str) -> tuple[Gpu, ...]:
+        """The GPUs that name this very board.
+
+        Args:
+            device: four hexadecimal digits in capitals.
+            subsystem: `10DE:16C0`, in capitals.
+        """
+        return self._of(device, lambda row: subsystem in row.get("subsystems", {}).get(device, ()))
+
+    def of(self, device: str) -> tuple[Gpu, ...]:
+        """The GPU that stands for all boards of a device that no other names; without one, all that do.
+
+        Args:
+            device: four hexadecimal digits in capitals.
+        """
+        rest = self._of(device, lambda row: device not in row.get("subsystems", {}))
+        return rest or self._of(device, lambda row: True)
+
+    def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[Gpu, ...]:
+        keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
+        return tuple(gpu for key in keys if (gpu := self.get(key)))
+
+    def guess(self, device: str) -> Gpu | None:
+        """A GPU for a device id that no row has: the architecture is that of the ids around it; None where
+        the id lies outside all runs.
+
+        Args:
+            device: four hexadecimal digits in capitals.
+        """
+        name = f"10DE:{device}"
+        run = next((run for run in self._table[1] if run["first"] <= device <= run["last"]), None)
+        if run is None or name in self._guessed:
+            return self._guessed.get(name)
+        self._guessed[name] = self._make(
+            {
+                "id": name,
+                "nvidia_smi_name": name,
+                "pci_device_ids": [device],
+                "compute_capability": run["compute_capability"],
+                "segment": "unknown",
+                "listed_only": True,
+                "guessed": True,
+                "source": ["pci.ids-2026"],
+            }
+        )
+        return self._guessed[name]
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """A row in the words of a GPU's record."""
+    listed = {device: release for device, release in row["devices"].items() if release}
+    fields = {
+        "id": row["id"],
+        "nvidia_smi_name": row["name"],
+        "aliases": row.get("lspci", []),
+        "pci_device_ids": list(row["devices"]),
+        "listed_only": True,
+        "first_listed": listed,
+        "unseen_branches": row.get("unseen", []),
+        "open_module_first_release_listing_device": row.get("open_since"),
+    }
+    if listed:
+        fields["min_driver_branch"] = min(int(release.split(".")[0]) for release in listed.values())
+    same = ("segment", "compute_capability", "memory_gb", "subsystems", "since", "source", "doubts", "note")
+    return fields | {
+        name: row[name] for name in (*same, "superchip", "mig", "max_driver_branch") if name in row
+    }
+
+
+_OF_CHIP = ("compute_capability", "superchip", "open_kernel_module", "max_driver_branch")
+_MOST_CAREFUL = {"segment": "unknown", "forward_compat": "no", "ecc": None, "mig": None, "memory_gb": None}
+"""What is taken for models that share a device id and differ in it."""
+
+
+def one_of_all(device: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
+    """One GPU for a device id that several models share; None where even the chip differs."""
+    first = gpus[0]
+
+    def differ(name: str) -> bool:
+        return any(getattr(gpu, name) != getattr(first, name) for gpu in gpus)
+
+    if any(map(differ, _OF_CHIP)):
+        return None
+    listed = [gpu.first_listed[device] for gpu in gpus if device in gpu.first_listed]
+    careful: dict[str, Any] = {name: value for name, value in _MOST_CAREFUL.items() if differ(name)}
+    return replace(
+        first,
+        id=f"10DE:{device}",
+        nvidia_smi_name=" / ".join(dict.fromkeys(gpu.nvidia_smi_name for gpu in gpus)),
+        aliases=(),
+        pci_device_ids=(device,),
+        pci_subsystem_example=None,
+        subsystems={},
+        first_listed={device: min(listed)} if listed else {},
+        clocks_mhz={},
+        application_clocks_max_aws={},
+        note=f"device {device} is one of {', '.join(gpu.id for gpu in gpus)}: its subsystem tells which",
+        **careful,
+    )

@@ -1,0 +1,257 @@
+"""Which GPU a person means: the names that NVIDIA, `nvidia-smi`, `lspci`, clouds and shops give it.
+
+"GH200" is not "H200" and "L4" is not "L40S": words match whole. A name is looked up as it stands, then with
+its memory and form told apart from it, and without the words that say nothing of the model. What matches
+nothing, or several, raises with names that can be pasted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.devices import Row, one_of_all
+from gpuprov.catalog.gpu_words import Spoken, core, plain, squeezed, undecorated
+from gpuprov.catalog.records import Gpu, InstanceType
+from gpuprov.errors import InvalidInput
+
+_PCI = re.compile(
+    r"(?P<vendor>10de[:.])?(?P<device>[0-9a-f]{4})(?:[ /](?P<subsystem>[0-9a-f]{4}[:.][0-9a-f]{4}))?"
+    r"|(?P<smi>0x)(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
+)
+_COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*](?:\s+|(?=[a-z]))(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
+_MOST_CHOICES = 12
+_LEAST_BEGINNING = 3
+
+
+def counted(name: str) -> tuple[int | None, str]:
+    """`8x NVIDIA H200` as (8, "NVIDIA H200"); without a count (None, name)."""
+    if match := _COUNT.fullmatch(name.strip()):
+        return int(match["count"]), match["name"]
+    return None, name.strip()
+
+
+def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, Gpu]:
+    """How many GPUs of which model: `8x NVIDIA H200`, or a cloud's machine type (`p5.48xlarge`).
+
+    Raises:
+        InvalidInput: as `find_gpu`.
+    """
+    number, name = counted(text)
+    instance = instance_named(catalog, name) if number is None else None
+    if instance is not None:
+        return instance.gpus, find_gpu(catalog, instance.gpu)
+    return number, find_gpu(catalog, name)
+
+
+def instance_named(catalog: Catalog, name: str) -> InstanceType | None:
+    """The machine type of that id, with its cloud (`aws:p5.48xlarge`) or without, in any case; None: no such
+    type."""
+    if "instances" not in catalog.memo:
+        spelled = {each.id.lower(): each for each in catalog.instances.values()}
+        catalog.memo["instances"] = {key.partition(":")[2]: each for key, each in spelled.items()} | spelled
+    found: InstanceType | None = catalog.memo["instances"].get(name.strip().lower())
+    return found
+
+
+def stated_device(name: str) -> str | None:
+    """The PCI device id, in capitals, where a name is one (`10de:2330`); None for a product's name."""
+    match = _PCI.fullmatch(undecorated(name).lower())
+    return (match["device"] or match["packed"]).upper() if match else None
+
+
+def find_gpu(catalog: Catalog, name: str) -> Gpu:
+    """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), or of that product name
+    as NVIDIA, `nvidia-smi`, `lspci`, clouds or shops write it.
+
+    A PCI id that no source names, stated with its vendor, gives a GPU whose architecture is guessed.
+
+    Raises:
+        InvalidInput: the name fits no GPU of the catalog, or several; lists the candidates.
+    """
+    names = _names(catalog)
+    said = undecorated(name)
+    for look in (names.board, names.row, names.by_pci, names.listed, names.spoken):
+        found = look(said)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one of{_choices(found)}")
+    near = names.holding(said)
+    seen = "is ambiguous" if len(near) > 1 else "is not in the catalog"
+    near = near or names.similar(said)
+    if near:
+        raise InvalidInput(f"GPU {name!r} {seen}", expected=f"one of{_choices(near)}")
+    raise InvalidInput(
+        f"GPU {name!r} {seen}",
+        expected="a model, product name or PCI id (10de:2330)",
+        do="`gpuprov catalog gpus` lists them all, `lspci -nn -d 10de:` says the PCI id",
+    )
+
+
+def _choices(gpus: Iterable[Gpu]) -> str:
+    """One line each, the name in quotes to be pasted."""
+    found = list(gpus)
+    lines = [
+        f'\n  "{gpu.id}"  ({", ".join(gpu.pci_device_ids[:4])}; {gpu.nvidia_smi_name})'
+        for gpu in found[:_MOST_CHOICES]
+    ]
+    more = f"\n  and {len(found) - _MOST_CHOICES} more" if len(found) > _MOST_CHOICES else ""
+    return "".join(lines) + more
+
+
+def _names(catalog: Catalog) -> _Names:
+    names: _Names = catalog.memo.setdefault("names", None) or _Names(catalog)
+    catalog.memo["names"] = names
+    return names
+
+
+class _Names:
+    """Indexes of one catalog's names, each made when it is first asked: most requests name a board."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._idle = frozenset(catalog.facts["gpus"]["idle_words"])
+        self._of_boards = _index((gpu.id, key) for gpu in catalog.boards for key in _board_keys(gpu))
+        for gpu in catalog.boards:  # the catalog's own name beats a product name that two models share
+            self._of_boards[gpu.id.lower()] = (gpu.id,)
+        self._of_devices: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
+        self._cores: dict[str, tuple[str, ...]] | None = None
+        self._several: dict[str, Gpu] = {}
+
+    def board(self, said: str) -> tuple[Gpu, ...]:
+        """A board by any of its names."""
+        index, simple = self._of_boards, plain(said)
+        found = index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", ""), ())
+        return self._records(found)
+
+    def row(self, said: str) -> tuple[Gpu, ...]:
+        """A model of the lists by its id."""
+        return self._records((said,))
+
+    def by_pci(self, said: str) -> tuple[Gpu, ...]:
+        """Models by PCI id: the one whose board it is, or all that the device stands for as one, unless they
+        differ in what anything is judged by; or one that is guessed."""
+        match = _PCI.fullmatch(said.lower())
+        if not match:
+            return ()
+        device = (match["device"] or match["packed"]).upper()
+        subsystem = (match["subsystem"] or "").replace(".", ":").upper()
+        boards, devices = self._catalog.boards, self._catalog.devices
+        found = tuple(
+            gpu for gpu in boards if (device, subsystem) == (gpu.pci_device_ids[0], gpu.pci_subsystem_example)
+        )
+        found = found or devices.of_board(device, subsystem)
+        found = found or tuple(gpu for gpu in boards if device in gpu.pci_device_ids) or devices.of(device)
+        if len(found) > 1 and (one := self._several.get(device) or one_of_all(device, found)):
+            self._several[device] = one
+            return (one,)
+        if not found and (match["vendor"] or match["smi"]):
+            guessed = devices.guess(device)
+            return (guessed,) if guessed else ()
+        return found
+
+    def listed(self, said: str) -> tuple[Gpu, ...]:
+        """Models of the lists by the names in NVIDIA's tables, or else by those in pci.ids; with boards whose
+        longer names hold that name: one device is called no more than "NVIDIA H100"."""
+        if self._of_devices is None:
+            named = list(self._catalog.devices.names())
+            nvidias = _index((own, key) for own, row in named if _listed(row) for key in _row_keys(row))
+            nvidias |= {key: (own,) for own, row in named if _listed(row) and (key := plain(row["id"]))}
+            others = _index((own, key) for own, row in named for key in _other_keys(row))
+            self._of_devices = nvidias, others
+        simple = plain(said)
+        for index in self._of_devices:
+            if found := index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", "")):
+                return (*self._holding(simple, self._catalog.boards), *self._records(found))
+        return ()
+
+    def spoken(self, said: str) -> tuple[Gpu, ...]:
+        """Models whose name is the core of what was said, and whose memory and form agree with the rest."""
+        if self._cores is None:
+            boards = ((gpu, name) for gpu in self._catalog.boards for name in (gpu.id, gpu.nvidia_smi_name))
+            rows = ((gpu, gpu.id) for gpu in self._catalog.devices.all())
+            self._cores = _index((gpu.id, core(name, self._idle).model) for gpu, name in (*boards, *rows))
+        spoken = core(said, self._idle)
+        if not spoken.model:
+            return ()
+        found = self._fitting(spoken, spoken.model)
+        return found if spoken.quadro else (*found, *self._fitting(spoken, f"{spoken.model}ada"))
+
+    def _fitting(self, spoken: Spoken, model: str) -> tuple[Gpu, ...]:
+        """Of the GPUs of that core those that agree with the rest: boards before what lists name, and those
+        with exactly the memory before others."""
+        fitting = [gpu for gpu in self._records((self._cores or {}).get(model, ())) if spoken.fits(gpu)]
+        for kept in (
+            [gpu for gpu in fitting if gpu in self._catalog.boards]
+            or [gpu for gpu in fitting if gpu.first_listed],
+            [gpu for gpu in fitting if gpu.memory_gb == spoken.memory_gb],
+        ):
+            fitting = [gpu for gpu in fitting if gpu in kept] or fitting
+        return tuple(fitting)
+
+    def _every(self) -> Iterator[Gpu]:
+        yield from self._catalog.boards
+        yield from (gpu for gpu in self._catalog.devices.all() if gpu.first_listed)
+
+    def holding(self, said: str) -> tuple[Gpu, ...]:
+        """GPUs one of whose names holds every word ("V100" is nine of them), or begins so."""
+        simple, first = plain(said), plain(said).replace(" ", "")
+        found = self._holding(simple, self._every())
+        if found or not first:
+            return found
+        begun = (gpu for gpu in self._every() if plain(gpu.id).replace(" ", "").startswith(first))
+        return tuple(begun) if len(first) > _LEAST_BEGINNING else ()
+
+    def _holding(self, simple: str, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+        words = set(simple.split())
+        if not words:
+            return ()
+        return tuple(gpu for gpu in gpus if any(words <= set(each.split()) for each in _plains(gpu)))
+
+    def similar(self, said: str) -> tuple[Gpu, ...]:
+        """GPUs whose id is spelled nearly so."""
+        known = {plain(gpu.id): gpu for gpu in self._every()}
+        return tuple(known[key] for key in get_close_matches(plain(said), known, n=5, cutoff=0.5))
+
+    def _records(self, ids: Iterable[str]) -> tuple[Gpu, ...]:
+        return tuple(gpu for each in ids if (gpu := self._catalog.gpu(each)))
+
+
+def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    index: dict[str, tuple[str, ...]] = {}
+    for own, key in pairs:
+        if own not in index.get(key, ()):
+            index[key] = (*index.get(key, ()), own)
+    return index
+
+
+def _plains(gpu: Gpu) -> set[str]:
+    names = [gpu.id, gpu.nvidia_smi_name, *gpu.aliases]
+    if bracket := re.search(r"\[(.+)\]", gpu.pci_ids_name or ""):
+        names.append(bracket[1])
+    return {plain(name) for name in names}
+
+
+def _board_keys(gpu: Gpu) -> Iterator[str]:
+    yield from squeezed(_plains(gpu))
+    yield gpu.nvidia_smi_name.lower()
+
+
+def _listed(row: Row) -> bool:
+    return any(row["devices"].values())
+
+
+def _row_keys(row: Row) -> Iterator[str]:
+    """Its names; as `nvidia-smi` prints it too, which a model for laptops often shares."""
+    yield from squeezed({plain(row["id"]), plain(row["name"])})
+    yield row["name"].lower()
+
+
+def _other_keys(row: Row) -> Iterator[str]:
+    """Names of pci.ids; one that says `Mobile / Max-Q` stands for both."""
+    for name in (row["name"], *row.get("lspci", ())):
+        both = [name, *(name.replace(text, "") for text in (" / Max-Q", "Max-Q / ") if text in name)]
+        yield from squeezed({plain(each) for each in both})

@@ -1,0 +1,244 @@
+"""The catalog read from its files: the package's own facts, with a site's folders laid over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuprov.catalog import records as r
+from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.devices import Devices
+from gpuprov.catalog.reading import BadField, read
+from gpuprov.errors import InvalidInput
+
+DATA = Path(__file__).parent / "data"
+
+# file → section → (record type, the field that names a record)
+LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
+    "cuda": {
+        "releases": (r.Toolkit, "version"),
+        "never_published": (r.UnpublishedToolkit, "version"),
+        "minor_version_compat": (r.MinorCompat, "cuda_major"),
+        "architectures": (r.Architecture, "compute_capability"),
+        "forward_compat": (r.ForwardCompat, "cuda"),
+    },
+    "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.Gpu, "id")},
+    "drivers": {"branches": (r.Branch, "branch"), "known_issues": (r.KnownIssue, "id")},
+    "cudnn": {
+        "releases": (r.Cudnn, "version"),
+        "builds": (r.BuildRange, "first"),
+        "capability_floors": (r.CapabilityFloor, "after"),
+    },
+    "nccl": {
+        "releases": (r.Nccl, "version"),
+        "builds": (r.BuildRange, "cuda_major"),
+        "code_floors": (r.CodeFloor, "cuda_major"),
+        "failures": (r.NcclFailure, "version"),
+    },
+    "frameworks": {
+        "pytorch_wheels": (r.TorchWheel, "version"),
+        "pytorch_builds": (r.TorchBuilds, "version"),
+        "tensorflow_tested": (r.TensorflowTested, "version"),
+        "tensorflow_wheels": (r.TensorflowWheel, "version"),
+    },
+    "containers": {
+        "toolkits": (r.ContainerToolkit, "version"),
+        "docker_needs": (r.EngineNeed, "what"),
+        "containerd_needs": (r.EngineNeed, "what"),
+        "limits": (r.ContainerLimit, "rule"),
+    },
+    "systems": {
+        "systems": (r.System, "id"),
+        "families": (r.Family, "names"),
+        "repositories": (r.Repository, "id"),
+    },
+    "packages": {
+        "packages": (r.PackageRule, ""),
+        "storage_clients": (r.StorageClient, "client"),
+        "holds": (r.HoldRule, ""),
+    },
+    "policies": {"policies": (r.Policy, "name")},
+    "instances": {"instances": (r.InstanceType, "id")},
+    "doubts": {"doubts": (r.Doubt, "id")},
+}
+DEVICES = "devices"
+"""The file whose rows become records when they are asked for."""
+
+# What a GPU has of its architecture: field of the architecture → field of the GPU.
+OF_ARCHITECTURE = {
+    "architecture": "architecture",
+    "first_cuda": "first_cuda",
+    "last_cuda": "last_cuda",
+    "first_driver_branch": "min_driver_branch",
+    "last_driver_branch": "max_driver_branch",
+    "open_kernel_module": "open_kernel_module",
+    "lgc_supported": "lgc_supported",
+    "lmc_runtime": "lmc_runtime",
+}
+OF_SEGMENT = ("forward_compat", "ecc", "mig", "application_clocks")
+
+Raw = dict[str, Any]
+Layers = list[tuple[Path, Raw]]
+
+
+def load(site_dirs: Iterable[Path] = ()) -> Catalog:
+    """The package's catalog, with the same-named files of site folders laid over it, in order.
+
+    A site's record replaces fields of the package's record of the same name, or is added. It needs a source:
+    keys of the file's own `sources`, or of the package's.
+
+    Raises:
+        InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record,
+        field.
+    """
+    return _load(tuple(Path(folder) for folder in site_dirs))
+
+
+@cache
+def _load(site_dirs: tuple[Path, ...]) -> Catalog:
+    tables: dict[str, tuple[Any, ...]] = {}
+    facts: dict[str, dict[str, Any]] = {}
+    sources: dict[str, r.Source] = {}
+    as_of, default_policy = "", ""
+    documents = {name: _documents(name, site_dirs) for name in LAYOUT}
+    for layers in documents.values():
+        for path, raw in layers:
+            sources |= _sources(path, raw)
+    for folder in site_dirs:
+        if (path := folder / f"{DEVICES}.json").exists():
+            sources |= _sources(path, _parse(path))
+    whole = Whole(documents)
+    for name, layout in LAYOUT.items():
+        layers = documents[name]
+        raw = layers[0][1]
+        as_of, default_policy = max(as_of, raw["as_of"]), raw.get("default", default_policy)
+        for section, (kind, key) in layout.items():
+            complete = whole.complete if kind is r.Gpu else None
+            tables[f"{name}.{section}"] = tuple(_records(layers, section, kind, key, sources, complete))
+        own = {*layout, "as_of", "sources", "fields", "default"}
+        facts[name] = {section: value for section, value in raw.items() if section not in own}
+    return Catalog(as_of, tables, sources, facts, _devices(site_dirs, whole, sources), default_policy)
+
+
+def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
+    stated = _section(path, raw, "sources", dict)
+    return {key: _record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
+
+
+class Whole:
+    """Completes the record of a GPU by what holds for its architecture and for its segment."""
+
+    def __init__(self, documents: Mapping[str, Layers]) -> None:
+        self._architectures = _merged(documents["cuda"], "architectures", "compute_capability")
+        self._segments = _merged(documents["gpus"], "segments", "segment")
+
+    def complete(self, raw: Raw) -> Raw:
+        """The record with its own fields first."""
+        architecture, _ = self._architectures.get(str(raw.get("compute_capability")), ({}, ""))
+        segment, _ = self._segments.get(str(raw.get("segment")), ({}, ""))
+        whole = {name: architecture[of] for of, name in OF_ARCHITECTURE.items() if of in architecture}
+        whole |= {name: segment[name] for name in OF_SEGMENT if name in segment}
+        if architecture.get("mig") is False:
+            whole["mig"] = False
+        return whole | raw
+
+
+def _devices(site_dirs: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
+    """The package's rows, unread until they are asked for; a site's are read at once, to name what is bad."""
+
+    @cache
+    def layers() -> Layers:
+        return _documents(DEVICES, site_dirs)
+
+    def table() -> tuple[dict[str, Raw], tuple[Raw, ...]]:
+        rows = _merged(layers(), "devices", "id")
+        return {name: row for name, (row, _) in rows.items()}, tuple(layers()[0][1]["id_runs"])
+
+    def make(raw: Raw) -> r.Gpu:
+        place = f"{DEVICES}.json: devices[{raw['id']}]"
+        gpu: r.Gpu = _record(r.Gpu, whole.complete(raw), place)
+        _check_sources(gpu, sources, place)
+        return gpu
+
+    devices = Devices(table, make)
+    if any((folder / f"{DEVICES}.json").exists() for folder in site_dirs):
+        for path, document in layers()[1:]:
+            for row in _section(path, document, "devices", list):
+                devices.get(str(row.get("id")))
+    return devices
+
+
+def _documents(name: str, site_dirs: tuple[Path, ...]) -> Layers:
+    layers = [(DATA / f"{name}.json", _parse(DATA / f"{name}.json"))]
+    for folder in site_dirs:
+        if not folder.is_dir():
+            raise InvalidInput(f"{folder}: no such folder", do="correct catalog_dirs")
+        if (path := folder / f"{name}.json").exists():
+            layers.append((path, _parse(path)))
+    return layers
+
+
+def _parse(path: Path) -> Raw:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: {error}", expected="a JSON document") from None
+    if not isinstance(raw, dict):
+        raise InvalidInput(f"{path}: not an object", expected="a JSON object with sections")
+    return raw
+
+
+def _section(path: Path, raw: Raw, name: str, kind: Callable[[], Any]) -> Any:
+    value = raw.get(name, kind())
+    if not isinstance(value, type(kind())):
+        raise InvalidInput(f"{path}: {name} is not {'an object' if kind is dict else 'a list'}")
+    return value
+
+
+def _merged(layers: Layers, section: str, key: str) -> dict[str, tuple[Raw, str]]:
+    """Name → (record, its place), each laid field by field over the one of the same name in earlier layers.
+
+    Records without a name are searched in order, so a later layer's go first.
+    """
+    found: dict[str, tuple[Raw, str]] = {}
+    for path, document in layers:
+        layer: dict[str, tuple[Raw, str]] = {}
+        for index, raw in enumerate(_section(path, document, section, list)):
+            name = str(raw.get(key, index)) if key and isinstance(raw, dict) else f"{path}#{index}"
+            place = f"{path}: {section}[{index if '#' in name else name}]"
+            if not isinstance(raw, dict):
+                raise InvalidInput(f"{place}: {raw!r}", expected="an object")
+            layer[name] = {**found.get(name, ({}, ""))[0], **raw}, place
+        found = {**found, **layer} if key else {**layer, **found}
+    return found
+
+
+def _records(
+    layers: Layers,
+    section: str,
+    kind: type[Any],
+    key: str,
+    sources: Mapping[str, r.Source],
+    complete: Callable[[Raw], Raw] | None,
+) -> Iterable[Any]:
+    for raw, place in _merged(layers, section, key).values():
+        record = _record(kind, complete(raw) if complete else raw, place)
+        _check_sources(record, sources, place)
+        yield record
+
+
+def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> None:
+    for cited in getattr(record, "source", ()):
+        if cited not in sources:
+            raise InvalidInput(f"{place}.source: {cited!r} is in no sources section", expected="a known key")
+
+
+def _record(kind: type[Any], raw: Any, place: str) -> Any:
+    try:
+        return read(kind, raw)
+    except BadField as bad:
+        dot = "." if bad.path[:1].isalpha() else ""
+        raise InvalidInput(f"{place}{dot}{bad.path}: {bad.seen}", expected=bad.expected) from None

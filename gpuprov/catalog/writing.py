@@ -1,0 +1,46 @@
+"""The catalog's data files as text: one form, so that a change shows as the lines that it changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+WIDTH = 119
+
+
+def render(document: dict[str, Any]) -> str:
+    """The text of a data file: sections below each other, a record on as few lines as it needs."""
+    sections = [f" {_flat(name)}: {_section(name, value)}" for name, value in document.items()]
+    return "{\n" + ",\n".join(sections) + "\n}\n"
+
+
+def _section(name: str, value: Any) -> str:
+    room = WIDTH - len(name) - len(' "": ,')
+    return _flat(value) if not value or len(_flat(value)) <= room else _broken(value, 1)
+
+
+def _flat(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _broken(value: Any, indent: int) -> str:
+    """An object or a list over several lines, filled; each object of a list begins a line of its own."""
+    if isinstance(value, dict):
+        edges, parts = "{}", [(f"{_flat(key)}: ", each) for key, each in value.items()]
+    else:
+        edges, parts = "[]", [("", each) for each in value]
+    apart = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+    pad = " " * (indent + 1)
+    lines: list[str] = []
+    open_line = False
+    for index, (key, each) in enumerate(parts):
+        comma = "," if index < len(parts) - 1 else ""
+        text = f"{key}{_flat(each)}{comma}"
+        fits = len(pad) + len(text) <= WIDTH
+        if fits and open_line and not apart and len(lines[-1]) + 1 + len(text) <= WIDTH:
+            lines[-1] += f" {text}"
+            continue
+        nested = isinstance(each, dict | list) and each and not fits
+        lines.append(f"{pad}{key}{_broken(each, indent + 1)}{comma}" if nested else pad + text)
+        open_line = fits
+    return f"{edges[0]}\n" + "\n".join(lines) + f"\n{' ' * indent}{edges[1]}"

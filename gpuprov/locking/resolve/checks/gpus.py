@@ -1,0 +1,119 @@
+"""What is known of each GPU: which drivers list it, whether anybody names it, how several work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.rules import driver as rules
+from gpuprov.catalog.rules import peer
+from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+
+_UNPROVEN = "gpu-driver-unproven"
+
+
+def supported(case: Case, draft: Draft) -> Findings:
+    """Every GPU is supported by the driver."""
+    for gpu in case.gpus:
+        yield from _gpu(case, draft, gpu)
+
+
+def guessed(case: Case, draft: Draft) -> Findings:
+    """Every GPU is one that a source names."""
+    for gpu in case.gpus:
+        if gpu.guessed:
+            text = (
+                f"no source names the device {gpu.id}: the ids around it belong to {gpu.architecture} "
+                f"(compute capability {gpu.compute_capability}), so it is taken for one, which is a guess"
+            )
+            yield warning(case, "gpu-guessed", text, *gpu.source)
+
+
+def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+    branch = draft.driver.major
+    if rules.gpu_driver_ok(gpu, draft.driver) is False:
+        yield violation(case, "gpu-driver", _unsupported(draft, gpu), *gpu.source)
+    elif draft.branch and rules.predates_architecture(draft.branch, gpu):
+        text = (
+            f"driver branch {branch} knows CUDA {draft.branch.native_cuda}; "
+            f"{gpu.id} (compute capability {gpu.compute_capability}) came with CUDA {gpu.first_cuda}"
+        )
+        yield violation(case, "gpu-driver", text, "dc-arch-matrix", "nixpkgs-cuda")
+    elif gpu.advised_driver and draft.driver < gpu.advised_driver:
+        yield _below_advice(case, draft, gpu)
+    else:
+        for text in _unproven(case, draft, gpu):
+            yield warning(case, _UNPROVEN, text, *gpu.source)
+        yield from _other_devices(case, draft, gpu)
+
+
+def _unsupported(draft: Draft, gpu: Gpu) -> str:
+    branch, named = draft.driver.major, f"{gpu.id} ({gpu.architecture})"
+    if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
+        return f"{named} ends with driver branch {gpu.max_driver_branch}, and {branch} is newer"
+    if branch < gpu.min_driver_branch:
+        return f"{named} needs driver branch {gpu.min_driver_branch} or newer, not {branch}"
+    return f"{gpu.id} needs driver {gpu.min_driver} or newer, not {draft.driver}"
+
+
+def _below_advice(case: Case, draft: Draft, gpu: Gpu) -> Said:
+    """A driver older than the vendor asks for on the board that switches its GPUs: refused where the host is
+    such a board."""
+    whole, count = gpu.switched_board_gpus, case.counts[gpu]
+    if whole and count and count >= whole:
+        text = f"a board with {count} {gpu.id} needs driver {gpu.advised_driver} or newer, not {draft.driver}"
+        return violation(case, "gpu-driver", text, *gpu.source)
+    text = f"{gpu.id}: the vendor asks for driver {gpu.advised_driver} or newer on its usual board"
+    return warning(case, "gpu-driver-advised", text, *gpu.source)
+
+
+def _unproven(case: Case, draft: Draft, gpu: Gpu) -> Iterator[str]:
+    """Why nothing proves that the driver takes the GPU; silence where a list has it."""
+    driver, branch = draft.driver, draft.driver.major
+    stated = [device for device in gpu.pci_device_ids if device in case.devices]
+    late = [device for device in stated if device in gpu.first_listed and driver < gpu.first_listed[device]]
+    first = gpu.open_module_first_release_listing_device
+    if gpu.listed_only and not gpu.first_listed:
+        if not gpu.guessed:
+            yield f"no driver's list of devices has {gpu.id}: nothing proves that {driver} takes it"
+    elif rules.gpu_driver_ok(gpu, driver) is None:
+        yield f"{gpu.id} is first listed by branch {gpu.min_driver_branch}; branch {branch} is unproven"
+    elif late:
+        first_release = gpu.first_listed[late[0]]
+        yield f"{gpu.id} with device id {late[0]} is first listed by {first_release}; {driver} is older"
+    elif (since := gpu.since.get(str(branch))) and driver < since:
+        yield f"branch {branch} lists {gpu.id} from {since} on; {driver} is older"
+    elif branch in gpu.unseen_branches:
+        yield f"branch {branch} ended before it learned of {gpu.id}, which an older branch lists by now"
+    elif draft.flavour == "open" and first and driver < first:
+        yield f"{gpu.id} is first listed by the open modules of {first}; {driver} is older"
+
+
+def _other_devices(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+    """Of a model that stands for several devices, those that only a newer driver lists."""
+    later = {device: release for device, release in gpu.first_listed.items() if draft.driver < release}
+    if later and len(later) < len(gpu.first_listed) and not case.devices & set(gpu.pci_device_ids):
+        named = ", ".join(f"{device} by {release}" for device, release in later.items())
+        text = f"{gpu.id} with some device ids is first listed by newer drivers: {named}"
+        yield reason(case, "gpu-devices", text, *gpu.source)
+
+
+def peers(case: Case, draft: Draft) -> Findings:
+    """Several GPUs of a host reach each other's memory."""
+    for gpu, count in case.counts.items():
+        if count is None or count < 2:
+            continue
+        way = peer.peer_to_peer(gpu)
+        if way == "no":
+            text = (
+                f"{count}x {gpu.id}: these boards do not reach each other's memory (no peer-to-peer), "
+                "so NCCL goes through the host's"
+            )
+            yield reason(case, "gpu-peer", text, *peer.SOURCE)
+        elif way == "bridge":
+            text = f"{count}x {gpu.id}: peer-to-peer over an NVLink bridge alone, where the board takes one"
+            yield reason(case, "gpu-peer", text, *peer.SOURCE)
+
+
+CHECKS = (guessed, supported, peers)
