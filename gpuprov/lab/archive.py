@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.host import cache_home, execute
+from gpuprov.lab.host import CACHE, execute
 
 ARCHIVES = Path("var/cache/apt/archives")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -89,7 +89,7 @@ def parse_archive(uris: str, settings: str, codename: str) -> Archive:
 
 def fetched() -> Path:
     """Folder of the packages that nodes have downloaded so far."""
-    return cache_home() / "archives"
+    return CACHE / "archives"
 
 
 def lend(root: Path) -> None:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import platformdirs
-
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 
 # program → Debian package that brings it
@@ -25,18 +23,12 @@ TOOLS = {
     "ssh": "openssh-client",
     "systemd-nspawn": "systemd-container",
 }
-# Machine-wide, unlike the XDG folders: addresses, the nft table and forwarding belong to the machine.
+# Of the machine, not of whoever is root here: so are the addresses, the nft table and forwarding.
 MACHINE_LOCK = Path("/run/gpuprov-lab.lock")
-
-
-def cache_home() -> Path:
-    """Folder of base images, saved layers and package archives; kept between labs."""
-    return platformdirs.user_cache_path("gpuprov") / "lab"
-
-
-def state_home() -> Path:
-    """Folder of the labs, one folder each."""
-    return platformdirs.user_state_path("gpuprov") / "lab"
+CACHE = Path("/var/cache/gpuprov-lab")
+"""Base images, saved layers and package archives; kept between labs."""
+LABS = Path("/var/lib/gpuprov-lab")
+"""The labs, one folder each."""
 
 
 def say(line: str) -> None:
@@ -113,6 +105,12 @@ def require_root() -> None:
         raise InvalidInput(
             f"the lab was called by user id {os.geteuid()}", expected="root", do="run it with sudo"
         )
+
+
+def make_folders() -> None:
+    """Make the lab's folders, for root alone: they hold keys, and nodes' programs that run as their owner."""
+    for folder in (CACHE, LABS):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:

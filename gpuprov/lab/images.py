@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.lab.archive import Archive, harvest, lend, read_archive
-from gpuprov.lab.host import cache_home, execute, locked, remove_tree, say, write_whole
+from gpuprov.lab.host import CACHE, execute, locked, remove_tree, say, write_whole
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 
@@ -85,8 +85,8 @@ def base_image(os: str) -> Path:
     """
     codename = CODENAMES[os]
     recipe = repr((codename, FIRST_PACKAGES, SERVER_PACKAGES, APT_SETTINGS, FINISH))
-    root = cache_home() / "images" / f"{os}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
-    with locked(cache_home() / f"{os}.lock"):
+    root = CACHE / "images" / f"{os}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
+    with locked(CACHE / f"{os}.lock"):
         if not root.exists():
             _build(root, codename, read_archive())
     return root
@@ -116,7 +116,7 @@ def _build(root: Path, codename: str, archive: Archive) -> None:
 
 def saved_images() -> list[str]:
     """Names of the saved images."""
-    return sorted(path.parent.name for path in cache_home().glob("saved/*/image.json"))
+    return sorted(path.parent.name for path in CACHE.glob("saved/*/image.json"))
 
 
 def save_image(name: str, upper: Path, image: Image) -> Image:
@@ -130,7 +130,7 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
             expected="letters, digits, '-' and '.', not a system's name",
         )
     folder = _saved(name)
-    with locked(cache_home() / "saved.lock"):
+    with locked(CACHE / "saved.lock"):
         _refuse_in_use(name)
         remove_tree(folder)
         folder.mkdir(parents=True)
@@ -159,7 +159,7 @@ def drop_image(name: str) -> None:
         raise InvalidInput(
             f"no saved lab image is called '{name}'", expected=", ".join(saved_images()) or "none is saved"
         )
-    with locked(cache_home() / "saved.lock"):
+    with locked(CACHE / "saved.lock"):
         _refuse_in_use(name)
         remove_tree(_saved(name))
 
@@ -171,4 +171,4 @@ def _refuse_in_use(name: str) -> None:
 
 
 def _saved(name: str) -> Path:
-    return cache_home() / "saved" / name
+    return CACHE / "saved" / name

@@ -18,13 +18,14 @@ from gpuprov.lab import engine, identity, vm
 from gpuprov.lab.archive import harvest, read_archive
 from gpuprov.lab.handover import fleet_text
 from gpuprov.lab.host import (
+    LABS,
     hold,
     locked,
+    make_folders,
     remove_tree,
     require_root,
     require_tools,
     say,
-    state_home,
     write_whole,
 )
 from gpuprov.lab.images import Image, drop_image, find_image, save_image
@@ -44,8 +45,9 @@ class Lab(AbstractContextManager["Lab"]):
 
     def __init__(self, name: str = "default") -> None:
         require_root()
+        make_folders()
         self.name = _valid(name, "lab")
-        self.folder = state_home() / name
+        self.folder = LABS / name
         self._use = self.folder.with_name(f"{name}.use")
         self._held: IO[str] | None = None
 
@@ -247,7 +249,7 @@ class Lab(AbstractContextManager["Lab"]):
 def lab_names() -> list[str]:
     """Names of the labs that exist, whole or in pieces."""
     require_root()
-    return sorted(folder.name for folder in state_home().glob("*") if folder.is_dir())
+    return sorted(folder.name for folder in LABS.glob("*") if folder.is_dir())
 
 
 def _side_by_side(work: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""What no unit test may touch: the operator's own history."""
+"""Each unit test begins with no history."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ def test_all_labs_and_one_by_name_is_a_contradiction(
 
 
 def test_what_a_living_process_uses_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("gpuprov.lab.lab.require_root", lambda: None)
-    monkeypatch.setattr("gpuprov.lab.lab.state_home", lambda: tmp_path)
+    for preparation in ("require_root", "make_folders"):
+        monkeypatch.setattr(f"gpuprov.lab.lab.{preparation}", lambda: None)
+    monkeypatch.setattr("gpuprov.lab.lab.LABS", tmp_path)
     gone: list[str] = []
     monkeypatch.setattr(Lab, "down", lambda self, names=None: gone.append(self.name))
     for name in ("used", "left"):

@@ -1,0 +1,33 @@
+"""What no test may touch: the state and the cache of whoever runs it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuprov.runs import state_dir
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """State and cache of this session alone; the user's own history must not know of it afterwards."""
+    begun, users_own = time.time(), state_dir()
+    session = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session = session.parent
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("state", "cache"):
+            patch.setenv(f"XDG_{kind.upper()}_HOME", str(session / f"own-{kind}"))
+        yield
+    assert mentions(session, since=begun, below=users_own) == []
+
+
+def mentions(session: Path, *, since: float, below: Path) -> list[str]:
+    """Files of history and runs that were written since then and name a session's folder."""
+    name, files = os.fsencode(session), [*below.glob("history.sqlite*"), *below.glob("runs/**/*")]
+    written = [path for path in files if path.is_file() and path.stat().st_mtime >= since]
+    return [str(path) for path in written if name in path.read_bytes()]
