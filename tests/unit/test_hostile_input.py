@@ -21,6 +21,7 @@ from gpuprov.model.profile import load_profile
 from gpuprov.report.printable import on_one_line, printable
 from gpuprov.report.text import drift_lines
 from gpuprov.ssh import openssh
+from tests.unit.programs import write_program
 
 GOOD = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
 ATTACKS = (
@@ -87,10 +88,7 @@ def test_words_of_a_node_do_not_steer_the_terminal() -> None:
 @pytest.fixture
 def flood(tmp_path: Path) -> list[str]:
     """In the place of ssh, a node that answers whatever it is asked with more than anybody reads."""
-    program = tmp_path / "flood"
-    program.write_text("#!/bin/sh\nexec head -c 100000000 /dev/zero\n")
-    program.chmod(0o755)
-    return [str(program)]
+    return [str(write_program(tmp_path / "flood", "exec head -c 100000000 /dev/zero"))]
 
 
 def test_an_answer_of_100_megabytes_is_cut_off(flood: list[str]) -> None:

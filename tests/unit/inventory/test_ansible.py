@@ -20,6 +20,7 @@ from gpuprov.model.lock import write_lock
 from gpuprov.resources import share
 from tests.unit.inventory.conftest import MakeLock
 from tests.unit.inventory.test_profiles import NAMES
+from tests.unit.programs import write_program
 
 FLEET = """\
 plugin: gpuprov
@@ -94,10 +95,8 @@ def test_ansible_reads_the_folder_and_the_fleet_alike(folder: Path) -> None:
 
 
 def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
-    script = folder / "inventory.sh"
     program = Path(sys.executable).with_name("gpuprov")
-    script.write_text(f'#!/bin/sh\nexec {program} inventory list -F {folder}/fleet.yml "$@"\n')
-    script.chmod(0o755)
+    write_program(folder / "inventory.sh", f'exec {program} inventory list -F {folder}/fleet.yml "$@"')
     listed = json.loads(ansible(folder, "-i", "inventory.sh", "--list"))
     assert listed["_meta"]["hostvars"]["gpu01"]["rack"] == "r1"
     assert json.loads(ansible(folder, "-i", "inventory.sh", "--host", "l3"))["rack"] == "r9"

@@ -17,6 +17,7 @@ from gpuprov.nccl import allreduce
 from gpuprov.nccl.check import Machine, estimate, look, run, tool
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
 from tests import H200
+from tests.unit.programs import write_program
 
 NVIDIA_SMI = f"""\
 case "$*" in
@@ -31,16 +32,10 @@ echo "host:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to $NCCL_NVLS_E
 """
 
 
-def program(folder: Path, name: str, body: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{body}")
-    path.chmod(0o755)
-
-
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    program(tmp_path, "nvidia-smi", NVIDIA_SMI)
-    program(tmp_path, "all_reduce_perf", ALL_REDUCE_PERF)
+    write_program(tmp_path / "nvidia-smi", NVIDIA_SMI)
+    write_program(tmp_path / "all_reduce_perf", ALL_REDUCE_PERF)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
 
@@ -88,7 +83,7 @@ def test_a_path_without_nvlink_fails_the_check() -> None:
 
 
 def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    program(tmp_path, "hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    write_program(tmp_path / "hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
     begun = time.monotonic()
     with pytest.raises(NodeFailed, match="did not end in 1 s"):
         run(Machine(2, None, None), "default", "stub", [str(tmp_path / "hang")], timeout_s=1)
@@ -112,7 +107,7 @@ def test_a_failure_that_nccl_explains_is_a_verdict() -> None:
 
 
 def test_one_gpu_has_nothing_to_reduce_with(machine: Path) -> None:
-    program(machine, "nvidia-smi", 'echo "GPU 0: NVIDIA H200"')
+    write_program(machine / "nvidia-smi", 'echo "GPU 0: NVIDIA H200"')
     with pytest.raises(NodeFailed, match="1 GPU"):
         look()
 
@@ -136,7 +131,7 @@ def test_no_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_python_with_pytorch_is_taken(tmp_path: Path) -> None:
-    program(tmp_path, "python", "exit 0")
+    write_program(tmp_path / "python", "exit 0")
     assert tool(4, str(tmp_path / "python")) == (
         "PyTorch",
         [str(tmp_path / "python"), allreduce.__file__, "4"],

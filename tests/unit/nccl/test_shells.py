@@ -11,7 +11,8 @@ import pytest
 from gpuprov.errors import NodeFailed
 from gpuprov.nccl.check import look, run, tool
 from gpuprov.nccl.shells import Remote
-from tests.unit.nccl.test_check import ALL_REDUCE_PERF, NVIDIA_SMI, program
+from tests.unit.nccl.test_check import ALL_REDUCE_PERF, NVIDIA_SMI
+from tests.unit.programs import write_program
 
 
 @dataclass
@@ -28,12 +29,12 @@ class Shelled:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Remote:
-    program(tmp_path, "nvidia-smi", NVIDIA_SMI)
+    write_program(tmp_path / "nvidia-smi", NVIDIA_SMI)
     return Remote(Shelled(f"{tmp_path}:/usr/bin:/bin"), "gpu01")
 
 
 def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:
-    program(tmp_path, "all_reduce_perf", ALL_REDUCE_PERF)
+    write_program(tmp_path / "all_reduce_perf", ALL_REDUCE_PERF)
     machine = look(shell=node)
     name, command = tool(machine.gpus, shell=node)
     outcome = run(machine, "default", name, command, 30, node)

@@ -20,13 +20,14 @@ from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
 from tests import ROOT
+from tests.unit.programs import write_program
 
 NODE = ROOT / "gpuprov/probe/node"
 QUICK = ("system", "sysctls", "files", "memory")
 PASSWORD = "correct horse"  # noqa: S105
 NONCE = "0123456789abcdef"
 
-Programs = Callable[[str, str], None]
+Programs = Callable[[str, str], Path]
 
 
 @pytest.fixture
@@ -34,12 +35,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     """Puts a program of our own in front of the system's."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def make(name: str, script: str) -> None:
-        path = tmp_path / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    return make
+    return lambda name, script: write_program(tmp_path / name, script)
 
 
 def ask(parameters: Parameters, shell: str = "/bin/sh", before: str = "", after: str = "") -> Facts:

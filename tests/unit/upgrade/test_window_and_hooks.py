@@ -20,6 +20,7 @@ from gpuprov.upgrade import schedule
 from gpuprov.upgrade.hooks import command
 from gpuprov.upgrade.ready import READY
 from gpuprov.upgrade.window import is_open
+from tests.unit.programs import write_program
 
 SATURDAY = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 
@@ -102,8 +103,7 @@ def call(folder: Path, text: str) -> tuple[int, list[str]]:
     if not tools.exists():
         tools.mkdir()
         for name, body in TOOLS.items():
-            (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>$CALLS\n{body}\n')
-            (tools / name).chmod(0o755)
+            write_program(tools / name, f'echo "{name} $*" >>$CALLS\n{body}')
         for real in ("sh", "grep", "touch"):
             (tools / real).symlink_to(shutil.which(real) or "")
     calls = folder / "calls"
@@ -153,9 +153,7 @@ def test_the_timer_is_what_systemd_reads(tmp_path: Path) -> None:
 
 
 def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(tmp_path: Path) -> None:
-    program = tmp_path / "gpuprov"
-    program.write_text("#!/bin/sh\necho 'node1 100% gone'; exit 3\n")
-    program.chmod(0o755)
+    program = write_program(tmp_path / "gpuprov", "echo 'node1 100% gone'; exit 3")
     job = schedule.drift(tmp_path, notify=f"sh -c 'cat; echo code $GPUPROV_EXIT' >{tmp_path}/told")
     [text] = schedule.files(job, "ci", str(program)).values()
     [step] = [each["run"] for each in yaml.safe_load(text)["jobs"]["drift"]["steps"] if "run" in each]

@@ -11,6 +11,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import Connection
 from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
 from gpuprov.verify.shell import Shell
+from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import lock_of
 
 
@@ -43,7 +44,7 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
     assert ssh_argv("192.0.2.7", Connection())[-2:] == ["192.0.2.7", "sh"]
 
 
-SUDO = """#!/bin/sh
+SUDO = """\
 [ "$1 $2 $3 $4" = "-S -p  --" ] || exit 9
 if [ -n "$ASKS" ]; then
     read -r password
@@ -57,8 +58,7 @@ exec "$@"
 @pytest.fixture
 def through_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that a node's login shell gets, with a sudo that asks when ASKS is set."""
-    (tmp_path / "sudo").write_text(SUDO)
-    (tmp_path / "sudo").chmod(0o755)
+    write_program(tmp_path / "sudo", SUDO)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return ["/bin/sh", "-c", ssh_argv("192.0.2.7", Connection(user="admin"), password=True)[-1]]
 

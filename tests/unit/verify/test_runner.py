@@ -11,6 +11,7 @@ import pytest
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.verify import Limits, Verdict, run_verification
 from gpuprov.verify.wanted import wanted
+from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
 
 QUICK = Limits(command_s=10, node_s=60)
@@ -30,9 +31,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answer(folder: Path, name: str, text: str, code: int = 0) -> None:
     """Make a command that prints `text`."""
     (folder / f"{name}.txt").write_text(text)
-    script = folder / name
-    script.write_text(f'#!/bin/sh\ncat "{folder}/{name}.txt"\nexit {code}\n')
-    script.chmod(0o755)
+    write_program(folder / name, f'cat "{folder}/{name}.txt"\nexit {code}')
 
 
 def statuses(verdict: Verdict) -> dict[str, str]:
@@ -75,8 +74,7 @@ def test_pytest_of_the_operator_does_not_interfere(
 
 
 def test_hanging_command_fails_its_checks_and_no_others(commands: Path) -> None:
-    (commands / "nvidia-smi").write_text("#!/bin/sh\nsleep 60\n")
-    (commands / "nvidia-smi").chmod(0o755)
+    write_program(commands / "nvidia-smi", "sleep 60")
     closure = lock_of("here").groups["train"].components.driver.closure
     answer(commands, "dpkg-query", "".join(f"hold installed {name} 1\n" for name in closure))
     verdict = run_verification(lock_of("here"), ["here"], local=True, limits=Limits(command_s=1, node_s=20))
