@@ -35,7 +35,7 @@ from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 SYSTEM = "debian12"

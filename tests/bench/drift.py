@@ -29,6 +29,7 @@ from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import build
 from tests.bench.targets import many_addresses, write_targets
+from tests.lab.command_line import PROGRAM, with_own_state
 from tests.lab.provisioned_node import provision
 
 FORKS = 16
@@ -163,13 +164,12 @@ def probes(node: Node, lock: Lock, count: int) -> Cost:
 
 def gpuprov(folder: Path, *words: str) -> Cost:
     """One command line as a person types it; it must find that nothing differs."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     begun = time.perf_counter()
     with (folder / "said").open("w") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gpuprov", *words, "-f", str(FORKS)],
+            [*PROGRAM, *words, "-f", str(FORKS)],
             cwd=folder,
-            env=environment,
+            env=with_own_state(folder),
             stdout=said,
             stderr=said,
         )

@@ -19,7 +19,7 @@ import yaml
 from gpuprov.lab import Lab
 from tests.bench.drift import FORKS, gpuprov, say
 from tests.bench.targets import many_addresses, write_targets
-from tests.lab.provisioned_node import gpuprov as once
+from tests.lab.command_line import gpuprov as once
 from tests.lab.provisioned_node import provision
 from tests.lab.upgrade_fleet import OLDER
 

@@ -27,7 +27,7 @@ from gpuprov.lab.variants import (
     with_os_release,
 )
 from gpuprov.model.lock import Lock, read_lock
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
-from tests.lab.provisioned_node import MACHINE, PROFILE, gpuprov
+from tests.lab.command_line import gpuprov
+from tests.lab.provisioned_node import MACHINE, PROFILE
 
 SYSTEMS = ("debian12", "debian13")
 

@@ -29,7 +29,7 @@ from debian.debian_support import Version
 from gpuprov.lab import Lab, Node
 from gpuprov.probe.facts import Facts
 from tests.campaign._small_driver import play_source
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 
 # Like every four-A100 server, but with nothing stated that needs a GPU to come true.
 PROFILE = {

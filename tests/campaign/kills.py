@@ -20,7 +20,7 @@ from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.serve import served
-from tests.lab.mirror_node import Mirrored, ubuntu
+from tests.lab.mirror_node import MirrorNode, ubuntu
 
 MOMENTS = (1, 5, 12, 25, 40, 60, 90, 130)
 BRANCHES = ("570.195.03", "580.95.05")
@@ -57,7 +57,7 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def killed(node: Mirrored, driver: str, moment: int) -> list[str]:
+def killed(node: MirrorNode, driver: str, moment: int) -> list[str]:
     """Switch to a driver, kill that after so many lines, apply again; what is not as it should be."""
     node.state(driver=driver, **NO_LIBRARIES)
     node.node.run("systemctl reset-failed killer.service", check=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from gpuprov.lab.variants import with_admin
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh.transport import open_session, targets
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
+from tests.lab.command_line import start
 
 SYSTEMS = ("debian12", "debian13")
 PROFILE = "hgx-a100-4"
@@ -128,7 +128,7 @@ def _try(
 
 def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     _fleet(lab, trial, way, system)
-    locked = _gpuprov(trial, "lock").communicate()[1]
+    locked = start(trial.folder, "lock").communicate()[1]
     if "no" in way.settings.get("ssh", {}).values():
         return Outcome(way, system, "refused by lock", 0.0, _gets_in(trial, way.user), locked)
     if way.lock:
@@ -141,7 +141,7 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
         return _lose_alone(trial, way, system)
     options = ["--yes", "--no-verify", "--role", "ssh_hardening", "--role", "firewall"]
     trial.broken_at = time.monotonic()
-    trial.controller = _gpuprov(trial, "apply", *options, "--guard", str(trial.guard))
+    trial.controller = start(trial.folder, "apply", *options, "--guard", str(trial.guard))
     if way.during:
         way.during(trial)
     told = trial.controller.communicate()[1]
@@ -188,18 +188,6 @@ def _fleet(lab: Lab, trial: Trial, way: Way, system: str) -> None:
     }
     ssh = {"user": way.user, "identity_file": str(lab.identity_file), "known_hosts": str(lab.known_hosts)}
     (trial.folder / "fleet.yml").write_text(yaml.safe_dump({"groups": {"lost": group}, "ssh": ssh}))
-
-
-def _gpuprov(trial: Trial, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "gpuprov", *words],
-        cwd=trial.folder,
-        env={**os.environ, "XDG_STATE_HOME": str(trial.folder)},
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
 
 
 def _await_rest(trial: Trial) -> None:

@@ -18,7 +18,7 @@ from gpuprov.catalog import load
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.variants import with_control_groups, with_os_release
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import os_release
 
 

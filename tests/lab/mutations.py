@@ -17,7 +17,7 @@ from gpuprov.lab import Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.roles import expectations
 from gpuprov.verify.wanted import proofs
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import yaml
 
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
+from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 PROFILE = "hgx-a100-4"
@@ -34,17 +32,3 @@ def provision(lab: Lab, folder: Path, *, settings: dict[str, Any] | None = None)
     play_compiler(node, locked.components.driver.version)
     gpuprov(folder, "apply", "--reboot", "--yes")
     return node
-
-
-def gpuprov(folder: Path, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """One command line, as a person types it, with a history of its own.
-
-    Args:
-        code: the exit code that it must have; None allows any.
-    """
-    command = [sys.executable, "-m", "gpuprov", *words]
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if code is not None and done.returncode != code:
-        raise AssertionError(f"gpuprov {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return done

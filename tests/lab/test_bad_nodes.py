@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import expectations
 from tests import RECORDED_LOCK
+from tests.lab.command_line import gpuprov
 
 NOWHERE = "100::1"  # RFC 6666: nobody ever answers there
 SMI_S = 29.0
@@ -97,12 +96,6 @@ def stories(fleet: Path) -> dict[str, Story]:
     return told
 
 
-def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.mark.parametrize("name", SAID)
 def test_it_is_said_in_one_line(stories: dict[str, Story], name: str, fleet: Path) -> None:
     address = read_lock(fleet / "fleet.lock.yml").hosts()[name].hosts[name]
@@ -144,8 +137,7 @@ def test_none_delays_the_others(stories: dict[str, Story]) -> None:
     [("good", 3), ("good,refusing", 4), ("good,half", 1), ("refusing,half", 1), ("impostor", 4)],
 )
 def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
-    told = gpuprov(fleet, "drift", nodes, "-o", "json")
-    assert told.returncode == code
+    told = gpuprov(fleet, "drift", nodes, "-o", "json", code=code)
     assert told.stderr == ""
     document = json.loads(told.stdout)
     assert {node["name"] for node in document["nodes"]} == set(nodes.split(","))
@@ -153,7 +145,7 @@ def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
 
 
 def test_lines_for_a_person(fleet: Path) -> None:
-    told = gpuprov(fleet, "drift", "good,refusing,half,snakeless")
+    told = gpuprov(fleet, "drift", "good,refusing,half,snakeless", code=1)
     assert told.stderr == ""
     lines = told.stdout.splitlines()
     assert (

@@ -12,8 +12,8 @@ import pytest
 
 from gpuprov.lab import Lab
 from gpuprov.lab.variants import with_control_groups
-from tests.lab.run_roles import WOULD_BRING
-from tests.lab.stub_driver_node import Driven, component, drive
+from tests.lab.node_under_test import WOULD_BRING
+from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
 AREA = "containerd."
 CONFIG = "/etc/containerd/config.toml"
@@ -33,11 +33,11 @@ RUN = "Run the daemon, now and at every boot"
 
 
 @pytest.fixture(scope="module")
-def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
     [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
     drive(node)
     node.run("apt-get -q update")
-    driven = Driven(module_lab, node, tmp_path_factory.mktemp("containerd"))
+    driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("containerd"))
     packages = driven.candidate("containerd", "runc")
     driven.state(
         {"containers": {"default_runtime": "nvidia"}},
@@ -47,24 +47,24 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     return driven
 
 
-def effective(driven: Driven) -> dict[str, Any]:
+def effective(driven: StubDriverNode) -> dict[str, Any]:
     """The plugin's table as containerd takes it from its files."""
     document = tomllib.loads(driven.node.run("containerd config dump").stdout)
     table: dict[str, Any] = document["plugins"][CRI]
     return table
 
 
-def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     snapshot = "dpkg-query -W; find /etc /var/lib/gpuprov -newer /etc/hostname -type f | sort"
     before = driven.says(snapshot)
     outcome, changed = driven.apply("containerd", check=True)
     assert outcome.ok, outcome.failed
     assert {WRITE, WOULD_BRING} <= set(changed)
     assert driven.says(snapshot) == before
-    assert driven.drift(AREA) == {"containerd.packages", "containerd.unit", "containerd.config"}
+    assert set(driven.drift(AREA)) == {"containerd.packages", "containerd.unit", "containerd.config"}
 
 
-def test_fresh_node_gets_a_runtime_for_pods_and_keeps_the_sites_own(driven: Driven) -> None:
+def test_fresh_node_gets_a_runtime_for_pods_and_keeps_the_sites_own(driven: StubDriverNode) -> None:
     driven.node.run(f"mkdir -p /etc/containerd && cat >{CONFIG} && chmod 640 {CONFIG}", input=SITES_OWN)
     outcome, _ = driven.apply("containerd")
     assert outcome.ok, outcome.failed
@@ -80,11 +80,11 @@ def test_fresh_node_gets_a_runtime_for_pods_and_keeps_the_sites_own(driven: Driv
     lines = driven.says(f"cat {CONFIG}").splitlines()
     assert [line for line in SITES_OWN.splitlines() if line not in lines] == [OFF]
     assert driven.says(f"stat -c %a {CONFIG}") == "640"
-    assert driven.drift(AREA) == set()
+    assert driven.drift(AREA) == {}
     assert driven.failed(AREA) == {}
 
 
-def test_second_run_changes_nothing(driven: Driven) -> None:
+def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
     assert driven.apply("containerd")[1] == []
     assert driven.apply("containerd", check=True)[1] == []
 
@@ -106,20 +106,20 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, name: str) -> None:
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name: str) -> None:
     fault, checks, also_failing = FAULTS[name]
     driven.node.run(fault)
-    assert driven.drift(AREA) == checks
+    assert set(driven.drift(AREA)) == checks
     assert set(driven.failed(AREA)) == checks | also_failing
     outcome, _ = driven.apply("containerd")
     assert outcome.ok, outcome.failed
     assert driven.failed(AREA) == {}
 
 
-def test_configuration_that_is_no_toml_is_refused_with_its_place(driven: Driven) -> None:
+def test_configuration_that_is_no_toml_is_refused_with_its_place(driven: StubDriverNode) -> None:
     kept = driven.says(f"cat {CONFIG}")
     driven.node.run(f"cat >{CONFIG}", input="version = 2\n\nroot = /var/lib\n")
-    assert driven.drift(AREA) == {"containerd.config"}
+    assert set(driven.drift(AREA)) == {"containerd.config"}
     outcome, changed = driven.apply("containerd")
     [failed] = outcome.failed
     assert f"{CONFIG} is not TOML, line 3, column 8: " in failed["msg"]
@@ -128,7 +128,7 @@ def test_configuration_that_is_no_toml_is_refused_with_its_place(driven: Driven)
     driven.node.run(f"cat >{CONFIG}", input=kept + "\n")
 
 
-def test_imported_file_that_would_undo_it_is_refused(driven: Driven) -> None:
+def test_imported_file_that_would_undo_it_is_refused(driven: StubDriverNode) -> None:
     kept = driven.says(f"cat {CONFIG}")
     imported = "/etc/containerd/conf.d/99-nvidia.toml"
     driven.node.run(
@@ -136,7 +136,7 @@ def test_imported_file_that_would_undo_it_is_refused(driven: Driven) -> None:
         input=f'version = 2\n[plugins."{CRI}"]\n  enable_selinux = false\n',
     )
     assert "site/pause" not in driven.says("containerd config dump")
-    assert driven.drift(AREA) == {"containerd.config"}
+    assert set(driven.drift(AREA)) == {"containerd.config"}
     assert set(driven.failed(AREA)) == {"containerd.config"}
     outcome, changed = driven.apply("containerd")
     [failed] = outcome.failed
@@ -145,7 +145,7 @@ def test_imported_file_that_would_undo_it_is_refused(driven: Driven) -> None:
     driven.node.run(f"rm {imported}; cat >{CONFIG}", input=kept + "\n")
 
 
-def test_configuration_that_the_plugin_refuses_is_taken_back(driven: Driven) -> None:
+def test_configuration_that_the_plugin_refuses_is_taken_back(driven: StubDriverNode) -> None:
     assert driven.apply("containerd")[1] == [RUN]  # the file was written since the daemon's start
     before = driven.says(f"cat {CONFIG}")
     nonsense = {"containerd": {"default_runtime_name": "nonsense"}}
@@ -159,7 +159,7 @@ def test_configuration_that_the_plugin_refuses_is_taken_back(driven: Driven) -> 
     assert driven.apply("containerd")[1] == []
 
 
-def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> None:
+def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: StubDriverNode) -> None:
     driven.node.run(
         "mkdir -p /root/asked; tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /root/asked;"
         " ctr run --detach --rootfs --device /dev/nvidia0 --label io.kubernetes.pod.name=trainer-0"
@@ -175,10 +175,10 @@ def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: Driven)
     assert RUN in changed
     assert "RUNNING" in driven.says("ctr tasks list")
     driven.node.run("ctr tasks delete --force trainer; ctr containers delete trainer")
-    assert driven.drift(AREA) == set()
+    assert driven.drift(AREA) == {}
 
 
-def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: Driven) -> None:
+def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: StubDriverNode) -> None:
     driven.state({"containers": {}}, container_toolkit=None)
     assert driven.apply("containerd")[0].ok
     assert "nvidia" not in driven.says(f"cat {CONFIG}")
@@ -188,30 +188,30 @@ def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: Drive
     assert driven.apply("containerd")[1] == []
 
 
-def test_docker_comes_and_goes_beside_it(driven: Driven) -> None:
+def test_docker_comes_and_goes_beside_it(driven: StubDriverNode) -> None:
     docker = component(driven.candidate("docker.io", "containerd", "runc"))
     driven.state(docker=docker)
     outcome, _ = driven.apply("containerd", "docker")
     assert outcome.ok, outcome.failed
-    assert driven.drift(AREA, "docker.") == set()
+    assert driven.drift(AREA, "docker.") == {}
     driven.state(docker=None)
     absent = driven.group.components.model_copy(update={"absent": {"docker": "docker\\.io"}})
     driven.group = driven.group.model_copy(update={"components": absent})
     outcome, _ = driven.apply("containerd", "docker")
     assert outcome.ok, outcome.failed
-    assert driven.drift(AREA, "docker.") == set()
+    assert driven.drift(AREA, "docker.") == {}
     assert driven.failed(AREA, "docker.") == {}
 
 
-def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: Driven) -> None:
+def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: StubDriverNode) -> None:
     components = driven.group.components.model_copy(
         update={"containerd": None, "absent": {"containerd": "containerd"}}
     )
     driven.group = driven.group.model_copy(update={"components": components})
-    assert driven.drift(AREA) == {"containerd.absent"}
+    assert set(driven.drift(AREA)) == {"containerd.absent"}
     outcome, _ = driven.apply("containerd")
     assert outcome.ok, outcome.failed
-    assert driven.drift(AREA) == set()
+    assert driven.drift(AREA) == {}
     assert driven.failed(AREA) == {}
     assert driven.says(f"ls {CONFIG}").endswith("No such file or directory")
     assert driven.apply("containerd")[1] == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from gpuprov.lab import Lab
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.simulator.server import with_memory, with_port_speed, without_gpu
 from gpuprov.model.fleet import read_fleet
+from tests.lab.command_line import gpuprov
 
 # machine → (its profile, healthy nodes)
 KINDS = {
@@ -49,16 +48,10 @@ def discovered(nodes: dict[str, str], module_lab: Lab, tmp_path_factory: pytest.
     """The folder with the fleet file that discovery proposed, and its answer."""
     folder = tmp_path_factory.mktemp("discovered")
     keys = ["-i", str(module_lab.identity_file), "--known-hosts", str(module_lab.known_hosts)]
-    done = gpuprov(folder, "inventory", "discover", *nodes.values(), *keys, "-F", "fleet.yml", "-o", "json")
-    assert done.returncode == 3, done.stderr
+    words = ("discover", *nodes.values(), *keys, "-F", "fleet.yml", "-o", "json")
+    done = gpuprov(folder, "inventory", *words, code=3)
     (folder / "answer.json").write_text(done.stdout)
     return folder
-
-
-def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
 
 
 def test_all_are_matched_and_every_fault_is_named(discovered: Path) -> None:
@@ -86,16 +79,15 @@ def test_drift_and_verify_name_the_faults_as_well(discovered: Path, nodes: dict[
     place = f"repositories: {{nvidia: {{url: '{mirror.cuda()}', key: {mirror.key}}}}}\n"
     with (discovered / "fleet.yml").open("a") as fleet:
         fleet.write(place)
-    locked = gpuprov(discovered, "lock")
-    assert locked.returncode == 0, locked.stderr
+    gpuprov(discovered, "lock")
     hardware = {"gpu.count", "gpu.model", "gpu.nvswitches"}
-    drift = json.loads(gpuprov(discovered, "drift", "-o", "json").stdout)
+    drift = json.loads(gpuprov(discovered, "drift", "-o", "json", code=3).stdout)
     for node in drift["nodes"]:
         checks = {each["check"] for each in node["drift"]}
         found = {check for check in checks if check in hardware or check.startswith("hardware.")}
         assert found == ({FAULTS[node["name"]][3]} if node["name"] in FAULTS else set()), node["name"]
     for name in ("faulty1", "faulty2", "faulty3", "l40sx4-1"):
-        verdict = json.loads(gpuprov(discovered, "verify", name, "-o", "json").stdout)
+        verdict = json.loads(gpuprov(discovered, "verify", name, "-o", "json", code=1).stdout)
         [node] = verdict["nodes"]
         failed = {each["check"] for each in node["checks"] if each["status"] == "failed"}
         found = {check for check in failed if check in hardware or check.startswith("hardware.")}

@@ -16,8 +16,8 @@ from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
 from gpuprov.lab.variants import with_control_groups
 from gpuprov.model.lock import Component
-from tests.lab.run_roles import WOULD_BRING
-from tests.lab.stub_driver_node import Driven, component, drive
+from tests.lab.node_under_test import WOULD_BRING
+from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
 ROLES = ("container_toolkit", "docker")
 AREAS = ("container_toolkit.", "docker.")
@@ -35,7 +35,7 @@ CONFIG = "/etc/docker/daemon.json"
 
 
 @pytest.fixture(scope="module")
-def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
     folder = tmp_path_factory.mktemp("containers")
     mirror = build(folder / "mirror", load([]), [])
     driven = node_with_mirror(module_lab, "debian12", mirror.root, folder)
@@ -43,7 +43,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     return driven
 
 
-def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> Driven:
+def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> StubDriverNode:
     """A driven node that reads the toolkit's packages from a copy of the mirror."""
     [node] = lab.up(1, os=system, gpu="a100x4", prepare=[with_control_groups])
     shutil.copytree(mirror, node.root / "srv/mirror")
@@ -53,25 +53,25 @@ def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> Drive
     node.run("cat >/etc/apt/sources.list.d/toolkit.list", input=line + "\n")
     drive(node)
     node.run("apt-get -q update")
-    return Driven(lab, node, folder)
+    return StubDriverNode(lab, node, folder)
 
 
-def locked(driven: Driven, toolkit: str, *more: str) -> dict[str, Component]:
+def locked(driven: StubDriverNode, toolkit: str, *more: str) -> dict[str, Component]:
     docker = driven.candidate("docker.io", "containerd", "runc", *more)
     return {"docker": component(docker), "container_toolkit": component(dict.fromkeys(TOOLKIT, toolkit))}
 
 
-def test_check_says_what_would_change_and_changes_nothing(driven: Driven) -> None:
+def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     before = driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort")
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
     assert "Merge what is asked for into the configuration" in changed
     assert WOULD_BRING in changed
     assert driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort") == before
-    assert driven.drift("docker.") == {"docker.packages", "docker.unit", "docker.config"}
+    assert set(driven.drift("docker.")) == {"docker.packages", "docker.unit", "docker.config"}
 
 
-def test_fresh_node_gets_docker_whose_containers_see_every_gpu(driven: Driven) -> None:
+def test_fresh_node_gets_docker_whose_containers_see_every_gpu(driven: StubDriverNode) -> None:
     driven.node.run(f"mkdir -p /etc/docker && cat >{CONFIG}", input=json.dumps(SITES_OWN))
     outcome, _ = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed
@@ -82,17 +82,17 @@ def test_fresh_node_gets_docker_whose_containers_see_every_gpu(driven: Driven) -
         "crun": {"path": "/usr/bin/crun"},
         "nvidia": {"path": "nvidia-container-runtime"},
     }
-    assert driven.drift(*AREAS) == set()
+    assert driven.drift(*AREAS) == {}
     assert driven.failed(*AREAS) == {}
     assert driven.says("docker images -q; docker ps -aq") == ""
 
 
-def test_second_run_changes_nothing(driven: Driven) -> None:
+def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
     assert driven.apply(*ROLES)[1] == []
     assert driven.apply(*ROLES, check=True)[1] == []
 
 
-def test_numbered_gpus_are_given_as_people_ask_for_them(driven: Driven) -> None:
+def test_numbered_gpus_are_given_as_people_ask_for_them(driven: StubDriverNode) -> None:
     driven.node.run("tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked")
     seen = driven.says("docker run --rm --gpus '\"device=0,2\"' asked /bin/sh -c 'echo /dev/nvidia[0-9]*'")
     assert seen == "/dev/nvidia0 /dev/nvidia2"
@@ -128,11 +128,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, name: str) -> None:
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name: str) -> None:
     fault, checks, also_failing = FAULTS[name]
     driven.node.run(FORERUNNER)
     driven.node.run(fault)
-    assert driven.drift(*AREAS) == checks
+    assert set(driven.drift(*AREAS)) == checks
     assert set(driven.failed(*AREAS)) == checks | also_failing
     outcome, _ = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed
@@ -140,7 +140,7 @@ def test_fault_is_seen_by_both_witnesses_and_mended(driven: Driven, name: str) -
     assert driven.apply(*ROLES)[1] == []
 
 
-def test_configuration_that_is_no_json_is_refused_with_its_place(driven: Driven) -> None:
+def test_configuration_that_is_no_json_is_refused_with_its_place(driven: StubDriverNode) -> None:
     kept = driven.says(f"cat {CONFIG}")
     driven.node.run(f"cat >{CONFIG}", input='{\n  "log-driver": "local",\n}\n')
     outcome, changed = driven.apply("docker")
@@ -151,7 +151,7 @@ def test_configuration_that_is_no_json_is_refused_with_its_place(driven: Driven)
     driven.node.run(f"cat >{CONFIG}", input=kept + "\n")
 
 
-def test_configuration_that_the_daemon_refuses_is_taken_back(driven: Driven) -> None:
+def test_configuration_that_the_daemon_refuses_is_taken_back(driven: StubDriverNode) -> None:
     before = driven.says(f"cat {CONFIG}")
     outcome, _ = driven.apply("docker", docker_config={"bip": "nonsense"})
     [failed] = outcome.failed
@@ -161,7 +161,7 @@ def test_configuration_that_the_daemon_refuses_is_taken_back(driven: Driven) -> 
     assert driven.apply("docker")[1] == []
 
 
-def test_docker_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> None:
+def test_docker_is_not_restarted_under_a_container_with_gpus(driven: StubDriverNode) -> None:
     driven.node.run("docker run --detach --name trainer --gpus all asked /bin/sh -c 'while :; do :; done'")
     driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
     outcome, changed = driven.apply("docker")
@@ -175,9 +175,9 @@ def test_docker_is_not_restarted_under_a_container_with_gpus(driven: Driven) -> 
     assert driven.failed("docker.") == {}
 
 
-def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: Driven) -> None:
+def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: StubDriverNode) -> None:
     driven.state(**locked(driven, OLD))
-    assert driven.drift("container_toolkit.") == {"container_toolkit.packages"}
+    assert set(driven.drift("container_toolkit.")) == {"container_toolkit.packages"}
     outcome, _ = driven.apply(*ROLES)
     assert "would downgrade packages" in outcome.failed[0]["msg"]
     outcome, changed = driven.apply(*ROLES, packages_allow_downgrade=True)
@@ -187,7 +187,7 @@ def test_changed_lock_changes_the_toolkit_and_docker_learns_of_it(driven: Driven
     assert driven.failed(*AREAS) == {}
 
 
-def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven: Driven) -> None:
+def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven: StubDriverNode) -> None:
     driven.state({"containers": {}})
     assert driven.apply("docker")[0].ok
     assert json.loads(driven.says(f"cat {CONFIG}")) == {
@@ -204,11 +204,11 @@ def test_docker_of_debian_13_gives_gpus_by_the_device_interface_as_well(lab: Lab
     driven.state({"containers": {"cdi": True}}, **locked(driven, "1.20.0-1", "docker-cli"))
     outcome, _ = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed
-    assert driven.drift(*AREAS) == set()
+    assert driven.drift(*AREAS) == {}
     assert driven.failed(*AREAS) == {}
     assert driven.apply(*ROLES)[1] == []
     driven.node.run("rm /run/cdi/nvidia.yaml; systemctl disable --now nvidia-cdi-refresh.path")
-    assert driven.drift(*AREAS) == {"container_toolkit.cdi"}
+    assert set(driven.drift(*AREAS)) == {"container_toolkit.cdi"}
     assert set(driven.failed(*AREAS)) == {"container_toolkit.cdi", "docker.cdi_gpus"}
     assert driven.apply(*ROLES)[0].ok
     assert driven.failed(*AREAS) == {}

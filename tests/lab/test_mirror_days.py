@@ -17,7 +17,7 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.model.lock import Lock
-from tests.lab.mirror_node import Mirrored, ubuntu
+from tests.lab.mirror_node import MirrorNode, ubuntu
 
 SYSTEM = "ubuntu24.04"
 NCCL = ("2.26.2+cuda12.8", "2.27.3+cuda12.9")
@@ -31,7 +31,7 @@ class Place:
 
     folder: Path
     key: SigningKey
-    driven: Mirrored
+    driven: MirrorNode
 
     def build(self, key: SigningKey | None = None, without: str = "-") -> None:
         """Build the mirror anew, as it is or with another key or without a version."""
@@ -94,7 +94,7 @@ def another_version_overnight(place: Place) -> Iterator[None]:
     place.build()
 
 
-def wanted(driven: Mirrored) -> str:
+def wanted(driven: MirrorNode) -> str:
     """The version that the lock names."""
     nccl = driven.group.components.nccl
     assert nccl is not None

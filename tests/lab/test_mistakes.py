@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,17 +11,9 @@ import pytest
 
 from gpuprov.lab import Lab
 from gpuprov.lab.variants import with_admin, with_os_release, without_python
+from tests.lab.command_line import gpuprov
 
 UBUNTU_19 = 'ID=ubuntu\nVERSION_ID="19.10"\nPRETTY_NAME="Ubuntu 19.10"\n'
-
-
-def gpuprov(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One command line; whatever it says, it is not a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuprov", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,7 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, prepare in steps.items():
         module_lab.up(1, gpu="a100x4", names=[name], prepare=prepare)
     (folder / "fleet.yml").write_text(module_lab.fleet("hgx-a100-4"))
-    assert gpuprov(folder, "lock").returncode == 0
+    gpuprov(folder, "lock")
     keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "other-key"]
     subprocess.run(keygen, check=True)
     module_lab.node("down").stop()
@@ -63,13 +54,12 @@ def test_a_plan_says_it_in_one_line(
     locked = path.read_text()
     for pattern, instead in ssh.items():
         path.write_text(re.sub(pattern, instead, locked))
-    planned = gpuprov(fleet, "plan", host)
+    planned = gpuprov(fleet, "plan", host, code=None)
     path.write_text(locked)
     assert planned.returncode == code, planned.stdout + planned.stderr
     assert len([line for line in planned.stdout.splitlines() if says in line]) == 1, planned.stdout
 
 
 def test_an_unsupported_system_is_refused_before_anything_changes(fleet: Path) -> None:
-    applied = gpuprov(fleet, "apply", "old", "--yes")
-    assert applied.returncode == 1
+    applied = gpuprov(fleet, "apply", "old", "--yes", code=1)
     assert "old  changed=0  FAILED  preflight: the node runs ubuntu19.10" in applied.stdout

@@ -9,7 +9,8 @@ import pytest
 
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
-from tests.lab.provisioned_node import gpuprov, provision
+from tests.lab.command_line import gpuprov
+from tests.lab.provisioned_node import provision
 
 Fixture = tuple[Node, Path]
 FABRIC, BRIDGE, STORAGE = "ens1f0", "docker9", "stor0"

@@ -21,8 +21,8 @@ from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
-from tests.lab.mirror_node import INSTALLED, Mirrored, ubuntu
-from tests.lab.run_roles import WOULD_BRING
+from tests.lab.mirror_node import MirrorNode, ubuntu
+from tests.lab.node_under_test import INSTALLED, WOULD_BRING
 
 SYSTEM = "ubuntu24.04"
 BREAK = """
@@ -66,7 +66,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Days]:
 
 
 @pytest.fixture(scope="module")
-def driven(module_lab: Lab, days: Days, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+def driven(module_lab: Lab, days: Days, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorNode]:
     mirror = days.build()
     with ExitStack() as stack:
         server = stack.enter_context(served(mirror.root))
@@ -75,7 +75,7 @@ def driven(module_lab: Lab, days: Days, tmp_path_factory: pytest.TempPathFactory
         yield driven
 
 
-def test_check_says_what_would_change_and_changes_nothing(driven: Mirrored) -> None:
+def test_check_says_what_would_change_and_changes_nothing(driven: MirrorNode) -> None:
     before = driven.says(SNAPSHOT)
     outcome, changed = driven.apply(check=True)
     assert outcome.ok, outcome.failed
@@ -83,7 +83,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: Mirrored) -> N
     assert driven.says(SNAPSHOT) == before
 
 
-def test_a_fresh_node_gets_everything_in_one_run(driven: Mirrored) -> None:
+def test_a_fresh_node_gets_everything_in_one_run(driven: MirrorNode) -> None:
     outcome, _ = driven.apply()
     assert outcome.ok, outcome.failed
     for name, component in driven.group.components.each():
@@ -91,20 +91,20 @@ def test_a_fresh_node_gets_everything_in_one_run(driven: Mirrored) -> None:
     assert driven.drift() == {}
 
 
-def test_a_second_run_changes_nothing(driven: Mirrored) -> None:
+def test_a_second_run_changes_nothing(driven: MirrorNode) -> None:
     outcome, changed = driven.apply()
     assert outcome.ok, outcome.failed
     assert changed == []
 
 
-def test_after_a_reboot_the_fabric_is_joined_and_both_witnesses_are_content(driven: Mirrored) -> None:
+def test_after_a_reboot_the_fabric_is_joined_and_both_witnesses_are_content(driven: MirrorNode) -> None:
     driven.node.reboot()
     [node] = survey(driven.lock, [driven.node.name])
     assert [(each.check, each.actual) for each in node.drift] == []
-    assert driven.failed() == set()
+    assert driven.failed() == {}
 
 
-def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Mirrored) -> None:
+def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: MirrorNode) -> None:
     driven.node.run(BREAK)
     seen = {
         "repositories.sources",
@@ -116,12 +116,12 @@ def test_both_witnesses_see_what_is_broken_and_apply_mends_it(driven: Mirrored) 
         "pins.hold",
     }
     assert set(driven.drift()) == seen
-    assert driven.failed() >= seen | {"cudnn.header", "nccl.library"}
+    assert driven.failed().keys() >= seen | {"cudnn.header", "nccl.library"}
     driven.node.run("mv /root/libnccl.so.2.* /usr/lib/x86_64-linux-gnu/")
     outcome, _ = driven.apply()
     assert outcome.ok, outcome.failed
     assert driven.drift() == {}
-    assert driven.failed() == set()
+    assert driven.failed() == {}
 
 
 UNATTENDED = """\
@@ -130,7 +130,9 @@ APT::Periodic::Unattended-Upgrade "1";
 """
 
 
-def test_what_appears_overnight_moves_nothing_of_the_closure_by_itself(driven: Mirrored, days: Days) -> None:
+def test_what_appears_overnight_moves_nothing_of_the_closure_by_itself(
+    driven: MirrorNode, days: Days
+) -> None:
     driven.node.run("apt-get -q update && apt-get -yq install site-tool unattended-upgrades")
     driven.node.run("cat >/etc/apt/apt.conf.d/99site", input=UNATTENDED)
     held = {name for _, component in driven.group.components.each() for name in component.closure}
@@ -146,12 +148,12 @@ def test_what_appears_overnight_moves_nothing_of_the_closure_by_itself(driven: M
     driven.node.run("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get -yq full-upgrade")
     assert driven.installed["site-tool"] == "3.0"
     assert {name: driven.installed[name] for name in held} == before
-    assert driven.failed() == set()
+    assert driven.failed() == {}
 
 
 @pytest.mark.parametrize(("driver", "gone"), [("580.95.05", "570"), ("570.195.03", "580")])
 def test_a_changed_lock_switches_branches_in_one_transaction(
-    driven: Mirrored, driver: str, gone: str
+    driven: MirrorNode, driver: str, gone: str
 ) -> None:
     driven.state(driver=driver)
     transactions = driven.says("grep -c ^Start-Date /var/log/apt/history.log")
@@ -169,7 +171,7 @@ def test_a_changed_lock_switches_branches_in_one_transaction(
 KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 half-installed; pkill -9 -x apt-get; pkill -9 -x dpkg"
 
 
-def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Mirrored) -> None:
+def test_a_killed_transaction_is_finished_by_the_next_apply(driven: MirrorNode) -> None:
     driven.state(driver="580.95.05")
     driven.node.run(f"systemd-run --quiet --unit=killer sh -c {shlex.quote(KILL)}")
     outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver")
@@ -181,7 +183,7 @@ def test_a_killed_transaction_is_finished_by_the_next_apply(driven: Mirrored) ->
     assert driven.drift() == {}
 
 
-def test_the_pins_of_a_removed_driver_are_lifted(driven: Mirrored) -> None:
+def test_the_pins_of_a_removed_driver_are_lifted(driven: MirrorNode) -> None:
     """As a kill between the removal of one pinning package and the arrival of the next leaves it."""
     preferences = "/etc/apt/preferences.d/nvidia-driver-pin"
     driver = driven.group.components.driver
@@ -196,7 +198,7 @@ def test_the_pins_of_a_removed_driver_are_lifted(driven: Mirrored) -> None:
     assert driven.drift() == {}
 
 
-def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Mirrored) -> None:
+def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: MirrorNode) -> None:
     driven.settings = {"nccl": {"NCCL_SOCKET_IFNAME": "eth0"}}
     driven.state(cuda="12.6")
     # What the resolver chooses for this toolkit is older than what was chosen for the other.
@@ -208,7 +210,7 @@ def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: Mirrored) -> No
     assert driven.drift() == {}
 
 
-def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: Mirrored) -> None:
+def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: MirrorNode) -> None:
     place = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
     url = driven.group.repositories["nvidia"].url
     driven.node.run(f"echo 'deb [signed-by=/usr/share/keyrings/other.gpg] {url} /' >{place}")

@@ -14,13 +14,11 @@ import yaml
 
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.lab import Lab, Node
+from gpuprov.lab import Lab
 from gpuprov.locking.build import build_lock
-from gpuprov.model.lock import Lock, Setting
-from tests.lab.run_roles import WOULD_BRING, play
+from tests.lab.node_under_test import WOULD_BRING, NodeUnderTest, with_settings
 from tests.lab.stub_compiler import ERROR, play_compiler
 
-ROLES = ["preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins"]
 SAY = "Say what every boot sets"
 SET = "Set the clocks, now if the driver answers and at every boot"
 UNATTENDED = "Keep unattended upgrades off, and remember which holds are ours"
@@ -33,49 +31,42 @@ find /etc/apt /etc/modprobe.d /etc/systemd /usr/local /usr/src -type f | sort | 
 """
 
 
-class Fixture:
-    """A node, its lock, and ways to run roles on it."""
+class DebianNode(NodeUnderTest):
+    """A node that takes everything from Debian's own archive."""
 
-    def __init__(self, node: Node, lock: Lock, folder: Path) -> None:
-        self.node, self.lock, self.folder = node, lock, folder
+    roles = ("preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins")
 
     def apply(
         self, *roles: str, check: bool = False, settings: dict[str, Any] | None = None, **variables: Any
     ) -> tuple[NodeOutcome, list[str]]:
-        """Run roles (all of them by default); the outcome, and the names of the tasks that changed."""
-        lock = self._with(settings or {})
-        return play(lock, self.node, self.folder, *(roles or ROLES), check=check, **variables)
+        """Run roles under the lock with some settings changed for that once."""
+        locked = self.group
+        self.group = with_settings(locked, settings or {})
+        try:
+            return super().apply(*roles, check=check, **variables)
+        finally:
+            self.group = locked
 
-    def reboot(self) -> NodeOutcome:
+    def reboot_by_playbook(self) -> NodeOutcome:
+        """Reboot it as `gpuprov apply --reboot` does."""
         run = RunContext(self.lock, Path(tempfile.mkdtemp(dir=self.folder)))
         return run_playbook("reboot", {self.node.name: {"gpuprov_reboot": True}}, run)[self.node.name]
 
-    def says(self, command: str) -> str:
-        done = self.node.run(command, check=False)
-        return (done.stdout + done.stderr).strip()
-
-    def _with(self, settings: dict[str, Any]) -> Lock:
-        """The lock with some settings changed, as a person would in the file."""
-        [(name, group)] = self.lock.groups.items()
-        stated = {key: Setting(value=value, reason="test", source="test") for key, value in settings.items()}
-        changed = group.model_copy(update={"settings": {**group.settings, **stated}})
-        return self.lock.model_copy(update={"groups": {name: changed}})
-
 
 @pytest.fixture(scope="module")
-def fixture(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+def fixture(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> DebianNode:
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     folder = tmp_path_factory.mktemp("roles")
     fleet = yaml.safe_load(module_lab.fleet("hgx-a100-4"))
     fleet["groups"]["debian12"]["stack"] = {"repository": "distribution"}
     (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
-    lock = build_lock(folder / "fleet.yml", previous=None, narrate=lambda _: None)
-    [group] = lock.groups.values()
-    play_compiler(node, group.components.driver.version)
-    return Fixture(node, lock, folder)
+    fixture = DebianNode(node, folder)
+    fixture.lock = build_lock(folder / "fleet.yml", previous=None, narrate=lambda _: None)
+    play_compiler(node, fixture.group.components.driver.version)
+    return fixture
 
 
-def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> None:
+def test_check_says_what_would_change_and_changes_nothing(fixture: DebianNode) -> None:
     before = fixture.says(SNAPSHOT)
     outcome, changed = fixture.apply(check=True)
     assert outcome.ok, outcome.failed
@@ -84,7 +75,7 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: Fixture) -> N
     assert fixture.says(SNAPSHOT) == before
 
 
-def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: Fixture) -> None:
+def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: DebianNode) -> None:
     assert fixture.apply("repositories")[0].ok
     before = fixture.says(SNAPSHOT)
     fixture.node.run("touch /root/broken-compiler")
@@ -97,26 +88,26 @@ def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: Fixture
     assert fixture.says(SNAPSHOT) == before
 
 
-def test_a_fresh_node_gets_everything_in_one_run(fixture: Fixture) -> None:
+def test_a_fresh_node_gets_everything_in_one_run(fixture: DebianNode) -> None:
     outcome, _ = fixture.apply()
     assert outcome.ok, outcome.failed
-    [group] = fixture.lock.groups.values()
+    group = fixture.group
     driver = group.components.driver
     assert fixture.says(f"modinfo -k {fixture.node.kernel} -F version nvidia-current") == driver.version
     assert set(fixture.says("apt-mark showhold").split()) == set(driver.closure)
     assert fixture.says("systemctl is-enabled gpuprov-gpu-clocks nvidia-persistenced") == "enabled\nenabled"
 
 
-def test_the_second_run_changes_nothing(fixture: Fixture) -> None:
+def test_the_second_run_changes_nothing(fixture: DebianNode) -> None:
     outcome, changed = fixture.apply()
     assert outcome.ok, outcome.failed
     assert changed == []
     assert outcome.changed == 0
 
 
-def test_a_reboot_brings_driver_persistence_and_clocks(fixture: Fixture) -> None:
+def test_a_reboot_brings_driver_persistence_and_clocks(fixture: DebianNode) -> None:
     boot = fixture.node.boot_id()
-    outcome = fixture.reboot()
+    outcome = fixture.reboot_by_playbook()
     assert outcome.ok, outcome.failed
     assert fixture.node.boot_id() != boot
     assert fixture.says("systemctl is-system-running --wait") == "running"
@@ -133,7 +124,7 @@ FAULTS = {
 }
 
 
-def test_each_fault_is_mended_by_its_own_task_and_no_other(fixture: Fixture) -> None:
+def test_each_fault_is_mended_by_its_own_task_and_no_other(fixture: DebianNode) -> None:
     for fault in FAULTS.values():
         fixture.node.run(fault)
     outcome, changed = fixture.apply()
@@ -143,20 +134,20 @@ def test_each_fault_is_mended_by_its_own_task_and_no_other(fixture: Fixture) -> 
     assert fixture.apply()[1] == []
 
 
-def test_a_unit_that_somebody_disabled_is_enabled_again(fixture: Fixture) -> None:
+def test_a_unit_that_somebody_disabled_is_enabled_again(fixture: DebianNode) -> None:
     fixture.node.run("systemctl disable --now gpuprov-gpu-clocks")
     assert fixture.apply("gpu_settings")[0].ok
     assert fixture.says("systemctl is-enabled gpuprov-gpu-clocks") == "enabled"
     assert fixture.says(STATE).splitlines() == ["Enabled, 1410"] * 4
 
 
-def test_a_changed_clock_changes_just_that(fixture: Fixture) -> None:
+def test_a_changed_clock_changes_just_that(fixture: DebianNode) -> None:
     _, changed = fixture.apply(settings={"clocks": {"graphics": 1095, "memory": 1593}})
     assert changed == [SAY, SET]
     assert fixture.says(STATE).splitlines() == ["Enabled, 1095"] * 4
 
 
-def test_no_clocks_in_the_lock_leave_none_on_the_node(fixture: Fixture) -> None:
+def test_no_clocks_in_the_lock_leave_none_on_the_node(fixture: DebianNode) -> None:
     assert fixture.apply("gpu_settings", settings={"clocks": None})[0].ok
     assert fixture.says("systemctl cat gpuprov-gpu-clocks").startswith("No files found")
     default = fixture.says(STATE.replace(".applications.", ".default_applications."))
@@ -165,9 +156,9 @@ def test_no_clocks_in_the_lock_leave_none_on_the_node(fixture: Fixture) -> None:
     assert fixture.apply("gpu_settings", settings={"clocks": None})[1] == []
 
 
-def test_a_package_that_is_pinned_no_more_is_released_and_holds_of_others_stay(fixture: Fixture) -> None:
+def test_a_package_that_is_pinned_no_more_is_released_and_holds_of_others_stay(fixture: DebianNode) -> None:
     fixture.node.run("apt-mark hold less")
-    [group] = fixture.lock.groups.values()
+    group = fixture.group
     fewer = {name: version for name, version in group.components.driver.closure.items() if name != "libcuda1"}
     assert fixture.apply("package_pins", package_pins_packages=fewer)[0].ok
     held = fixture.says("apt-mark showhold").split()
@@ -177,7 +168,7 @@ def test_a_package_that_is_pinned_no_more_is_released_and_holds_of_others_stay(f
     assert set(fixture.says("apt-mark showhold").split()) == {*group.components.driver.closure, "less"}
 
 
-def test_a_half_installed_package_is_finished(fixture: Fixture) -> None:
+def test_a_half_installed_package_is_finished(fixture: DebianNode) -> None:
     fixture.node.run("cd /tmp && apt-get -q download hello && dpkg --unpack hello_*.deb")
     assert fixture.says("dpkg --audit") != ""
     outcome, changed = fixture.apply("preflight")
@@ -194,7 +185,7 @@ time.sleep(60)
 """
 
 
-def test_everything_against_a_node_is_said_at_once(fixture: Fixture) -> None:
+def test_everything_against_a_node_is_said_at_once(fixture: DebianNode) -> None:
     fixture.node.run("cat >/root/locker.py", input=LOCKED)
     fixture.node.run("systemd-run --quiet --unit=locker python3 /root/locker.py")
     fixture.node.run("touch /usr/bin/nvidia-uninstall")

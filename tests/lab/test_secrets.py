@@ -13,6 +13,7 @@ import yaml
 
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.variants import with_admin
+from tests.lab.command_line import PROGRAM, gpuprov, with_own_state
 
 ADMIN = "ops"
 PASSWORD = "pl4nted-sudo-passw0rd"  # noqa: S105 - of a throwaway node
@@ -24,8 +25,7 @@ def typed(folder: Path, *words: str) -> tuple[int, str, str]:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
-        os.environ["XDG_STATE_HOME"] = str(folder / "state")
-        os.execv(sys.executable, [sys.executable, "-m", "gpuprov", *words])  # noqa: S606
+        os.execve(sys.executable, [*PROGRAM, *words], with_own_state(folder))  # noqa: S606
     shown, processes, answered = b"", "", False
     while chunk := _read(terminal):
         shown += chunk
@@ -57,10 +57,7 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[No
     for group in stated["groups"].values():
         group["settings"] = {"kernel": "6.12.94+deb13-amd64", "ssh": {}}
     (folder / "fleet.yml").write_text(yaml.safe_dump(stated))
-    locked = subprocess.run(
-        [sys.executable, "-m", "gpuprov", "lock"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert locked.returncode == 0, locked.stderr
+    gpuprov(folder, "lock")
     return node, folder
 
 

@@ -7,9 +7,7 @@ mirror of NVIDIA's repository, whose stubs build at once. DKMS, apt, reboots and
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import yaml
 from gpuprov.lab import Lab, Node
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
+from tests.lab.command_line import gpuprov, start
 from tests.lab.stub_compiler import play_compiler
 
 NEWER, OLDER = "535.309.01", "535.261.03"
@@ -61,21 +60,12 @@ class Fleet:
     folder: Path
 
     def gpuprov(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """One command line, as a person types it; its state is the folder's."""
-        with self.start(*words) as process:
-            out, err = process.communicate()
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        """One command line, as a person types it."""
+        return gpuprov(self.folder, *words, code=None)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """The same, not waited for."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpuprov", *words],
-            cwd=self.folder,
-            env={**os.environ, "XDG_STATE_HOME": str(self.folder / "state")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start(self.folder, *words)
 
     def upgrade(self, version: str, *words: str, **rollout: Any) -> subprocess.CompletedProcess[str]:
         """Upgrade to one of the two locks, under rules of its own."""

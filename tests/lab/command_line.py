@@ -1,0 +1,44 @@
+"""gpuprov as a person types it, in a folder that also keeps its history."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAM = (sys.executable, "-m", "gpuprov")
+
+
+def with_own_state(folder: Path) -> dict[str, str]:
+    """The environment in which history and runs are kept in the folder."""
+    return {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+
+
+def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) -> subprocess.Popen[str]:
+    """One command line, not waited for."""
+    return subprocess.Popen(
+        [*program, *words],
+        cwd=folder,
+        env=with_own_state(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def gpuprov(
+    folder: Path, *words: str, code: int | None = 0, program: Sequence[str | Path] = PROGRAM
+) -> subprocess.CompletedProcess[str]:
+    """One command line; whatever it says, it is not a traceback.
+
+    Args:
+        code: the exit code that it must have; None allows any.
+    """
+    with start(folder, *words, program=program) as process:
+        out, err = process.communicate()
+    if "Traceback" in out + err or code not in (None, process.returncode):
+        raise AssertionError(f"gpuprov {' '.join(words)}: exit {process.returncode}\n{out}{err}")
+    return subprocess.CompletedProcess(words, process.returncode, out, err)

@@ -1,0 +1,107 @@
+"""One lab node and its lock: roles are run on it, and both witnesses asked."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.playbook import NodeOutcome, run_playbook
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.survey import survey
+from gpuprov.lab import Node
+from gpuprov.model.lock import Lock, LockedGroup, Setting
+from gpuprov.verify import run_verification
+
+WOULD_BRING = "Say what would be installed, removed and remembered, as --check cannot try"
+"""The task that says of packages what --check cannot try."""
+INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
+
+
+@dataclass
+class NodeUnderTest:
+    """A node, and what gpuprov does with it under a lock.
+
+    Args:
+        folder: gets a folder of its own for each run.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ()
+    """Those that are run, and answered for, where none are named."""
+    areas: ClassVar[tuple[str, ...]] = ()
+    """Of the checks that verification is asked for where none are named."""
+
+    node: Node
+    folder: Path
+    lock: Lock = field(init=False)
+
+    @property
+    def group(self) -> LockedGroup:
+        """The node's, which is the only one."""
+        [group] = self.lock.groups.values()
+        return group
+
+    @group.setter
+    def group(self, group: LockedGroup) -> None:
+        [name] = self.lock.groups
+        self.lock = self.lock.model_copy(update={"groups": {name: group}})
+
+    def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
+        """Run roles; the outcome, and the names of the tasks that changed something.
+
+        Args:
+            variables: of the roles, over those of the lock.
+        """
+        events: list[dict[str, Any]] = []
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
+        run = RunContext(self.lock, folder, Options(check=check), listen=events.append)
+        nodes = {self.node.name: {"gpuprov_roles": list(roles or self.roles), **variables}}
+        outcome = run_playbook("site", nodes, run)[self.node.name]
+        return outcome, [event["task"] for event in events if event.get("status") == "changed"]
+
+    def drift(self, *areas: str) -> dict[str, Any]:
+        """What the probe finds to differ, of areas (`docker.`) or of our roles: check → what is there."""
+        [found] = survey(self.lock, [self.node.name])
+        assert isinstance(found, NodeDrift)
+        assert found.reason is None, found.reason
+        return {
+            each.check: each.actual
+            for each in found.drift
+            if (each.check.startswith(areas) if areas else each.role in self.roles)
+        }
+
+    def failed(self, *areas: str) -> dict[str, Any]:
+        """Checks of areas that fail under verify's own eyes, with what was seen; one at least was run."""
+        [seen] = run_verification(self.lock, [self.node.name]).nodes
+        checks = {check.check: check for check in seen.checks if check.check.startswith(areas or self.areas)}
+        assert checks, seen.message
+        return {name: check.actual for name, check in checks.items() if check.status == "failed"}
+
+    def says(self, command: str) -> str:
+        """What a command prints, whatever its exit status."""
+        done = self.node.run(command, check=False)
+        return (done.stdout + done.stderr).strip()
+
+    def reboot(self) -> None:
+        """Boot the node again, until its units have settled."""
+        self.node.reboot()
+        self.node.run("systemctl is-system-running --wait", check=False)
+
+    @property
+    def installed(self) -> dict[str, str]:
+        """Package → version."""
+        return dict(line.split(" ") for line in self.says(INSTALLED).splitlines())
+
+    def candidate(self, *packages: str) -> dict[str, str]:
+        """The versions of packages that apt would install."""
+        lines = self.says(f"apt-cache policy {' '.join(packages)}").splitlines()
+        found = [line.split()[1] for line in lines if line.startswith("  Candidate:")]
+        return dict(zip(packages, found, strict=True))
+
+
+def with_settings(group: LockedGroup, settings: dict[str, Any]) -> LockedGroup:
+    """The group with some settings changed, as a person would in the file."""
+    stated = {name: Setting(value=value, reason="test", source="test") for name, value in settings.items()}
+    return group.model_copy(update={"settings": {**group.settings, **stated}})
