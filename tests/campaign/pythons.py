@@ -1,0 +1,92 @@
+"""The unit tests on every Python that pyproject.toml names, each with the newest packages that it takes.
+
+    scripts/campaign pythons [INTERPRETER]...
+
+Without arguments: those in PATH and among pyenv's versions, the newest of each, in fresh environments.
+Versions that are not found are named. Exit 1 when tests fail on one that is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from tests import ROOT
+
+USABLE = "import ensurepip, sqlite3, ssl, sys; print('%d.%d.%d' % sys.version_info[:3])"
+ANSIBLE = "from importlib.metadata import version; print(version('ansible-core'))"
+PYTEST = ("-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "tests/unit")
+
+
+def main() -> int:
+    """Run the campaign."""
+    wanted = versions()
+    found = {name: full for name in sys.argv[1:] or candidates(wanted) if (full := full_version(name))}
+    bad = 0
+    for version in wanted:
+        ours = [name for name, full in found.items() if full.startswith(f"{version}.")]
+        if not ours:
+            say(f"{version:8} not found")
+        for name in ours[:1]:
+            say(f"{found[name]:8} {name}")
+            bad += not tested(name)
+    return 1 if bad or not found else 0
+
+
+def versions() -> list[str]:
+    """Those that requires-python names, such as 3.11."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = SpecifierSet(project["requires-python"])
+    return [f"3.{minor}" for minor in range(100) if named.contains(f"3.{minor}")]
+
+
+def candidates(wanted: list[str]) -> list[str]:
+    """Programs that may be one of them, the newest of each version first."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    kept = sorted(
+        pyenv.glob("versions/3.*/bin/python"), key=lambda path: numbers(path.parts[-3]), reverse=True
+    )
+    in_path = [shutil.which(f"python{version}") for version in wanted]
+    return [*map(str, reversed(kept)), *filter(None, in_path)]
+
+
+def numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def full_version(python: str) -> str:
+    """Its version; "" where it does not run or lacks what an environment needs."""
+    done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def tested(python: str) -> bool:
+    """Whether the unit tests pass in a fresh environment of it."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-python-") as folder:
+        subprocess.run([python, "-m", "venv", folder], check=True)
+        program = f"{folder}/bin/python"
+        subprocess.run([program, "-m", "pip", "install", "-q", "-e", f"{ROOT}[dev]"], check=True)
+        ansible = subprocess.check_output([program, "-c", ANSIBLE], text=True).strip()
+        done = subprocess.run([program, *PYTEST], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    *before, last = done.stdout.splitlines() or [""]
+    if done.returncode:
+        say("\n".join(before))
+    say(f"         ansible-core {ansible}: {last}")
+    return done.returncode == 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
