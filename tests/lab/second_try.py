@@ -1,0 +1,75 @@
+"""pytest plugin: files with a failed test run once more, whole and on fresh nodes, after all others.
+
+What passes then is counted and named as that. A file that does not pass whole at its second try keeps the
+failures of its first.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+AT_SECOND_TRY = "at the second try"
+MOST_FILES = 3
+"""More than so many do not fail by bad luck."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Try again what failed, in processes of their own."""
+    result = yield
+    if not hasattr(session.config, "workerinput"):
+        _try_again(session)
+    return result
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """The place of a second try in the last line."""
+    return (AT_SECOND_TRY, "2", AT_SECOND_TRY.upper()) if hasattr(report, "first_try") else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Name them, next to the last line."""
+    result = yield
+    for report in terminalreporter.stats.get(AT_SECOND_TRY, []):
+        terminalreporter.write_line(f"passed at the second try: {report.nodeid}")
+    return result
+
+
+def _try_again(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    failures = defaultdict(list)
+    for report in [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])]:
+        failures[report.nodeid.partition("::")[0]].append(report)
+    if len(failures) > MOST_FILES:
+        return
+    for file, reports in failures.items():
+        for report in reports:
+            reporter.write_sep("_", f"first try of {report.nodeid}")
+            reporter.write_line(report.longreprtext)
+        reporter.write_sep("_", f"second try of {file}")
+        command = [sys.executable, "-m", "pytest", "-m", session.config.option.markexpr, file]
+        again = subprocess.run(
+            command, cwd=session.config.rootpath, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        reporter.write_line(again.stdout)
+        if again.returncode == 0:
+            _forgive(session, reporter, reports)
+
+
+def _forgive(
+    session: pytest.Session, reporter: pytest.TerminalReporter, reports: list[pytest.TestReport]
+) -> None:
+    for kind in ("failed", "error"):
+        reporter.stats[kind] = [each for each in reporter.stats.get(kind, []) if each not in reports]
+    session.testsfailed -= len(reports)
+    for report in {report.nodeid: report for report in reports}.values():
+        passed = copy.copy(report)
+        passed.outcome, passed.longrepr, passed.first_try = "passed", None, report  # type: ignore[attr-defined]
+        session.config.hook.pytest_runtest_logreport(report=passed)
