@@ -16,7 +16,10 @@ XML = ("-q", "-x")
 @pytest.fixture
 def node(driven: Driven) -> Simulated:
     node = driven("h200x4", "580.159.04", "Dual MIT/GPL")
-    node.smi(*XML)
+    for _ in range(20):  # an answer that a second's end falls into is not kept
+        node.smi(*XML)
+        if kept(node) is not None:
+            break
     return node
 
 
