@@ -76,11 +76,15 @@ class Finder:
         """
         key = (repository, system.id, arch, main)
         if key not in self._open:
-            specs = [self._spec(each, system, arch) for each in ARCHIVES.get(repository, (repository,))]
+            specs = [self._opened_as(each, system, arch) for each in ARCHIVES.get(repository, (repository,))]
             described = {spec.id: self._describe(spec, system) for spec in specs}
             read = specs if main else [_without_main(spec) for spec in specs]
             self._open[key] = Archives(open_all(read, arch), described)
         return self._open[key]
+
+    def _opened_as(self, repository: str, system: System, arch: str) -> RepositorySpec:
+        stated = self._fleet.repositories.get(repository)
+        return replace(self._spec(repository, system, arch), frozen=stated.frozen if stated else None)
 
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         stated = self._fleet.repositories.get(repository)
@@ -146,6 +150,7 @@ class Finder:
             suites=list(spec.suites),
             components=list(spec.components),
             signed_by=_key_text(spec, named=stated is not None and stated.key is not None),
+            frozen=spec.frozen,
             source="fleet.yml" if stated else f"the archive of {system.title}" if own else "the catalog",
         )
 

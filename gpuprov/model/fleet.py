@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import Marked, Strict, read_text, validate
@@ -66,6 +67,11 @@ class Mirror(Strict):
 
     url: str = Field(pattern=r"^(https?|file):")
     key: str | None = None
+    frozen: date | None = Field(
+        default=None,
+        description="the day (UTC) of the snapshot, of a mirror that stands still on purpose: its indexes may"
+        " have expired since then, and may be older than those that were read of a later day",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -77,6 +83,12 @@ class Mirror(Strict):
     def _as_apt_says(cls, url: str) -> str:
         # apt calls file:///srv file:/srv, and the node is asked what apt reads and where packages came from.
         return re.sub("^file:/+", "file:/", url)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        written: dict[str, Any] = write(self)
+        return written if self.frozen else {key: each for key, each in written.items() if key != "frozen"}
 
 
 class Fleet(Strict):

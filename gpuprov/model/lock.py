@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,12 +139,14 @@ class Repository(Strict):
 
     `url` null means: as the node's own package manager is configured; only `components` are added.
     `signed_by` is the armored key that its index was checked with, null where the node's own keys do.
+    `frozen` is the day (UTC) of a mirror that stands still on purpose: its Valid-Until does not count.
     """
 
     url: str | None = None
     suites: list[str]
     components: list[str]
     signed_by: str | None = None
+    frozen: date | None = None
     source: str
 
 

@@ -23,7 +23,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     """Every repository of the lock, with its key."""
     return {
         "repositories_sources": [
-            {"id": name, **repository.model_dump(exclude={"source"})}
+            {"id": name, **repository.model_dump(mode="json", exclude={"source"})}
             for name, repository in group.repositories.items()
         ]
     }

@@ -47,15 +47,18 @@ def _against(answer: object, known: dict[str, str]) -> str | None:
 def sources(old: LockedGroup, new: LockedGroup) -> str:
     """Repositories of the new lock that the old one has not, as apt reads them (deb822-style)."""
     added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
-    return "\n".join("\n".join(_stanza(each)) + "\n" for each in added if each.url)
+    return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)
 
 
-def _stanza(repository: Repository) -> Iterator[str]:
+def stanza(repository: Repository) -> Iterator[str]:
+    """The lines of a repository in apt's sources (deb822-style)."""
     yield "Types: deb"
     yield f"URIs: {repository.url}"
     yield f"Suites: {' '.join(repository.suites) or '/'}"
     if repository.suites:
         yield f"Components: {' '.join(repository.components)}"
+    if repository.frozen:
+        yield "Check-Valid-Until: no"
     if repository.signed_by:
         yield "Signed-By:"
         yield from (f" {line or '.'}" for line in repository.signed_by.strip().splitlines())

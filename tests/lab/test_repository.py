@@ -8,21 +8,28 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from gpuprov.catalog import Catalog, load
+from gpuprov.errors import Refused
 from gpuprov.lab.archive import KEYRING, read_archive
+from gpuprov.lab.mirror import apt as mirror_apt
 from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.repository import sources
-from gpuprov.locking.repository.apt import open_apt, unpack
+from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.closure import closure, closure_packages
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.unpack import unpack
+from gpuprov.model.lock import Repository
+from gpuprov.upgrade import fetching
 
 COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
 FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]
@@ -85,15 +92,17 @@ class Apt:
 
 
 @pytest.fixture(scope="module")
-def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Apt]:
-    def make(entries: str) -> Apt:
+def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Apt]:
+    def make(entries: str, settings: str | None = None) -> Apt:
         folder = tmp_path_factory.mktemp("apt")
         folder.chmod(0o755)
         for name in ("lists/partial", "cache/archives/partial"):
             (folder / name).mkdir(parents=True)
         (folder / "status").touch()
         (folder / "list.sources").write_text(entries)
-        (folder / "apt.conf").write_text(APT_CONF.format(folder=folder) + read_archive().settings)
+        (folder / "apt.conf").write_text(
+            APT_CONF.format(folder=folder) + (settings or read_archive().settings)
+        )
         apt = Apt(folder)
         apt.run("update")
         return apt
@@ -106,7 +115,7 @@ def archive_sources(codename: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["bookworm", "trixie"])
-def debian(request: pytest.FixtureRequest, private_apt: Callable[[str], Apt]) -> tuple[str, Apt, Index]:
+def debian(request: pytest.FixtureRequest, private_apt: Callable[..., Apt]) -> tuple[str, Apt, Index]:
     """A release of Debian: by its own apt, and by our index, signatures checked."""
     codename: str = request.param
     apt = private_apt(archive_sources(codename))
@@ -178,7 +187,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog) -> nvidia
     ],
 )
 def test_apt_installs_the_mirrors_closure_whole(
-    private_apt: Callable[[str], Apt], mirror: nvidia.Mirror, folder: str, root: str, driver: str
+    private_apt: Callable[..., Apt], mirror: nvidia.Mirror, folder: str, root: str, driver: str
 ) -> None:
     spec = sources.nvidia(mirror.cuda(), folder, "x86_64", "apt", mirror.key)
     keyring = mirror.key.with_suffix(".gpg")
@@ -193,7 +202,7 @@ def test_apt_installs_the_mirrors_closure_whole(
 
 
 def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
-    private_apt: Callable[[str], Apt], mirror: nvidia.Mirror
+    private_apt: Callable[..., Apt], mirror: nvidia.Mirror
 ) -> None:
     """Why the lock names the whole closure: nvidia-open asks for nvidia-driver-open with >=."""
     spec = sources.nvidia(mirror.cuda(), "ubuntu2404", "x86_64", "apt", mirror.key)
@@ -201,6 +210,38 @@ def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
     apt = private_apt(read_archive().sources("bookworm") + entry)
     newest = spec.open("x86_64").candidate("nvidia-driver-open").version
     assert apt.picks("nvidia-open=595.71.05-1ubuntu1")["nvidia-driver-open"] == newest
+
+
+@pytest.mark.parametrize("day", [None, date(2026, 5, 14)], ids=["unsaid", "frozen"])
+def test_apt_reads_a_mirror_that_has_expired_only_where_the_lock_says_that_it_is_frozen(
+    private_apt: Callable[..., Apt], tmp_path: Path, day: date | None
+) -> None:
+    """By the words that an upgrade gives it, and the role: `Check-Valid-Until: no`."""
+    about = {"Date": "Thu, 14 May 2026 09:00:00 GMT", "Valid-Until": "Thu, 21 May 2026 09:00:00 GMT"}
+    tmp_path.parent.chmod(0o755)
+    tmp_path.chmod(0o755)
+    with signing_key() as key:
+        specs = [PackageSpec("tool", "2-1", "amd64")]
+        mirror_apt.build_suite(tmp_path, "stable", {"main": specs}, "amd64", key, about)
+        locked = Repository(
+            url=tmp_path.as_uri().replace("file://", "file:"),
+            suites=["stable"],
+            components=["main"],
+            signed_by=key.public.decode(),
+            frozen=day,
+            source="fleet.yml",
+        )
+        spec = sources.mirrored("debian", str(locked.url), "stable", ["main"], key.binary())
+        entry = "\n".join(fetching.stanza(locked)) + "\n"
+        strict = 'Acquire::Check-Valid-Until "true";'
+        if day is None:
+            with pytest.raises(AssertionError, match=r"Release file for .* is expired"):
+                private_apt(entry, strict)
+            with pytest.raises(Refused, match=r"was valid until .* frozen: 2026-05-14"):
+                spec.open("x86_64")
+        else:
+            assert private_apt(entry, strict).picks("tool") == {"tool": "2-1"}
+            assert replace(spec, frozen=day).open("x86_64").versions("tool")
 
 
 class Dnf:

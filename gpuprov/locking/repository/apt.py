@@ -5,26 +5,19 @@ The layout and the meaning of its fields: Debian's wiki page RepositoryFormat, a
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
-import shutil
-import subprocess
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import date, datetime
 
 from debian.deb822 import PkgRelation
-from debian.deb822 import Release as ReleaseFile
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.locking.repository.openpgp import Keyring, Keys
-from gpuprov.locking.repository.signature import required_keys, verify_detached, verify_inline
+from gpuprov.locking.repository.openpgp import Keyring
+from gpuprov.locking.repository.release import Release, read_release
+from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import DEB, Order
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
@@ -41,6 +34,7 @@ def open_apt(
     *,
     fetcher: Fetcher | None = None,
     now: datetime | None = None,
+    frozen: date | None = None,
 ) -> Index:
     """The packages of one suite, after the checks that apt makes.
 
@@ -50,175 +44,60 @@ def open_apt(
         components: `["main", "non-free"]`.
         architecture: Debian's name: `amd64`, `arm64`.
         keyring: the keys that may sign, or `unsigned` (apt's `trusted=yes`).
-        now: the time to judge Valid-Until by; the clock's by default.
+        now: the time to judge dates by; the clock's by default.
+        frozen: the day at which the mirror was frozen on purpose.
 
     Raises:
         InvalidInput: no key is known, or no repository, suite, component or architecture of that name there.
-        Refused: signature, dates, sizes or checksums do not hold, or a named file is gone.
+        Refused: signature, suite, dates, sizes or checksums do not hold, or a named file is gone.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
     root = url.rstrip("/") + "/"
-    base = root + suite.lstrip("/") if suite.endswith("/") else f"{root}dists/{suite}/"
-    release = _release(base, suite, required_keys(keyring, root), fetcher)
-    _check_dates(release, base, now or datetime.now(UTC))
-    listed = _listed(release, base)
-    parts = _parts(release, suite, components, architecture, listed, base)
-    texts = [_packages_file(base, part, listed, release, fetcher) for part in parts]
+    release = read_release(root, suite, keyring, fetcher, now=now, frozen=frozen)
+    parts = _parts(release, suite, components, architecture)
+    texts = [_packages_file(release, part, fetcher) for part in parts]
     return Index(AptRecords(root.rstrip("/"), texts, architecture))
 
 
-def _release(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> ReleaseFile:
-    """The verified Release file: InRelease, or Release with Release.gpg."""
-    text = fetcher.get(base + "InRelease")
-    if text is not None:
-        text = verify_inline(text, keyring, base + "InRelease") if keyring else text
-    else:
-        text = _release_beside_signature(base, suite, keyring, fetcher)
-    release = ReleaseFile(text.decode("utf-8", errors="replace"))
-    if "SHA256" not in release:
-        raise InvalidInput(f"{base} has no Release file with SHA256 sums", expected="an apt repository")
-    return release
-
-
-def _release_beside_signature(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> bytes:
-    text = fetcher.get(base + "Release")
-    if text is None:
-        raise InvalidInput(
-            f"no InRelease or Release at {base}",
-            expected=f"an apt repository with the suite {suite!r}",
-            do="check the URL and the suite's name",
-        )
-    if keyring:
-        signature = fetcher.get(base + "Release.gpg")
-        if signature is None:
-            raise Refused(
-                f"{base}Release bears no signature",
-                do="the mirror must be signed, or declared trusted as it is",
-            )
-        verify_detached(text, signature, keyring, base + "Release")
-    return text
-
-
-def _check_dates(release: ReleaseFile, base: str, now: datetime) -> None:
-    """Raises Refused outside Date … Valid-Until (a replayed or stale mirror, or a wrong clock)."""
-    until = release.get("Valid-Until")
-    if until and now > _moment(until, base):
-        raise Refused(
-            f"{base} was valid until {until}, it is stale",
-            do="sync the mirror again, and check the clock here",
-        )
-    date = release.get("Date")
-    if date and _moment(date, base) > now:
-        raise Refused(f"{base} is dated {date}, which is in the future", do="check the clock here")
-
-
-def _moment(text: str, base: str) -> datetime:
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError as error:
-        raise InvalidInput(f"{base}: {text!r} in Release", expected="a date as RFC 5322 writes it") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _listed(release: ReleaseFile, base: str) -> dict[str, tuple[int, str]]:
-    """Size and SHA256 of each file that the Release names."""
-    try:
-        return {
-            row["name"].removeprefix("./"): (int(row["size"]), row["sha256"]) for row in release["SHA256"]
-        }
-    except (KeyError, ValueError) as error:
-        raise InvalidInput(
-            f"{base}: the SHA256 list in Release cannot be read", expected="checksum, size, name"
-        ) from error
-
-
-def _parts(
-    release: ReleaseFile,
-    suite: str,
-    components: Sequence[str],
-    architecture: str,
-    listed: Iterable[str],
-    base: str,
-) -> list[str]:
+def _parts(release: Release, suite: str, components: Sequence[str], architecture: str) -> list[str]:
     """Names of the Packages files, without a compression's suffix."""
-    names = set(listed)
     wanted = {f"{component}/binary-{architecture}/Packages": component for component in components}
     if suite.endswith("/"):
         wanted = {"Packages": "/"}
     for part, component in wanted.items():
-        if not any(part + suffix in names for suffix in UNPACK):
+        if not any(part + suffix in release.files for suffix in UNPACK):
             raise InvalidInput(
-                f"{base} has no packages for {component} {architecture}",
-                expected=f"a component of {release.get('Components', '/')}"
-                f" and an architecture of {release.get('Architectures', 'its own')}",
+                f"{release.base} has no packages for {component} {architecture}",
+                expected=f"a component of {release.components}"
+                f" and an architecture of {release.architectures}",
             )
     return list(wanted)
 
 
-def _packages_file(
-    base: str, part: str, listed: dict[str, tuple[int, str]], release: ReleaseFile, fetcher: Fetcher
-) -> str:
+def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
     """The text of one Packages file, in the first compression that the mirror has.
 
     A mirror need not keep every form that its Release names (the plain one mostly lives there as a checksum
     only).
     """
-    by_hash = release.get("Acquire-By-Hash") == "yes"
-    if listed.get(part, (None, ""))[0] == 0:
+    plain, _ = release.files.get(part, (None, ""))
+    if plain == 0:
         return ""
-    forms = [part + suffix for suffix in UNPACK if part + suffix in listed]
+    forms = [part + suffix for suffix in UNPACK if part + suffix in release.files]
     for name in forms:
-        size, sha256 = listed[name]
+        size, sha256 = release.files[name]
         folder = name.rpartition("/")[0]
-        places = [f"{base}{folder}/by-hash/SHA256/{sha256}"] if by_hash else []
-        for place in (*places, base + name):
+        places = [f"{release.base}{folder}/by-hash/SHA256/{sha256}"] if release.by_hash else []
+        for place in (*places, release.base + name):
             content = fetcher.get(place, size=size, sha256=sha256)
             if content is not None:
-                return _unpacked(content, name.removeprefix(part), base + name)
+                text = unpack(content, name.removeprefix(part), release.base + name, plain)
+                return text.decode("utf-8", errors="replace")
     raise Refused(
-        f"{base}{forms[0]} is named by the Release file and is gone (404)",
+        f"{release.base}{forms[0]} is named by the Release file and is gone (404)",
         do="the mirror is half synced: try again in some minutes, or sync it again",
     )
-
-
-def _unzstd(content: bytes) -> bytes:
-    if not shutil.which("zstd"):
-        raise OSError("zstd is not installed here")
-    done = subprocess.run(["zstd", "-dcq"], input=content, capture_output=True, timeout=120, check=False)
-    if done.returncode:
-        raise OSError(done.stderr.decode(errors="replace").strip())
-    return done.stdout
-
-
-def _plain(content: bytes) -> bytes:
-    return content
-
-
-UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    ".xz": lzma.decompress,
-    ".gz": gzip.decompress,
-    ".zst": _unzstd,
-    ".bz2": bz2.decompress,
-    "": _plain,
-}
-"""How to unpack a file by its suffix; the order is the order of choice."""
-
-
-def _unpacked(content: bytes, suffix: str, name: str) -> str:
-    return unpack(content, suffix, name).decode("utf-8", errors="replace")
-
-
-def unpack(content: bytes, suffix: str, name: str) -> bytes:
-    """Unpacked content. Raises Refused when it is cut off or not of its kind."""
-    try:
-        return UNPACK[suffix](content)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise Refused(
-            f"{name} cannot be unpacked: {error}",
-            expected=f"a whole {suffix.lstrip('.')} file",
-            do="the mirror is broken: sync it again",
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from io import BytesIO
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
@@ -14,11 +15,12 @@ from xml.etree import ElementTree
 import yaml
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.locking.repository.apt import UNPACK, unpack
 from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
 from gpuprov.locking.repository.openpgp import Keyring, Keys
 from gpuprov.locking.repository.signature import required_keys, verify_detached
+from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
@@ -27,22 +29,30 @@ RPM_NS = "{http://linux.duke.edu/metadata/rpm}"
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 
-def open_rpm(url: str, arch: str, keyring: Keyring | None, *, fetcher: Fetcher | None = None) -> Index:
+def open_rpm(
+    url: str,
+    arch: str,
+    keyring: Keyring | None,
+    *,
+    fetcher: Fetcher | None = None,
+    frozen: date | None = None,
+) -> Index:
     """The packages of one repository; those of module streams among them, marked (see `with_streams`).
 
     Args:
         url: the repository's root, the folder of `repodata`.
         arch: `x86_64` or `aarch64`.
         keyring: the keys that may sign repomd.xml (dnf's `repo_gpgcheck`), or `unsigned`.
+        frozen: the day at which the mirror was frozen on purpose.
 
     Raises:
         InvalidInput: no key is known, or no repository is there.
-        Refused: signature, sizes or checksums do not hold, or a named file is gone.
+        Refused: signature, date, sizes or checksums do not hold, or a named file is gone.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
     root = url.rstrip("/")
-    described = _repomd(root, required_keys(keyring, root), fetcher)
+    described = _repomd(root, required_keys(keyring, root), fetcher, frozen)
     primary = _metadata(root, described, "primary", fetcher)
     if primary is None:
         raise InvalidInput(f"{root}/repodata/repomd.xml names no primary", expected="an rpm repository")
@@ -76,14 +86,15 @@ def with_streams(index: Index, *enabled: str) -> Index:
 
 @dataclass(frozen=True)
 class _File:
-    """A metadata file that repomd.xml names."""
+    """A metadata file that repomd.xml names; `open_size` is what it has unpacked."""
 
     href: str
     size: int | None
+    open_size: int | None
     sha256: str
 
 
-def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher) -> dict[str, _File]:
+def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | None) -> dict[str, _File]:
     name = f"{root}/repodata/repomd.xml"
     content = fetcher.get(name)
     if content is None:
@@ -97,12 +108,22 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher) -> dict[str, _Fil
                 f"{name} bears no signature", do="the mirror must be signed, or declared trusted as it is"
             )
         verify_detached(content, signature, keyring, name)
+    parsed = _parsed(content, name)
     try:
-        return {
-            kind: file for data in _parsed(content, name).iter(REPO + "data") for kind, file in _file(data)
-        }
+        described = {kind: file for data in parsed.iter(REPO + "data") for kind, file in _file(data)}
     except (KeyError, ValueError) as error:
         raise InvalidInput(f"{name} cannot be read", expected="a repomd of an rpm repository") from error
+    check_dates(name, _written(parsed), frozen=frozen)
+    return described
+
+
+def _written(repomd: ElementTree.Element) -> datetime | None:
+    """When the newest of the metadata files was made, which is what dnf takes for a repository's age."""
+    stated = (data.findtext(REPO + "timestamp") for data in repomd.iter(REPO + "data"))
+    try:
+        return datetime.fromtimestamp(max(float(each) for each in stated if each), UTC)
+    except (ValueError, OverflowError, OSError):  # none is stated, or it is no time
+        return None
 
 
 def _parsed(content: bytes, name: str) -> ElementTree.Element:
@@ -115,12 +136,17 @@ def _parsed(content: bytes, name: str) -> ElementTree.Element:
 def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
     checksum = data.find(REPO + "checksum")
     location = data.find(REPO + "location")
-    size = data.findtext(REPO + "size")
     if checksum is None or location is None or checksum.get("type") != "sha256":
         return
+    size, open_size = (data.findtext(REPO + name) for name in ("size", "open-size"))
     yield (
         data.attrib["type"],
-        _File(location.attrib["href"], int(size) if size else None, checksum.text or ""),
+        _File(
+            location.attrib["href"],
+            int(size) if size else None,
+            int(open_size) if open_size else None,
+            checksum.text or "",
+        ),
     )
 
 
@@ -137,7 +163,7 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
             do="the mirror is half synced: try again in some minutes, or sync it again",
         )
     suffix = PurePosixPath(file.href).suffix
-    return unpack(content, suffix if suffix in UNPACK else "", name)
+    return unpack(content, suffix if suffix in UNPACK else "", name, file.open_size)
 
 
 def _packages(primary: bytes, root: str, streams: dict[str, set[str]]) -> Iterator[Package]:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +53,7 @@ class RepositorySpec:
         suites: apt's suites; `/` for a flat repository. Empty for rpm.
         components: apt's components. Empty for a flat repository and for rpm.
         keyring: keys that may sign, or `unsigned`; while None, the repository cannot be opened.
+        frozen: the day of a mirror that stands still on purpose.
     """
 
     id: str
@@ -60,14 +62,23 @@ class RepositorySpec:
     keyring: Keyring | None
     suites: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
+    frozen: date | None = None
 
     def open(self, arch: str, fetcher: Fetcher | None = None) -> Index:
         """Its index for `x86_64` or `aarch64`. Raises what open_apt and open_rpm raise."""
         if self.manager == "rpm":
-            return open_rpm(self.url, arch, self.keyring, fetcher=fetcher)
+            return open_rpm(self.url, arch, self.keyring, fetcher=fetcher, frozen=self.frozen)
         architecture = DEB_ARCHITECTURES[arch]
         first, *others = (
-            open_apt(self.url, suite, self.components, architecture, self.keyring, fetcher=fetcher)
+            open_apt(
+                self.url,
+                suite,
+                self.components,
+                architecture,
+                self.keyring,
+                fetcher=fetcher,
+                frozen=self.frozen,
+            )
             for suite in self.suites
         )
         return first.union(*others)

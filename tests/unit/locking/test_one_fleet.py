@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gpuprov.locking.build import build_lock
 from gpuprov.locking.changes import changes
 from gpuprov.model.lock import Lock, render_lock
 from gpuprov.roles import expectations
+from gpuprov.upgrade import fetching
 from tests.unit.locking.fleets import GROUPS, PACKAGES, STREAMS, Write
 
 
@@ -154,3 +156,18 @@ def test_a_mirror_with_another_key_than_nvidias_is_refused(
 def test_the_same_inputs_give_the_same_bytes(fleet: Path, lock: Lock) -> None:
     assert render_lock(build_lock(fleet)) == render_lock(lock)
     assert render_lock(build_lock(fleet, previous=lock)) == render_lock(lock)
+
+
+def test_a_frozen_mirror_is_locked_with_its_day(one_group: Write) -> None:
+    fleet = one_group(driver=580)
+    assert "frozen" not in render_lock(build_lock(fleet))
+    said = yaml.safe_load(fleet.read_text())
+    today = datetime.now(UTC).date()
+    said["repositories"]["nvidia"]["frozen"] = today
+    fleet.write_text(yaml.safe_dump(said))
+    lock = build_lock(fleet)
+    assert f"\n        frozen: '{today}'\n" in render_lock(lock)
+    [group] = lock.groups.values()
+    [source] = group_variables(group)["repositories_sources"]
+    assert (source["id"], source["frozen"]) == ("nvidia", str(today))
+    assert "Check-Valid-Until: no\n" in fetching.sources(group.model_copy(update={"repositories": {}}), group)

@@ -133,3 +133,18 @@ def test_every_shipped_profile_reads() -> None:
 def test_a_folders_address_is_as_apt_says_it(tmp_path: Path, stated: str, read: str) -> None:
     text = f"{GOOD}repositories: {{nvidia: '{stated}'}}\n"
     assert read_fleet(fleet(tmp_path, text)).repositories["nvidia"].url == read
+
+
+def test_a_frozen_mirror_has_its_day(tmp_path: Path) -> None:
+    text = GOOD + "repositories: {nvidia: {url: 'https://mirror/', frozen: DAY}}\n"
+    mirror = read_fleet(fleet(tmp_path, text.replace("DAY", "2026-05-14"))).repositories["nvidia"]
+    assert mirror.model_dump(mode="json") == {"url": "https://mirror/", "key": None, "frozen": "2026-05-14"}
+    assert "fleet.yml:8: repositories.nvidia.frozen is true; expected a valid date" in complaint(
+        tmp_path, text.replace("DAY", "true")
+    )
+
+
+def test_a_mirror_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> None:
+    """The lock has a digest of the fleet: a new key must not change those that do not have it."""
+    read = read_fleet(fleet(tmp_path, f"{GOOD}repositories: {{nvidia: 'https://mirror/'}}\n"))
+    assert read.repositories["nvidia"].model_dump_json() == '{"url":"https://mirror/","key":null}'

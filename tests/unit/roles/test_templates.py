@@ -76,6 +76,12 @@ def test_a_flat_repository_has_no_components() -> None:
     ]
 
 
+def test_a_frozen_mirror_is_read_after_its_valid_until() -> None:
+    assert "Check-Valid-Until: no" in sources([], url="https://mirror/debian/", frozen="2026-05-14")
+    lines = sources([], url="https://mirror/debian/", frozen=None)
+    assert not any(line.startswith("Check-") for line in lines)
+
+
 def test_both_drivers_that_would_take_the_gpu_are_kept_away() -> None:
     text = render("nvidia_driver/templates/blacklist.conf.j2")
     assert {"blacklist nouveau", "blacklist nova_core"} <= set(text.splitlines())

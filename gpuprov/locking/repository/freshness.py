@@ -1,0 +1,108 @@
+"""Whether an index is of its day: not expired, not of the future, not older than the last one.
+
+A signature says who made an index, not when it is handed out: an old one, with the holes of its day, stays
+well signed. apt judges Valid-Until and Date, and keeps the newer index where a mirror hands out an older one
+(apt-secure(8); `pkgAcqMetaBase::VerifyVendor` in apt's acquire-item.cc). Here the older one is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import UTC, date, datetime, time
+from email.utils import format_datetime
+from pathlib import Path
+
+from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.exclusive import exclusive
+from gpuprov.runs import state_dir
+
+
+def check_dates(
+    name: str,
+    written: datetime | None,
+    until: datetime | None = None,
+    *,
+    now: datetime | None = None,
+    frozen: date | None = None,
+) -> None:
+    """Refuses an index that is not of its day, and remembers the newest that was read of each name.
+
+    Args:
+        name: the URL that the index is known by: that of its suite.
+        written: when it was made, as it says, in UTC; None where it says nothing.
+        until: when it expires, as it says, in UTC.
+        now: the time to judge by; the clock's by default.
+        frozen: the day, in UTC, at which a mirror was frozen on purpose: the index is judged as of its end,
+            and may be older than one that was read of a later day.
+
+    Raises:
+        Refused: expired, of the future, or older than the newest that was read before.
+        GpuprovError: what was read before cannot be kept.
+    """
+    judged = now = now or datetime.now(UTC)
+    if frozen:
+        judged = min(now, datetime.combine(frozen, time.max, UTC))
+    if until and judged > until:
+        raise Refused(
+            f"{name} was valid until {_said(until)}, it is stale",
+            do="sync the mirror again, and check the clock here; " + _to_freeze(frozen, written or until),
+        )
+    if written and written > judged:
+        raise Refused(
+            f"{name} is dated {_said(written)}, which is "
+            + (f"after {frozen}, where fleet.yml has it frozen" if judged < now else "in the future"),
+            do="state the day of the snapshot as frozen: in fleet.yml"
+            if judged < now
+            else "check the clock here",
+        )
+    try:
+        _check_against_last(name, written, judged, frozen)
+    except OSError as error:
+        raise GpuprovError(
+            f"what was read of {name} cannot be remembered: {error}",
+            do="set XDG_STATE_HOME to a folder that can be written",
+        ) from error
+
+
+def _check_against_last(name: str, written: datetime | None, judged: datetime, frozen: date | None) -> None:
+    folder = state_dir() / "repositories"
+    kept = folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
+    with exclusive(folder / "lock"):
+        last = _read(kept)
+        if last and not (frozen and last > judged) and (written is None or written < last):
+            raise Refused(
+                f"{name} is " + (f"dated {_said(written)}" if written else "without a date"),
+                expected=f"{_said(last)} or later, the date of the index that was read before",
+                do="the mirror went back, or somebody hands out an old index: sync the mirror again; "
+                + _to_freeze(frozen, written),
+            )
+        if written and (last is None or written > last):
+            partial = kept.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps({"url": name, "date": written.isoformat()}))
+            partial.replace(kept)
+
+
+def _read(kept: Path) -> datetime | None:
+    if not kept.exists():
+        return None
+    try:
+        return datetime.fromisoformat(json.loads(kept.read_text())["date"]).astimezone(UTC)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{kept} cannot be read: {error}", do="remove it") from error
+
+
+def _to_freeze(frozen: date | None, day: datetime | None) -> str:
+    """What to type where that is meant."""
+    if frozen:
+        return "or correct frozen: in fleet.yml"
+    example = f"{day:%Y-%m-%d}" if day else "DAY"
+    return (
+        "for a mirror that is frozen on purpose say so in fleet.yml, "
+        f"repositories: {{ID: {{url: URL, frozen: {example}}}}}"
+    )
+
+
+def _said(moment: datetime) -> str:
+    return format_datetime(moment, usegmt=True)
