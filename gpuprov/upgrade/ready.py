@@ -1,6 +1,7 @@
 """Ready hooks: what well-known programs are told around a node's change.
 
-Each can be told twice: a snapshot carries the run in its name, and a second one is not made.
+Each can be told twice: a snapshot carries the run in its name, and a second one is not made. Each fails
+when a program that it asks does not answer: what is not known counts as a job that runs, or as no snapshot.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ class Ready:
     commands: Mapping[str, str]
 
 
+# Slurm: suspended and stopped jobs keep their memory on the node; CF and CG are on their way in and out.
 READY: dict[str, Ready] = {
     "slurm": Ready(
         "controller",
         {
             "drain": """\
 scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="$GPUPROV_RUN" || exit
-while squeue --noheader --states=R,CG --nodelist="$GPUPROV_NODE" | grep -q .; do sleep 10; done
+while jobs=$(squeue --noheader --states=CF,R,S,ST,CG --nodelist="$GPUPROV_NODE") || exit; [ -n "$jobs" ]; do
+    sleep 10
+done
 """,
             "resume": 'scontrol update NodeName="$GPUPROV_NODE" State=RESUME',
         },
@@ -68,7 +72,8 @@ zfs list -t snapshot "$root@gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 || zfs snapsho
         {
             "snapshot": """\
 found=$(aws ec2 describe-snapshots --owner-ids self --output text --query 'Snapshots[].SnapshotId' \\
-    --filters "Name=tag:gpuprov,Values=$GPUPROV_RUN/$GPUPROV_NODE") || exit
+    --filters "Name=tag:gpuprov,Values=$GPUPROV_RUN/$GPUPROV_NODE" \\
+    Name=status,Values=pending,completed) || exit
 [ -z "$found" ] || exit 0
 machine=$(aws ec2 describe-instances --output text --query 'Reservations[].Instances[].InstanceId' \\
     --filters "Name=private-ip-address,Values=$GPUPROV_ADDRESS") || exit
@@ -82,8 +87,9 @@ aws ec2 create-snapshots --instance-specification "InstanceId=$machine" \\
         "controller",
         {
             "snapshot": """\
-gcloud compute snapshots describe "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" >/dev/null 2>&1 ||
-    gcloud compute snapshots create "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" --source-disk "$GPUPROV_NODE"
+snapshot="gpuprov-$GPUPROV_RUN-$GPUPROV_NODE"
+[ "$(gcloud compute snapshots describe "$snapshot" --format='value(status)' 2>/dev/null)" = READY ] ||
+    gcloud compute snapshots create "$snapshot" --source-disk "$GPUPROV_NODE"
 """,
         },
     ),
@@ -93,8 +99,11 @@ gcloud compute snapshots describe "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" >/dev/nul
             "snapshot": """\
 query="[?name=='$GPUPROV_NODE'].[resourceGroup, storageProfile.osDisk.managedDisk.id]"
 found=$(az vm list --query "$query" --output tsv) && set -- $found || exit
-az snapshot show --resource-group "$1" --name "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" >/dev/null 2>&1 ||
-    az snapshot create --resource-group "$1" --name "gpuprov-$GPUPROV_RUN-$GPUPROV_NODE" --source "$2"
+[ $# = 2 ] || { echo "not one machine is called $GPUPROV_NODE: ${found:-none is}"; exit 1; }
+snapshot="gpuprov-$GPUPROV_RUN-$GPUPROV_NODE"
+[ "$(az snapshot show --resource-group "$1" --name "$snapshot" --query provisioningState --output tsv \\
+    2>/dev/null)" = Succeeded ] ||
+    az snapshot create --resource-group "$1" --name "$snapshot" --source "$2"
 """,
         },
     ),

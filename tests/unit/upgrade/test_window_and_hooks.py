@@ -74,9 +74,9 @@ TOOLS = {
     "zfs": "case $1 in list) [ -e $CALLS.made ];; *) touch $CALLS.made;; esac",
     "aws": "case $2 in describe-snapshots) [ ! -e $CALLS.made ] || echo snap-1;; "
     "describe-instances) echo i-0abc;; create-snapshots) touch $CALLS.made;; esac",
-    "gcloud": "case $3 in describe) [ -e $CALLS.made ];; *) touch $CALLS.made;; esac",
+    "gcloud": "case $3 in describe) [ -e $CALLS.made ] && echo READY;; *) touch $CALLS.made;; esac",
     "az": 'case "$1 $2" in "vm list") printf "rg1\\t/disks/os1\\n";; '
-    '"snapshot show") [ -e $CALLS.made ];; *) touch $CALLS.made;; esac',
+    '"snapshot show") [ -e $CALLS.made ] && echo Succeeded;; *) touch $CALLS.made;; esac',
     "scontrol": ":",
     "btrfs": ":",
     "kubectl": ":",
@@ -97,20 +97,23 @@ SAYS = {
 }
 
 
-def call(folder: Path, text: str) -> tuple[int, list[str]]:
+def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
     """Run a hook where only the played tools are found; its exit code, and what the tools were told."""
     tools = folder / "bin"
     if not tools.exists():
         tools.mkdir()
-        for name, body in TOOLS.items():
-            write_program(tools / name, f'echo "{name} $*" >>$CALLS\n{body}')
+        for name, body in {**TOOLS, **otherwise}.items():
+            write_program(tools / name, f'echo "{name} $*" >>$CALLS
+{body}')
         for real in ("sh", "grep", "touch"):
             (tools / real).symlink_to(shutil.which(real) or "")
     calls = folder / "calls"
     calls.unlink(missing_ok=True)
     environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
     environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1"}
-    done = subprocess.run(["/bin/sh", "-c", text], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", text], env=environment, capture_output=True, check=False, timeout=20
+    )
     return done.returncode, calls.read_text().splitlines()
 
 
@@ -128,6 +131,57 @@ def test_a_ready_hook_tells_its_tool_once(tmp_path: Path, name: str, moment: str
 def test_slurm_waits_for_running_jobs(tmp_path: Path) -> None:
     _, calls = call(tmp_path, READY["slurm"].commands["drain"])
     assert [line.split()[0] for line in calls] == ["scontrol", "squeue", "sleep", "squeue"]
+
+
+ASKED = [(name, moment, SAYS[name, moment].split()[0]) for name, moment in SAYS]
+ASKED += [("slurm", "drain", "squeue"), ("lvm", "snapshot", "lvs"), ("lvm", "snapshot", "findmnt")]
+ASKED += [("zfs", "snapshot", "findmnt")]
+
+
+@pytest.mark.parametrize(("name", "moment", "tool"), ASKED)
+@pytest.mark.parametrize("status", [1, 127, 255])
+def test_a_ready_hook_fails_when_a_tool_does(
+    tmp_path: Path, name: str, moment: str, tool: str, status: int
+) -> None:
+    code, calls = call(tmp_path, READY[name].commands[moment], **{tool: f"exit {status}"})
+    assert code != 0, calls
+
+
+def test_slurm_fails_when_a_later_question_does(tmp_path: Path) -> None:
+    answers = "[ ! -e $CALLS.asked ] || exit 1; touch $CALLS.asked; echo '7 gpu job user R 1:00 1 gpu01'"
+    code, calls = call(tmp_path, READY["slurm"].commands["drain"], squeue=answers)
+    assert (code, [line.split()[0] for line in calls]) == (1, ["scontrol", "squeue", "sleep", "squeue"])
+
+
+@pytest.mark.parametrize("state", ["CF", "R", "S", "ST", "CG"])
+def test_slurm_waits_for_jobs_in_every_state_that_holds_the_node(tmp_path: Path, state: str) -> None:
+    asked = rf"""[ -e $CALLS.asked ] && exit; touch $CALLS.asked
+case "$*" in *[=,]{state},*|*[=,]{state}\ *) echo "7 gpu job user {state} 1:00 1 gpu01";; esac"""
+    code, calls = call(tmp_path, READY["slurm"].commands["drain"], squeue=asked)
+    assert (code, len(calls)) == (0, 4), calls
+
+
+SAVED_BADLY = {
+    "gcloud": "case $3 in describe) echo FAILED;; *) exit 1;; esac",
+    "azure": 'case "$1 $2" in "vm list") printf "rg1\\t/disks/os1\\n";; "snapshot show") echo Failed;; '
+    "*) exit 1;; esac",
+    "aws": "case $2 in describe-snapshots) case $* in *status,Values=*) ;; *) echo snap-1;; esac;; "
+    "describe-instances) echo i-0abc;; *) exit 1;; esac",
+}
+
+
+@pytest.mark.parametrize("name", SAVED_BADLY)
+def test_a_snapshot_that_failed_is_none(tmp_path: Path, name: str) -> None:
+    tool = SAYS[name, "snapshot"].split()[0]
+    code, calls = call(tmp_path, READY[name].commands["snapshot"], **{tool: SAVED_BADLY[name]})
+    assert code != 0, calls
+
+
+@pytest.mark.parametrize("found", ["", "rg1\\t/disks/os1\\nrg2\\t/disks/os2\\n"])
+def test_azure_takes_no_other_machines_disk(tmp_path: Path, found: str) -> None:
+    tool = f'case "$1 $2" in "vm list") printf "{found}";; "snapshot show") exit 1;; esac'
+    code, calls = call(tmp_path, READY["azure"].commands["snapshot"], az=tool)
+    assert (code, [line for line in calls if "snapshot create" in line]) == (1, [])
 
 
 def test_every_ready_command_is_tried_here() -> None:
