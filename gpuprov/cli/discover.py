@@ -44,16 +44,18 @@ def command(
 ) -> int:
     """Ask HOSTS what they are, name the nearest profile and what is missing, and propose a fleet file.
 
-    HOSTS are names, ranges (gpu[01-08]) or networks (10.0.0.0/24), in which addresses that do not answer
-    are passed over. Changes nothing. Exit 3 when a host has less than its profile.
+    HOSTS are names, ranges (gpu[01-08]) or networks (10.0.0.0/24), of which addresses where nothing speaks
+    SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile, 4 when one cannot be
+    asked or none answers.
     """
     from gpuprov.catalog import load
     from gpuprov.inventory.discover import kinds, look, match, propose, within
     from gpuprov.model.lock import Connection
+    from gpuprov.ssh.failures import NotThere
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
-    asked, networks = within(hosts)
+    asked, of_networks = within(hosts)
     way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
     password = options.ask_password(ask_become_pass)
     catalog, found, failed = load(), {}, {}
@@ -64,11 +66,16 @@ def command(
         else:
             found[host] = (answer, match(answer, among))
     found = {host: found[host] for host in asked if host in found}
-    if networks:
-        failed = {host: error for host, error in failed.items() if not isinstance(error, Unreachable)}
+    silent = [host for host, error in failed.items() if host in of_networks and isinstance(error, NotThere)]
+    failed = {host: failed[host] for host in asked if host in failed and host not in silent}
     names = _names({host: facts for host, (facts, _) in found.items()})
     proposal = propose(found, names, way, catalog)
     _show(found, failed, proposal, names, output)
+    if not found and not failed:
+        raise Unreachable(
+            f"nothing speaks SSH on port {port} at any of the {len(silent)} addresses of {', '.join(hosts)}",
+            do="is the network right, and --port?",
+        )
     if fleet and proposal["groups"]:
         _write(fleet, proposal)
     return _verdict([each for _, each in found.values()], failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,10 @@ def command(
     ask_become_pass: bool,
     output: str,
 ) -> int:
-    """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi."""
+    """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi.
+
+    Exit 1 when a saved answer is none, is cut off, or says that nvidia-smi failed.
+    """
     if sum((host is not None, local, capture is not None)) != 1:
         raise InvalidInput("facts of what?", do="name one host, or give --local, or --smi-xml FILE")
     if capture is not None:
@@ -70,8 +74,11 @@ def _show_capture(name: str, output: str) -> int:
     if output == "json":
         options.print_json(smi_document(smi))
     else:
-        click.echo("\n".join(describe_smi(smi)))
-    return Exit.OK
+        click.echo("".join(f"{line}\n" for line in describe_smi(replace(smi, error=None))), nl=False)
+    if smi.error is None:
+        return Exit.OK
+    options.note(f"gpuprov: {name}: {smi.error}")
+    return Exit.FAILED
 
 
 def _bytes(name: str) -> bytes:

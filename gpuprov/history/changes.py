@@ -33,14 +33,14 @@ def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator
 def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDrift]:
     """What is bad now and was not then: nodes with only the differences that are new.
 
-    A node that came into order is no news, nor is one that is out of reach as it was before.
+    A node that came into order is no news. One that could not be asked is always named: what is new there is
+    not known.
     """
     old = {node.name: node for node in before}
     found = []
     for node in after:
         fresh = _beyond(node, old.get(node.name))
-        lost = node.reason is not None and _standing(node) != _standing(old.get(node.name))
-        if fresh or lost:
+        if fresh or node.reason is not None:
             found.append(replace(node, drift=fresh))
     return found
 

@@ -14,6 +14,10 @@ SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
 
+class NotThere(Unreachable):
+    """Nothing speaks SSH at the address; other failures come from something that does."""
+
+
 def unreachable(address: str, connection: Connection, error: Exception) -> Unreachable:
     """One line for a person, from the many ways in which SSH says no."""
     who = f"{connection.user}@{address}"
@@ -34,7 +38,7 @@ def unreachable(address: str, connection: Connection, error: Exception) -> Unrea
             f"the host key of {address} is not known",
             do=f"add it to {connection.known_hosts or KNOWN_HOSTS} once you have compared it",
         )
-    return Unreachable(
+    return NotThere(
         f"no SSH on port {connection.port}: {reason(error)}",
         do="is it up, and is its address right?",
     )

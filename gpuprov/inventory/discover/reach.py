@@ -17,8 +17,8 @@ ADDRESSES_AT_MOST = 4096
 LIMITS = Limits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
-def within(stated: Iterable[str]) -> tuple[list[str], bool]:
-    """The hosts that are meant, and whether a network was among what was stated.
+def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
+    """The hosts that are meant, and those among them that only a network stands for.
 
     Args:
         stated: names, ranges (`gpu[01-08]`) or networks (`10.0.0.0/24`).
@@ -27,17 +27,18 @@ def within(stated: Iterable[str]) -> tuple[list[str], bool]:
         InvalidInput: none of these, or a network of more addresses than can be asked.
     """
     found: list[str] = []
-    networks = False
+    named: set[str] = set()
     for text in stated:
         if "/" in text:
-            networks = True
             found += _addresses(text)
             continue
         try:
-            found += expand(text)
+            hosts = expand(text)
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
-    return list(dict.fromkeys(found)), networks
+        found += hosts
+        named.update(hosts)
+    return list(dict.fromkeys(found)), set(found) - named
 
 
 def _addresses(text: str) -> list[str]:

@@ -11,12 +11,13 @@ import tomllib
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from gpuprov.errors import NodeFailed
 from gpuprov.verify.modules.base import Observed
 
 IMAGE = "gpuprov-verify"
 # A shell and what it is linked with make an image: no registry is asked, and nothing stays.
 TRIAL = (
-    f"trap 'docker image rm --force {IMAGE} >/dev/null' EXIT; cd / && "
+    f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; cd / && "
     "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
     f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
     "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
@@ -85,18 +86,36 @@ class Containers(Observed):
         """What a container sees that asks for `NOTHING`, or for all GPUs by `HOOK` or `CDI`.
 
         Raises:
-            NodeFailed: it does not start.
+            NodeFailed: it does not start; says what Docker, or the runtime behind it, said.
         """
-        return parse_inside(self.ask(TRIAL % asks))
+        answer = self.run(TRIAL % asks)
+        if answer.failed:
+            raise NodeFailed(sentence(answer.stderr) or f"the container ended with status {answer.rc}")
+        return parse_inside(answer.stdout)
 
     def __repr__(self) -> str:
         return "<containers>"
 
 
+def sentence(said: str) -> str:
+    """What Docker complained of on one line, the runtime's own words among it, without advice."""
+    lines = (line.strip() for line in said.splitlines())
+    return " ".join(line for line in lines if line and not _ADVICE.match(line))
+
+
+_ADVICE = re.compile(r"(?:See|Run) 'docker .*--help'")
+
+
 def parse_inside(text: str) -> Inside:
-    """What the container's shell and df print; sizes there are in KiB."""
+    """What the container's shell and df print; sizes there are in KiB.
+
+    Raises:
+        NodeFailed: they printed something else.
+    """
     said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
     size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)
+    if missing := {"memlock", "stack", "gpus"} - set(said):
+        raise NodeFailed(f"the container said nothing of {', '.join(sorted(missing))}: {text[:200]!r}")
     found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
     return Inside(int(size[1]) * 1024 if size else 0, _bytes(said["memlock"]), _bytes(said["stack"]), found)
 

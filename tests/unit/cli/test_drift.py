@@ -76,6 +76,16 @@ def test_a_baseline_leaves_only_what_is_new(nodes: Answers, capsys: pytest.Captu
     assert [(node["name"], node["status"]) for node in told["nodes"]] == [("gpu2", "unreachable")]
 
 
+def test_a_baseline_does_not_make_nodes_out_of_reach_fine(
+    nodes: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in nodes:
+        nodes[name] = Unreachable("no SSH on port 22: timed out")
+    said(capsys, "drift", code=Exit.UNREACHABLE)
+    told = said(capsys, "drift", "--baseline", "latest", code=Exit.UNREACHABLE)
+    assert told == "gpu[1-3] unreachable: no SSH on port 22: timed out\n"
+
+
 def test_history_tells_what_changed(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     first = document(capsys, "drift", code=Exit.DRIFT)["run"]
     nodes["gpu3"] = facts(system={**facts().raw("system"), "machine": "aarch64"})

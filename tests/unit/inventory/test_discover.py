@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gpuprov.inventory.discover
 from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import judge
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.inventory.discover import kinds, match, propose, within
 from gpuprov.lab.simulator.machines import describe, pci_devices
 from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
+from gpuprov.ssh.failures import NotThere
 from tests.unit.inventory.conftest import MakeLock
 
 Change = Callable[[dict[str, Any]], None]
@@ -181,11 +185,59 @@ def test_the_proposal_groups_by_profile_and_system() -> None:
 
 
 def test_hosts_are_names_ranges_and_networks() -> None:
-    assert within(["gpu[01-02]", "10.0.0.0/30"]) == (["gpu01", "gpu02", "10.0.0.1", "10.0.0.2"], True)
+    assert within(["gpu[01-02]", "10.0.0.0/30"]) == (
+        ["gpu01", "gpu02", "10.0.0.1", "10.0.0.2"],
+        {"10.0.0.1", "10.0.0.2"},
+    )
+    assert within(["10.0.0.1", "10.0.0.0/30"])[1] == {"10.0.0.2"}
     with pytest.raises(InvalidInput, match="16777216 addresses"):
         within(["10.0.0.0/8"])
     with pytest.raises(InvalidInput, match="not a network"):
         within(["10.0.0.0/99"])
+
+
+def discover(port: int, *words: str) -> int:
+    return run(["inventory", "discover", *words, "--port", str(port)])
+
+
+def test_a_network_in_which_nobody_answers_is_said(
+    closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discover(closed_port, "127.0.0.0/30") == 4
+    told = capsys.readouterr()
+    assert told.out == ""
+    seen = f"nothing speaks SSH on port {closed_port} at any of the 2 addresses of 127.0.0.0/30"
+    assert told.err == f"gpuprov: {seen}; is the network right, and --port?\n"
+    assert discover(closed_port, "127.0.0.0/30", "-o", "json") == 4
+    assert json.loads(capsys.readouterr().out)["hosts"] == []
+
+
+def test_a_host_that_is_named_is_not_passed_over(
+    closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discover(closed_port, "127.0.0.9", "127.0.0.0/30") == 4
+    assert capsys.readouterr().err == (
+        f"127.0.0.9: no SSH on port {closed_port}: connection refused; is it up, and is its address right?\n"
+    )
+
+
+def test_a_node_that_refuses_us_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(hosts: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, GpuprovError]]:
+        yield hosts[0], NotThere("no SSH on port 22: timed out")
+        yield hosts[1], Unreachable("root@10.0.0.2 refused every key offered")
+
+    monkeypatch.setattr(gpuprov.inventory.discover, "look", look)
+    assert run(["inventory", "discover", "10.0.0.0/30"]) == 4
+    assert capsys.readouterr().err == "10.0.0.2: root@10.0.0.2 refused every key offered\n"
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port of this machine where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 def test_a_fleet_is_not_overwritten(tmp_path: Path) -> None:

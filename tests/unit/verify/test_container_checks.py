@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from testinfra.host import Host
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.observations.documents import within
+from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import Component, LockedGroup, Setting
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import expectations
-from gpuprov.verify.modules.containers import Inside, parse_inside
+from gpuprov.verify.modules.containers import HOOK, TRIAL, Containers, Inside, parse_inside
+from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.wanted import wanted
-from tests.unit.verify.nodes_on_paper import locked_group
+from tests.unit.verify.nodes_on_paper import PaperShell, locked_group
 
 SAID = """\
 memlock unlimited
@@ -50,6 +53,33 @@ def test_limits_inside_a_container_are_bytes() -> None:
 
 def test_container_without_gpus_has_none() -> None:
     assert parse_inside(SAID.replace("/dev/nvidia0 /dev/nvidia1", "/dev/nvidia[0-9]*")).gpus == []
+
+
+HOOK_FAILED = (
+    "docker: Error response from daemon: failed to create task for container: OCI runtime create failed: "
+    "runc create failed: error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode "
+    "as 'legacy'\nnvidia-container-cli: initialization error: nvml error: driver not loaded: unknown\n"
+)
+SAYS = {
+    "the runtime": (f"{HOOK_FAILED}\nRun 'docker run --help' for more information\n", HOOK_FAILED),
+    "an older docker": (f"{HOOK_FAILED}See 'docker run --help'.\n", HOOK_FAILED),
+    "no daemon": ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\n",) * 2,
+}
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_a_container_that_does_not_start_is_told_in_the_runtimes_words(said: str) -> None:
+    answers = {TRIAL % HOOK: (125, "", SAYS[said][0])}
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    with pytest.raises(NodeFailed) as failed:
+        Containers.get_module(host).inside(HOOK)
+    assert str(failed.value) == " ".join(SAYS[said][1].split("\n")).strip()
+
+
+def test_a_container_that_says_something_else_is_a_failure() -> None:
+    with pytest.raises(NodeFailed, match="said nothing of gpus, memlock, stack: 'hello"):
+        parse_inside("hello\n")
 
 
 @pytest.mark.parametrize(
