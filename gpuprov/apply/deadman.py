@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
+import secrets
 import shlex
 import time
 from contextlib import suppress
@@ -87,11 +89,23 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
 
 
 def source_address(session: Session) -> str:
-    """The address that the node sees our connections come from (sshd's SSH_CONNECTION)."""
-    words = session.run('echo "$SSH_CONNECTION"').stdout.decode("ascii", "replace").split()
-    if not words:
-        raise NodeFailed("the node does not say where connections come from", expected="SSH_CONNECTION")
-    return words[0]
+    """The address that the node sees our connections come from (sshd's SSH_CONNECTION).
+
+    It stands between marks of its own: a login shell may print anything before and after.
+
+    Raises:
+        NodeFailed: the node does not say.
+    """
+    mark = secrets.token_hex(8)
+    said = session.run(f"sh -c 'echo; echo \"<<{mark} $SSH_CONNECTION>>\"'").stdout
+    found = re.search(rf"<<{mark} (\S+) [^>\n]*>>", said.decode("ascii", "replace"))
+    try:
+        return str(ipaddress.ip_address(found[1] if found else ""))
+    except ValueError:
+        raise NodeFailed(
+            f"the node does not say where connections come from: {found[0] if found else 'no answer'}",
+            expected="sshd's SSH_CONNECTION",
+        ) from None
 
 
 def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str) -> None:

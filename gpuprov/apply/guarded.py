@@ -22,6 +22,7 @@ from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import LockedGroup
 from gpuprov.nodeset import fold
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, Target, open_session, targets
 
 
@@ -108,12 +109,13 @@ def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
 
 
 def _arm(node: _Node, sessions: ExitStack, guard: Guard, token: str) -> None:
-    try:
+    def take() -> None:
         node.session = sessions.enter_context(open_session(node.target, LIMITS))
         refuse_if_shut_out(node.group, source_address(node.session))
         arm(node.session, guard, token)
-    except GpuprovError as error:
-        node.fail(error)
+
+    if failure := contained(node.target.name, take):
+        node.fail(failure)
 
 
 def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
@@ -122,15 +124,12 @@ def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
     if failure:
         name = node.target.name
         run.narrate(f"{name}: {failure.seen}; waiting until it has its old SSH and firewall again")
-        if undone := undo(node.session, node.target, guard, run.id, failure):
+        undone = contained(name, lambda: undo(node.session, node.target, guard, run.id, failure))
+        if undone:
             node.fail(undone)
         else:
             run.narrate(f"{name}: a new login had worked, and the change was kept")
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
-    try:
-        prove_and_disarm(node.target, node.ports, guard, token)
-    except GpuprovError as error:
-        return error
-    return None
+    return contained(node.target.name, lambda: prove_and_disarm(node.target, node.ports, guard, token))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import paramiko
 
-from gpuprov.errors import InvalidInput, Unreachable
+from gpuprov.errors import Unreachable
+from gpuprov.ssh.known_hosts import read_known_hosts
 
 
 def host_name(address: str, port: int) -> str:
@@ -33,8 +34,8 @@ class HostKeys:
 
     def __init__(self, pinned: Path, given: Path | None) -> None:
         self.path, self._given = pinned, given
-        self._pinned = _read(pinned) if pinned.exists() else paramiko.HostKeys()
-        self._vouched = _read(given) if given else None
+        self._pinned = read_known_hosts(pinned) if pinned.exists() else paramiko.HostKeys()
+        self._vouched = read_known_hosts(given) if given else None
 
     def knows(self, address: str, port: int) -> bool:
         """Whether a key of the host is pinned."""
@@ -79,12 +80,3 @@ class HostKeys:
     def _lookup(keys: paramiko.HostKeys, address: str, port: int) -> dict[str, bytes]:
         found = keys.lookup(host_name(address, port)) or keys.lookup(address)
         return {kind: key.asbytes() for kind, key in found.items()} if found else {}
-
-
-def _read(path: Path) -> paramiko.HostKeys:
-    keys = paramiko.HostKeys()
-    try:
-        keys.load(str(path))
-    except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-        raise InvalidInput(f"{path} is not a known-hosts file: {error}") from None
-    return keys

@@ -14,6 +14,7 @@ from gpuprov.bootstrap.contact import LIMITS, Contact, Login, as_fleet, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.lock import Connection
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, Target, forget_host_keys, open_session
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
@@ -71,24 +72,26 @@ def _known_login(node: Ready, wish: Wish, keys: HostKeys) -> bool:
     """Prepare a node through the fleet's own login where that works; True where it does not."""
     if not keys.knows(node.target.address, wish.fleet.port):
         return True
-    try:
+
+    def prepare() -> None:
         with open_session(node.target, LIMITS) as session:
             _prepare(node, session, wish, None)
-    except Unreachable:
+
+    failure = contained(node.name, prepare)
+    if failure is None:
+        return False
+    if isinstance(failure, Unreachable) or "sudo" in failure.seen:
         return True
-    except GpuprovError as error:
-        if "sudo" in error.seen:
-            return True
-        node.failure = error
+    node.failure = failure
     return False
 
 
 def _reach(node: Ready, wish: Wish, login: Login) -> Contact | None:
-    try:
-        return reach(node.name, node.target.address, wish.fleet, login)
-    except GpuprovError as error:
-        node.failure = error
+    contact = contained(node.name, lambda: reach(node.name, node.target.address, wish.fleet, login))
+    if isinstance(contact, GpuprovError):
+        node.failure = contact
         return None
+    return contact
 
 
 def _settle_host_keys(
@@ -116,18 +119,16 @@ def _first_login(node: Ready, contact: Contact | None, wish: Wish, login: Login,
     if contact is None or node.failure is not None:
         return
     key, port = contact.host_key, contact.target.connection.port
-    keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
-    try:
+
+    def log_in() -> None:
+        keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
         session = contact.log_in(login)
-        password = login.sudo_password or login.password
-        _prepare(node, session, wish, password)
-    except GpuprovError as error:
-        node.failure = error
-    else:
+        _prepare(node, session, wish, login.sudo_password or login.password)
         keys.pin(node.target.address, port, node.host_keys)
-        node.target = as_fleet(contact.target, wish.fleet)
-    finally:
-        contact.transport.close()
+
+    node.failure = contained(node.name, log_in)
+    node.target = as_fleet(contact.target, wish.fleet) if node.failure is None else node.target
+    contact.transport.close()
 
 
 def _prepare(node: Ready, session: Session, wish: Wish, password: str | None) -> None:
@@ -154,15 +155,16 @@ def _prepare(node: Ready, session: Session, wish: Wish, password: str | None) ->
 
 def _prove(node: Ready, wish: Wish) -> None:
     """Log in as the fleet does; where that works passwords may go, under the dead man's switch."""
-    try:
+
+    def prove() -> None:
         with open_session(node.target, LIMITS) as session:
             output = as_root(session, "python3 --version", None)
             if output.code:
                 raise NodeFailed(f"{wish.fleet.user} gets in and cannot become root: {said(output)}")
             if node.passwords and wish.key_only:
                 _passwords_off(node, session, wish.guard)
-    except GpuprovError as error:
-        node.failure = error
+
+    node.failure = contained(node.name, prove)
 
 
 def _passwords_off(node: Ready, session: Session, guard: Guard) -> None:

@@ -23,7 +23,7 @@ SCHEMA = "gpuprov.discovery/1"
 @click.option("--port", type=click.IntRange(1, 65535), default=22, show_default=True)
 @click.option("-i", "--identity", metavar="FILE", help="Private key.")
 @click.option("--known-hosts", metavar="FILE", help="Their host keys.")
-@click.option("--jump", metavar="[USER@]HOST", help="Through this host.")
+@click.option("--jump", metavar="[USER@]HOST[:PORT]", help="Through this host.")
 @click.option(
     "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Write the fleet file here."
 )
@@ -49,22 +49,25 @@ def command(
     asked or none answers.
     """
     from gpuprov.catalog import load
-    from gpuprov.inventory.discover import kinds, look, match, propose, within
+    from gpuprov.inventory.discover import kinds, look, propose, within
     from gpuprov.model.lock import Connection
     from gpuprov.ssh.failures import NotThere
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
     asked, of_networks = within(hosts)
-    way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
+    try:
+        way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
+    except ValueError:
+        raise InvalidInput(f"not a host to go through: {jump!r}", expected="[USER@]HOST[:PORT]") from None
     password = options.ask_password(ask_become_pass)
     catalog, found, failed = load(), {}, {}
     among = kinds(catalog, [Path("profiles")])
-    for host, answer in look(asked, way, forks=forks, password=password):
+    for host, answer in look(asked, way, among, forks=forks, password=password):
         if isinstance(answer, GpuprovError):
             failed[host] = answer
         else:
-            found[host] = (answer, match(answer, among))
+            found[host] = answer
     found = {host: found[host] for host in asked if host in found}
     silent = [host for host, error in failed.items() if host in of_networks and isinstance(error, NotThere)]
     failed = {host: failed[host] for host in asked if host in failed and host not in silent}

@@ -61,8 +61,12 @@ def command(
         options.print_json(facts.to_answer())
     else:
         from gpuprov.report.facts import describe
+        from gpuprov.ssh.contained import contained
 
-        click.echo("\n".join(describe(facts)))
+        told = contained(facts.host, lambda: list(describe(facts)))
+        if isinstance(told, GpuprovError):
+            raise told
+        click.echo("\n".join(told))
     return Exit.OK
 
 

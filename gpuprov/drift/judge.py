@@ -10,6 +10,7 @@ from gpuprov.drift.observations import OBSERVERS
 from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import Expectation, Severity
+from gpuprov.ssh.contained import contained
 
 Status = Literal["in_sync", "drifted", "unreachable", "error"]
 EXIT_OF: dict[Status, Exit] = {
@@ -46,6 +47,14 @@ def judge(name: str, facts: Facts, expected: Iterable[Expectation]) -> NodeDrift
     """Compare one node's facts with what the lock says of it."""
     found = tuple(difference for each in expected if (difference := _difference(each, facts)))
     return NodeDrift(name, "drifted" if found else "in_sync", found)
+
+
+def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Expectation]) -> NodeDrift:
+    """Judge what a node answered, facts or why there are none."""
+    if not isinstance(answer, Facts):
+        return without_facts(name, answer)
+    judged = contained(name, lambda: judge(name, answer, expected))
+    return without_facts(name, judged) if isinstance(judged, GpuprovError) else judged
 
 
 def without_facts(name: str, error: GpuprovError) -> NodeDrift:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuprov.drift.judge import NodeDrift, judge
+from gpuprov.drift.judge import NodeDrift, judge_answer
 from gpuprov.drift.probe_request import as_root, drift_parameters
 from gpuprov.errors import InvalidInput
 from gpuprov.model.lock import Lock
@@ -25,4 +25,4 @@ def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
         )
     group = lock.hosts()[names[0]]
     facts = as_root(collect_local(drift_parameters(group)), "this user")
-    return [judge(names[0], facts, expectations(group))]
+    return [judge_answer(names[0], facts, expectations(group))]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift, without_facts
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.gpu import Gpu
+from gpuprov.ssh.contained import contained
 
 NO_MAJORITY = "no majority"
 OF_ONE_NODE = ("root=", "BOOT_IMAGE=", "initrd=", "resume=", "ip=", "rd.", "systemd.machine_id=")
@@ -24,10 +26,13 @@ Aspects = dict[tuple[str, str], str]
 
 
 def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
-    """Each node's difference from the majority, in the order given."""
-    seen = {name: _aspects(facts) for name, facts in nodes.items()}
-    common = _common(seen.values())
-    return [_compared(name, aspects, common) for name, aspects in seen.items()]
+    """Each node's difference from the majority, in order; one whose facts cannot be read has no vote."""
+    read = {name: contained(name, partial(_aspects, facts)) for name, facts in nodes.items()}
+    common = _common(aspects for aspects in read.values() if isinstance(aspects, dict))
+    return [
+        _compared(name, aspects, common) if isinstance(aspects, dict) else without_facts(name, aspects)
+        for name, aspects in read.items()
+    ]
 
 
 def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str | None]) -> NodeDrift:

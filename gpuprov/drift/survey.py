@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from gpuprov.drift.judge import NodeDrift, judge, without_facts
+from gpuprov.drift.judge import NodeDrift, judge_answer
 from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
@@ -53,10 +53,7 @@ def survey(
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
     found: dict[str, NodeDrift] = {}
     for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
-        if isinstance(answer, Facts):
-            found[name] = judge(name, answer, of_host[name])
-        else:
-            found[name] = without_facts(name, answer)
+        found[name] = judge_answer(name, answer, of_host[name])
     return [found[name] for name in of_host if name in found]
 
 

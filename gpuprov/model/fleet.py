@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from datetime import date
 from pathlib import Path
@@ -20,7 +21,6 @@ from gpuprov.model.stack import StackPolicy
 from gpuprov.nodeset import expand
 
 HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-ADDRESS = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$")
 
 
 class Group(Strict):
@@ -115,9 +115,25 @@ def _named(stated: object) -> dict[str, str]:
     else:
         hosts = {name: name for name in expand(stated)}
     for name, address in hosts.items():
-        if not HOST_NAME.match(name) or not ADDRESS.match(address):
-            raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}")
+        if not HOST_NAME.match(name) or not (HOST_NAME.match(address) or _is_ipv6(address)):
+            raise ValueError(_not_a_host(name, address))
     return hosts
+
+
+def _is_ipv6(address: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(address)) and "%" not in address
+    except ValueError:
+        return False
+
+
+def _not_a_host(name: str, address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if HOST_NAME.match(host) and port.isdigit():
+        return (
+            f"an address without a port, not {name!r}: {address!r}; ssh: {{port: {port}}} states it for all"
+        )
+    return f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}"
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -12,12 +12,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.documents import Strict, read_document, render_document, write_document
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
+
+JUMP = re.compile(r"^(?:[^@\s,:]+@)?(?:[^@\s,:\[\]]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?$")
+"""A host to go through; ssh_config(5) lists several with commas."""
 
 
 class Connection(Strict):
@@ -28,6 +31,15 @@ class Connection(Strict):
     identity_file: str | None = None
     known_hosts: str | None = None
     jump: str | None = None
+
+    @field_validator("jump")
+    @classmethod
+    def _has_ports_that_are_numbers(cls, jump: str | None) -> str | None:
+        for each in [] if jump is None else jump.split(","):
+            found = JUMP.match(each)
+            if not found or not 1 <= int(found[1] or 22) <= 65535:
+                raise ValueError(f"[USER@]HOST[:PORT], not {each!r}")
+        return jump
 
 
 class Setting(Strict):

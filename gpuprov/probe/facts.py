@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from gpuprov.errors import NodeFailed
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.parse.apt import Apt, parse_apt
 from gpuprov.probe.parse.containers import Containerd, parse_containerd
 from gpuprov.probe.parse.hardware import (
@@ -54,6 +54,7 @@ from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_rele
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
 
 SCHEMA = "gpuprov.facts/1"
+A_YEAR_S = 366 * 86400
 
 
 class Missing(NodeFailed):
@@ -62,6 +63,27 @@ class Missing(NodeFailed):
     def __init__(self, collector: str, reason: str) -> None:
         self.collector, self.reason = collector, reason
         super().__init__(f"{collector}: {reason}")
+
+
+T = TypeVar("T")
+
+
+class part(cached_property[T]):  # noqa: N801
+    """A part of the facts, read when it is asked for; `Missing` where the node sent something else."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> part[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type[Any] | None = None) -> T | part[T]:
+        """The part."""
+        try:
+            return super().__get__(instance, owner)
+        except GpuprovError:
+            raise
+        except Exception as error:  # any: it is a stranger's word
+            name = str(self.attrname)
+            raise Missing(name, f"not as the probe sends it ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -89,10 +111,13 @@ class Facts:
         """
         if answer.get("schema") != SCHEMA or not isinstance(answer.get("collectors"), Mapping):
             raise NodeFailed(f"facts of schema {answer.get('schema')!r}", expected=SCHEMA)
+        seconds = answer.get("seconds") or 0
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < A_YEAR_S:
+            raise NodeFailed("facts whose collection took no number of seconds", expected=SCHEMA)
         return cls(
             str(answer.get("host", "")),
             str(answer.get("collected_at", "")),
-            float(answer.get("seconds") or 0),
+            float(seconds),
             answer["collectors"],
         )
 
@@ -124,47 +149,47 @@ class Facts:
             raise Missing(collector, str(value["error"]))
         return value
 
-    @cached_property
+    @part
     def os(self) -> Os:
         """The operating system."""
         return parse_os_release(self.raw("system")["os_release"])
 
-    @cached_property
+    @part
     def kernels(self) -> Kernels:
         """Kernels: running, on disk, next."""
         return parse_kernels(self.raw("kernels"), self.kernel)
 
-    @property
+    @part
     def kernel(self) -> str:
         """`uname -r`."""
         return str(self.raw("system")["kernel"])
 
-    @property
+    @part
     def arch(self) -> str:
         """`uname -m`: `x86_64`, `aarch64`."""
         return str(self.raw("system")["machine"])
 
-    @property
+    @part
     def boot_id(self) -> str:
         """Changes with every boot."""
         return str(self.raw("system")["boot_id"])
 
-    @property
+    @part
     def uptime(self) -> float:
         """Seconds since boot."""
         return float(self.raw("system")["uptime"])
 
-    @property
+    @part
     def cmdline(self) -> str:
         """The running kernel's command line, secrets blotted out on the node."""
         return str(self.raw("system")["cmdline"])
 
-    @property
+    @part
     def is_root(self) -> bool:
         """Whether the probe ran as root: without, sshd, efivars and some files are unknown."""
         return bool(self.raw("system")["uid"] == 0)
 
-    @cached_property
+    @part
     def packages(self) -> Packages:
         """Packages that were asked for, and all that are held or broken."""
         raw = self.raw("packages")
@@ -172,43 +197,43 @@ class Facts:
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
         return parse_rpm(raw["text"], parse_versionlock(raw["locks"]))
 
-    @cached_property
+    @part
     def apt(self) -> Apt:
         """Where packages come from, whose keys count, what is pinned and upgraded unattended."""
         return parse_apt(self.raw("sources"))
 
-    @cached_property
+    @part
     def loaded_modules(self) -> Mapping[str, int | None]:
         """NVIDIA, nouveau, RDMA modules in the running kernel → users."""
         return parse_proc_modules(self.raw("modules")["loaded"])
 
-    @cached_property
+    @part
     def loaded_driver(self) -> LoadedDriver | None:
         """The NVIDIA module that runs now; `None` when none is loaded."""
         return parse_driver_version(self.raw("modules")["driver"] or "")
 
-    @cached_property
+    @part
     def driver_parameters(self) -> Mapping[str, str]:
         """/proc/driver/nvidia/params of the loaded module: `RmProfilingAdminOnly` → `1`."""
         pairs = (line.partition(":") for line in (self.raw("modules")["params"] or "").splitlines())
         return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
-    @cached_property
+    @part
     def disk_modules(self) -> Mapping[str, Mapping[str, DiskModule]]:
         """Kernel → module → what modinfo says of the file that modprobe would take there."""
         return parse_disk_modules(self.raw("disk_modules"))
 
-    @cached_property
+    @part
     def dkms(self) -> tuple[DkmsModule, ...]:
         """DKMS's builds; empty when there is no DKMS."""
         return tuple(DkmsModule(*row) for row in self.raw("dkms"))
 
-    @cached_property
+    @part
     def modprobe(self) -> Modprobe:
         """Blacklists and options in effect."""
         return parse_modprobe(((place, line) for place, line in self.raw("modprobe")), self.cmdline)
 
-    @cached_property
+    @part
     def smi(self) -> Smi:
         """nvidia-smi's answer; not installed, timed out or failed is an answer with `error`."""
         try:
@@ -219,72 +244,72 @@ class Facts:
             raise
         return parse_smi(raw["stdout"], raw["stderr"])
 
-    @cached_property
+    @part
     def mig(self) -> Mapping[int, tuple[str, ...]]:
         """GPU → profiles of its instances, sorted; asked for only where a lock speaks of them."""
         return parse_mig(self.raw("mig")["text"])
 
-    @cached_property
+    @part
     def pci(self) -> tuple[PciDevice, ...]:
         """PCI devices of the classes and vendors that matter."""
         return parse_pci(self.raw("pci"))
 
-    @property
+    @part
     def pci_gpus(self) -> tuple[PciDevice, ...]:
         """NVIDIA GPUs on the bus, whether a driver sees them or not."""
         return tuple(device for device in self.pci if device.is_nvidia_gpu)
 
-    @cached_property
+    @part
     def units(self) -> Mapping[str, Unit]:
         """The units that were asked for; one that does not exist has load state `not-found`."""
         return parse_units(self.raw("units")["text"])
 
-    @cached_property
+    @part
     def sshd(self) -> Mapping[str, tuple[str, ...]]:
         """`sshd -T` for the user who logs in."""
         return parse_sshd(self.raw("sshd")["text"])
 
-    @cached_property
+    @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:
         """Program → TCP ports that it listens on."""
         return parse_listening(self.raw("listening")["text"])
 
-    @cached_property
+    @part
     def firewall(self) -> Table | None:
         """Our nftables table; `None` when there is none."""
         return parse_table(self.raw("firewall")["text"])
 
-    @property
+    @part
     def undone(self) -> str | None:
         """Why the node gave back its old SSH and firewall, since the last change of them that was kept."""
-        value: str | None = self.raw("undone")["text"]
-        return value
+        value = self.raw("undone")["text"]
+        return None if value is None else str(value)
 
-    @property
+    @part
     def sysctls(self) -> Mapping[str, str | None]:
         """The sysctls that were asked for; `None` when this kernel has none of that name."""
-        values: Mapping[str, str | None] = self.raw("sysctls")
+        values: Mapping[str, str | None] = dict(self.raw("sysctls"))
         return values
 
-    @property
+    @part
     def hugepages(self) -> str | None:
         """`always`, `madvise` or `never`; `None` for a kernel without them."""
         found = re.search(r"\[(\w+)\]", self.raw("hugepages")["transparent"] or "")
         return found[1] if found else None
 
-    @cached_property
+    @part
     def limits(self) -> Limits:
         """PAM's limits and systemd's defaults."""
         raw = self.raw("limits")
         return Limits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]))
 
-    @property
+    @part
     def daemon_json(self) -> Mapping[str, Any] | None:
         """Docker's daemon.json, secrets blotted out on the node; `None` when there is none."""
-        value: Mapping[str, Any] | None = self.raw("daemon_json")["value"]
-        return value
+        value = self.raw("daemon_json")["value"]
+        return None if value is None else dict(value)
 
-    @cached_property
+    @part
     def containerd(self) -> Containerd:
         """What containerd makes of its configuration, registries left out; empty where nobody asked it."""
         try:
@@ -292,7 +317,7 @@ class Facts:
         except ValueError as error:
             raise Missing("containerd", f"its configuration as it prints it is not TOML: {error}") from None
 
-    @cached_property
+    @part
     def nccl(self) -> Nccl:
         """NCCL's configuration and libraries."""
         raw = self.raw("nccl")
@@ -301,60 +326,58 @@ class Facts:
             {name.strip(): value.strip() for name, equals, value in pairs if equals}, raw["libraries"]
         )
 
-    @cached_property
+    @part
     def nics(self) -> Mapping[str, Nic]:
         """Network interfaces by name."""
         return parse_nics(self.raw("nics"))
 
-    @cached_property
+    @part
     def hcas(self) -> tuple[Hca, ...]:
         """Ports of RDMA devices."""
         return parse_hcas(self.raw("hcas"))
 
-    @cached_property
+    @part
     def cpu(self) -> Cpu:
         """Processors and NUMA nodes."""
         return parse_cpu(self.raw("cpu"))
 
-    @cached_property
+    @part
     def memory(self) -> Memory:
         """Memory, swap and huge pages."""
         return parse_memory(self.raw("memory")["text"])
 
-    @cached_property
+    @part
     def disks(self) -> tuple[Disk, ...]:
         """Block devices."""
         return tuple(parse_disks(self.raw("disks")))
 
-    @cached_property
+    @part
     def mounts(self) -> Mapping[str, Mount]:
         """Mounted file systems of real devices and networks, by mount point."""
         return parse_mounts(self.raw("mounts")["text"])
 
-    @property
+    @part
     def scratch(self) -> Mapping[str, Mapping[str, Any]]:
         """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None for what is not."""
-        values: Mapping[str, Mapping[str, Any]] = self.raw("scratch")
-        return values
+        return {mount: dict(values) for mount, values in self.raw("scratch").items()}
 
-    @property
+    @part
     def environment(self) -> Mapping[str, Mapping[str, str]]:
         """File → variable → value, of the names that were asked for only."""
-        values: Mapping[str, Mapping[str, str]] = self.raw("environment")
-        return values
+        return {path: dict(values) for path, values in self.raw("environment").items()}
 
-    @cached_property
+    @part
     def gpu_use(self) -> GpuUse:
         """Who holds the GPUs."""
         raw = self.raw("gpu_use")
         return GpuUse({int(pid): name for pid, name in raw["processes"].items()}, tuple(raw["containers"]))
 
-    @cached_property
+    @part
     def files(self) -> Mapping[str, FileFact]:
         """The files that were asked for, by path."""
         return {row["path"]: FileFact(**row) for row in self.raw("files")}
 
-    @cached_property
+    @part
     def state(self) -> NodeState:
         """What the last installation or boot left behind."""
         raw = self.raw("state")

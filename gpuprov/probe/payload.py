@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import secrets
 import shlex
@@ -27,6 +28,8 @@ MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""
+DEPTH_LIMIT = 64
+"""Levels of an answer; a daemon.json is the deepest thing in it."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +180,47 @@ _MARK = re.compile(rb"<<gpuprov ([0-9a-f]{16}) (\d{1,9}) ([0-9a-f]{64})>>\r?\n")
 
 
 def _unpack(body: bytes) -> dict[str, Any]:
-    """JSON from an answer whose checksum was right; its size is still a stranger's word."""
+    """JSON from an answer whose checksum was right; all in it is still a stranger's word."""
     unpacker = zlib.decompressobj()
-    text = unpacker.decompress(base64.b64decode(body), ANSWER_LIMIT)
-    if unpacker.unconsumed_tail:
-        raise NodeFailed(f"the answer unpacks to more than {ANSWER_LIMIT} bytes")
-    document: dict[str, Any] = json.loads(text)
+    try:
+        text = unpacker.decompress(base64.b64decode(body, validate=True), ANSWER_LIMIT)
+        if unpacker.unconsumed_tail:
+            raise NodeFailed(f"the answer unpacks to more than {ANSWER_LIMIT} bytes")
+        document = json.loads(text, parse_constant=_refused, parse_float=_finite)
+    except (ValueError, zlib.error, RecursionError) as error:
+        raise NodeFailed(
+            f"the answer is no document: {str(error)[:100]}", do="is the python3 there changed?"
+        ) from None
+    if not isinstance(document, dict) or _deeper(document, DEPTH_LIMIT):
+        raise NodeFailed(f"the answer is no mapping of at most {DEPTH_LIMIT} levels")
+    if _SURROGATE.search(text):  # halves of characters can be neither shown nor recorded
+        whole: dict[str, Any] = json.loads(
+            json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+        )
+        return whole
     return document
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refused(text[:20])
+
+
+def _deeper(document: object, levels: int) -> bool:
+    """Whether mappings and lists are nested more deeply than that."""
+    level = [document]
+    while level and levels:
+        nested = [each for each in level if isinstance(each, (dict, list))]
+        level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
+        levels -= 1
+    return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _last_words(stdout: bytes, stderr: bytes) -> str:

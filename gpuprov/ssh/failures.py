@@ -57,4 +57,6 @@ def reason(error: BaseException) -> str:
         return "something listens there and says nothing"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
+    if not isinstance(error, (paramiko.SSHException, OSError, EOFError, ValueError)):
+        return f"what answers breaks the SSH protocol ({type(error).__name__})"
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -26,7 +26,9 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.lock import Connection as ConnectionSpec
 from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.failures import KNOWN_HOSTS, reason, unreachable
+from gpuprov.ssh.known_hosts import read_known_hosts
 
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
@@ -127,8 +129,10 @@ class ParamikoSession(Session):
                 channel.close()
         except TimeoutError:
             raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Unreachable(f"the connection broke: {reason(error)}") from None
+        except GpuprovError:
+            raise
+        except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+            raise Unreachable(f"the connection broke: {reason(error)}") from error
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
         chunks: list[bytes] = []
@@ -162,11 +166,11 @@ def fan_out(
 
 
 def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | GpuprovError:
-    try:
+    def visit() -> T:
         with open_session(node, limits) as session:
             return work(session)
-    except GpuprovError as error:
-        return error
+
+    return contained(node.name, visit)
 
 
 @contextmanager
@@ -231,11 +235,13 @@ def connect(node: Target, limits: Limits) -> Connection:
     except paramiko.ssh_exception.IncompatiblePeer as error:
         connection.close()
         raise _NothingInCommon from error
-    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+    except GpuprovError:
+        raise
+    except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
         connection.close()
         if "Error reading SSH protocol banner" in str(error) and time.monotonic() < silent:
             raise _ClosedUnheard(node) from None
-        raise unreachable(node.address, node.connection, error) from None
+        raise unreachable(node.address, node.connection, error) from error
     return connection
 
 
@@ -294,7 +300,4 @@ def forget_host_keys() -> None:
 
 @lru_cache(maxsize=8)
 def _host_keys(path: str) -> paramiko.HostKeys:
-    keys = paramiko.HostKeys()
-    if Path(path).is_file():
-        keys.load(path)
-    return keys
+    return read_known_hosts(Path(path)) if Path(path).is_file() else paramiko.HostKeys()

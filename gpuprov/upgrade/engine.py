@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 
 from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.nodeset import fold
+from gpuprov.ssh.contained import contained
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
@@ -118,10 +119,9 @@ class Engine:
         # A folder of its own each time: events of a step that was cut off are not this one's.
         folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
         begun = time.monotonic()
-        try:
-            failed = steps.BY_NAME[step](self.context, nodes, folder)
-        except GpuprovError as error:
-            failed = dict.fromkeys(nodes, str(error))
+        failed = contained(fold(nodes), lambda: steps.BY_NAME[step](self.context, nodes, folder))
+        if isinstance(failed, GpuprovError):
+            failed = dict.fromkeys(nodes, str(failed))
         for node, reason in failed.items():
             self.context.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
             self.journal.write(step, "failed", [node], reason)

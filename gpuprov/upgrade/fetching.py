@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
@@ -29,17 +30,22 @@ def fetch(context: UpgradeContext, names: Iterable[str], canaries: Collection[st
         unwanted = sorted(set(closure(old)) - set(closure(new)))
         arguments[name] = [context.id, closure(new), unwanted, sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
-    for name, answer in act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S).items():
+    answers = act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S, read=_removed)
+    for name, answer in answers.items():
         if reason := _against(answer, closure(context.groups[name][0])):
             said.setdefault(reason, []).append(name)
     if said:
         raise Refused("; ".join(f"{fold(nodes)}: {reason}" for reason, nodes in said.items()))
 
 
-def _against(answer: object, known: dict[str, str]) -> str | None:
-    if isinstance(answer, GpuprovError):
-        return str(answer)
-    removed: list[str] = answer["removed"]  # type: ignore[index]
+def _removed(told: Any) -> list[str]:
+    """What apt would remove, as a node tells it."""
+    return [str(name) for name in list(told["removed"])]
+
+
+def _against(removed: list[str] | GpuprovError, known: dict[str, str]) -> str | None:
+    if isinstance(removed, GpuprovError):
+        return str(removed)
     foreign = [name for name in removed if name.split(":")[0] not in known]
     return f"apt would remove {', '.join(foreign)}" if foreign else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from gpuprov.probe.payload import pack as program
 from gpuprov.report.text import difference
 from gpuprov.resources import share
 from gpuprov.roles import expectations
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
@@ -43,16 +45,26 @@ AGAIN_S = 2.0
 
 @dataclass(frozen=True)
 class NodeGate:
-    """One node before an upgrade. `moves` maps package → (installed version or None, version to come)."""
+    """One node before an upgrade.
+
+    Args:
+        moves: package → (installed version or None, version to come).
+        awake_s: seconds since it booted.
+    """
 
     name: str
     findings: tuple[Finding, ...]
     moves: Mapping[str, tuple[str | None, str]]
+    awake_s: float = math.inf
 
     @property
     def shut(self) -> tuple[Finding, ...]:
         """What has to be otherwise before this node may move."""
         return tuple(finding for finding in self.findings if finding.level == "bad")
+
+    def wakes(self, settle_s: float) -> bool:
+        """Whether what speaks against the node may be that its units have not run yet."""
+        return self.awake_s < settle_s and any(finding.rule == "drift" for finding in self.shut)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -92,7 +104,7 @@ def ask_gate(
             targets(context.old, asked), visit, forks=context.options.forks, limits=LIMITS
         ):
             found[target.name] = judge_node(context, target.name, answer, accepted)
-            if _wakes(answer, found[target.name], context.rollout.settle_s):
+            if found[target.name].wakes(context.rollout.settle_s):
                 waking.append(target.name)
         asked = waking if time.monotonic() < deadline else []
         if asked and not told:
@@ -100,13 +112,6 @@ def ask_gate(
         told = True
         time.sleep(AGAIN_S if asked else 0)
     return [found[name] for name in names]
-
-
-def _wakes(answer: Facts | GpuprovError, gate: NodeGate, settle_s: float) -> bool:
-    """Whether what speaks against a node may be that its units have not run yet."""
-    if not isinstance(answer, Facts) or not any(finding.rule == "drift" for finding in gate.shut):
-        return False
-    return float(answer.raw("gate")["awake_s"]) < settle_s
 
 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
@@ -127,24 +132,27 @@ def judge_node(
     """One node's gate from what it answered."""
     if not isinstance(answer, Facts):
         return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
-    if not answer.is_root:
-        return NodeGate(
-            name, (Finding("bad", "reach", "no root rights there: sudo asks for a password (-K)"),), {}
-        )
+    judged = contained(name, lambda: _judge_facts(context, name, answer, accepted))
+    if isinstance(judged, GpuprovError):
+        return NodeGate(name, (Finding("bad", "facts", str(judged)),), {})
+    return judged
+
+
+def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
+    if not facts.is_root:
+        told = "no root rights there: sudo asks for a password (-K)"
+        return NodeGate(name, (Finding("bad", "reach", told),), {})
     old, new = context.groups[name]
-    try:
-        moves = _moves(answer, new)
-        findings = [
-            *_drift(answer, old, accepted),
-            *_packages(answer, old, new, moves),
-            *_room(answer),
-            *_kernel(answer, new),
-            *_use(answer, drained=context.rollout.hooks.drain is not None),
-            *_others(answer, context.id),
-        ]
-    except GpuprovError as error:
-        return NodeGate(name, (Finding("bad", "facts", str(error)),), {})
-    return NodeGate(name, tuple(findings), moves)
+    moves = _moves(facts, new)
+    findings = [
+        *_drift(facts, old, accepted),
+        *_packages(facts, old, new, moves),
+        *_room(facts),
+        *_kernel(facts, new),
+        *_use(facts, drained=context.rollout.hooks.drain is not None),
+        *_others(facts, context.id),
+    ]
+    return NodeGate(name, tuple(findings), moves, awake_s=float(facts.raw("gate")["awake_s"]))
 
 
 def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:

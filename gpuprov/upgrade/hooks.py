@@ -11,6 +11,7 @@ from typing import Literal
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.ready import READY
@@ -60,8 +61,13 @@ def run(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[s
     if where == "node":
         return _on_nodes(context, hook, text, nodes)
     with ThreadPoolExecutor(max_workers=max(1, min(context.options.forks, len(nodes)))) as pool:
-        said = pool.map(lambda node: _here(text, _environment(context, node), hook.timeout_s), nodes)
-        return {node.name: each for node, each in zip(nodes, said, strict=True) if each}
+        said = pool.map(
+            lambda node: contained(
+                node.name, lambda: _here(text, _environment(context, node), hook.timeout_s)
+            ),
+            nodes,
+        )
+        return {node.name: str(each) for node, each in zip(nodes, said, strict=True) if each}
 
 
 def _environment(context: UpgradeContext, node: Target) -> dict[str, str]:

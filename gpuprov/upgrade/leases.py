@@ -71,7 +71,8 @@ class Leases:
 
     def _taken_by_others(self, nodes: Sequence[str], holder: str) -> dict[str, dict[str, Any]]:
         """Ask for nodes; node → lease, of those that another run holds."""
-        answers = self._act("take", same(nodes, self._context.id, holder, LEASE_S))
+        asked = same(nodes, self._context.id, holder, LEASE_S)
+        answers = act(self._context.old, "take", asked, self._context.options, read=_lease)
         return {
             name: answer
             for name, answer in answers.items()
@@ -80,6 +81,11 @@ class Leases:
 
     def _act(self, name: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
         return act(self._context.old, name, arguments, self._context.options)
+
+
+def _lease(told: Any) -> dict[str, Any]:
+    """A lease as a node tells it."""
+    return {"run": str(told["run"]), "holder": str(told["holder"]), "until": float(told["until"])}
 
 
 def is_over(run_id: str) -> bool:

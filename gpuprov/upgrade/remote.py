@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuprov.apply.context import Options
@@ -34,11 +34,13 @@ def act(
     options: Options,
     *,
     seconds: float = QUICK_S,
+    read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
     """Have nodes do one of the acts of `gpuprov.upgrade.node.main`.
 
     Args:
         arguments: node → what its act is given.
+        read: makes of a node's result what is returned; what it raises is that node's failure.
 
     Returns:
         node → the act's result, or the error that stood in its way.
@@ -50,7 +52,7 @@ def act(
             {"act": name, "arguments": list(arguments[session.target.name])},
             password=options.become_password,
         )
-        return _result(payload, session)
+        return read(_result(payload, session))
 
     limits = Limits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
     nodes = targets(lock, arguments)
@@ -62,6 +64,8 @@ def _result(payload: Payload, session: Session) -> Any:
     answer = payload.answer(output.stdout, output.stderr)
     if "error" in answer:
         raise NodeFailed(str(answer["error"]))
+    if "result" not in answer:
+        raise NodeFailed("an answer to another question", expected="a result")
     return answer["result"]
 
 

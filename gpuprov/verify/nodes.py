@@ -15,6 +15,7 @@ from testinfra.host import Host
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
+from gpuprov.ssh.contained import contained
 from gpuprov.verify.connection import LOCAL, Limits, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
@@ -55,19 +56,16 @@ class NodeUnderTest:
                 return
 
     def _open(self) -> GpuprovError | None:
-        try:
-            self.backend.shell.open()
-        except GpuprovError as error:
-            return error
-        return None
+        return contained(self.name, self.backend.shell.open)
 
     def ask_ahead(self, commands: Iterable[str]) -> None:
         """Ask what is going to be asked, so that the answers are there; a broken connection is `lost`."""
-        try:
+
+        def ask() -> None:
             for command in commands:
                 self.backend.remember(command)
-        except GpuprovError as error:
-            self.lost = error
+
+        self.lost = contained(self.name, ask) or self.lost
 
 
 def nodes_under_test(

@@ -131,7 +131,11 @@ class Shell:
                     raise self._lost()
                 out = out or self._out.take(mark)
                 err = err or self._err.take(mark)
-        return int(out[1]), out[0], err[0]
+        status = out[1].strip()
+        if not status.isdigit() or len(status) > 9:
+            self.close()
+            raise NodeFailed(f"`{command}` ended with a status that is no number")
+        return int(status), out[0], err[0]
 
     def _lost(self) -> NodeFailed | Unreachable:
         """What to say of a shell that ended; ssh's own last line is the best reason there is."""

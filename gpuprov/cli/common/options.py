@@ -175,15 +175,17 @@ def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
     """The way to `[USER@]HOST[:PORT]`, which no lock names.
 
     Raises:
-        InvalidInput: the port is not a number.
+        InvalidInput: the port is not a number, or none of TCP.
     """
     from gpuprov.model.lock import Connection
     from gpuprov.ssh.transport import Target
 
     user, at, address = host.rpartition("@")
     address, colon, port = address.partition(":")
-    if colon and not port.isdigit():
-        raise InvalidInput(f"the port of {host!r} is not a number", expected="[USER@]HOST[:PORT]")
+    if colon and not (port.isdecimal() and port.isascii() and 1 <= int(port[:9]) <= 65535):
+        raise InvalidInput(
+            f"the port of {host!r} is not a number from 1 to 65535", expected="[USER@]HOST[:PORT]"
+        )
     connection = Connection(
         user=user if at else "root",
         port=int(port) if colon else 22,

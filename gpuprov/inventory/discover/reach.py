@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
-from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
+from gpuprov.inventory.discover.match import Kind, Match, match
 from gpuprov.model.lock import Connection
 from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
@@ -13,6 +15,8 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
 from gpuprov.ssh.transport import Limits, Session, Target, fan_out
 
+NAME = re.compile(r"^[a-z0-9._-]{1,40}$")
+VERSION = re.compile(r"^[a-z0-9._-]{0,40}$")
 ADDRESSES_AT_MOST = 4096
 LIMITS = Limits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
@@ -54,17 +58,25 @@ def _addresses(text: str) -> list[str]:
 
 
 def look(
-    hosts: Iterable[str], connection: Connection, *, forks: int = 64, password: str | None = None
-) -> Iterator[tuple[str, Facts | GpuprovError]]:
-    """Facts of hosts; a failure is an answer.
+    hosts: Iterable[str],
+    connection: Connection,
+    among: Sequence[Kind],
+    *,
+    forks: int = 64,
+    password: str | None = None,
+) -> Iterator[tuple[str, tuple[Facts, Match] | GpuprovError]]:
+    """Facts of hosts and the nearest of some kinds; a failure is an answer.
 
     Args:
         password: sudo's, where it asks for one.
     """
     payload = build(Parameters(), password=password)
 
-    def probe(session: Session) -> Facts:
-        return ask(session, payload)
+    def probe(session: Session) -> tuple[Facts, Match]:
+        facts = ask(session, payload)
+        if not (NAME.match(facts.os.id) and VERSION.match(facts.os.version) and NAME.match(facts.arch)):
+            raise NodeFailed(f"its system is called {facts.os.id!r} {facts.os.version!r} on {facts.arch!r}")
+        return facts, match(facts, among)
 
     targets = [Target(host, host, connection) for host in hosts]
     for target, answer in fan_out(targets, probe, forks=forks, limits=LIMITS):

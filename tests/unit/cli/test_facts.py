@@ -103,4 +103,4 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_port_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["facts", "root@gpu01:ssh"]) == 2
-    assert "the port of 'root@gpu01:ssh' is not a number" in capsys.readouterr().err
+    assert "the port of 'root@gpu01:ssh' is not a number from 1 to 65535" in capsys.readouterr().err

@@ -23,7 +23,9 @@ class Nodes:
         self.holders: dict[str, str] = {}
         self.asked: list[int] = []
 
-    def act(self, lock: object, name: str, arguments: dict[str, Any], options: object) -> dict[str, Any]:
+    def act(
+        self, lock: object, name: str, arguments: dict[str, Any], options: object, *, read: Any = dict
+    ) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         for node, (run, *_) in arguments.items():
             if name == "release":
@@ -32,7 +34,7 @@ class Nodes:
             elif node == "dark":
                 answers[node] = Unreachable("no SSH")
             else:
-                answers[node] = {"run": self.holders.setdefault(node, run), "holder": "x@y", "until": 0}
+                answers[node] = read({"run": self.holders.setdefault(node, run), "holder": "x@y", "until": 0})
         if name == "take":
             self.asked.append(len(arguments))
         return answers

@@ -1,0 +1,64 @@
+"""Whatever a node does is that node's line: the one place where any exception becomes its failure.
+
+What a node sends, or how it breaks off, may lead to exceptions that nobody thought of; the answers of other
+nodes are not lost for it. Such an exception may as well be a mistake of ours: a log keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TypeVar
+
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.runs import state_dir
+
+T = TypeVar("T")
+LOG_BYTES = 1024 * 1024
+"""A node that sends nonsense all day fills no disk: a log of this size, and the one before it."""
+
+
+def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
+    """What `work` on a node returns, or why it failed there; an error of ours comes back as it is."""
+    try:
+        return work()
+    except GpuprovError as error:
+        return error
+    except Exception as error:  # noqa: BLE001
+        return unexpected(node, error)
+
+
+def unexpected(node: str, error: Exception) -> NodeFailed:
+    """The failure of a node that ended in an exception nobody thought of; its traceback goes into the log."""
+    path = state_dir() / "unexpected.log"
+    failure = NodeFailed(
+        f"what it sent could not be read ({type(error).__name__})",
+        do=f"the traceback is in {path}: is its gpuprov, Python or login shell changed? If not, report it",
+    )
+    try:
+        _keep(path, node, error)
+    except OSError:  # a full disk here is no reason to lose the answers of other nodes
+        failure.do = ""
+    return failure
+
+
+def _keep(path: Path, node: str, error: Exception) -> None:
+    """Add a traceback to the log, which is for its owner alone."""
+    made = logging.LogRecord(
+        "gpuprov", logging.ERROR, "", 0, "%s", (node,), (type(error), error, error.__traceback__)
+    )
+    with _ONE_AT_A_TIME:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        handler = RotatingFileHandler(
+            path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
+        )
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        handler.emit(made)
+        handler.close()
+
+
+_ONE_AT_A_TIME = threading.Lock()

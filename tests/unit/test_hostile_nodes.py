@@ -1,0 +1,232 @@
+"""A node that misbehaves is one line of its own: the run goes on, and every other node is reported."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+from click.testing import CliRunner
+
+from gpuprov.apply import guarded
+from gpuprov.apply.deadman import source_address
+from gpuprov.cli.discover import command as discover
+from gpuprov.drift.survey import survey
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.history.record import of_majority
+from gpuprov.model.fleet import parse_fleet
+from gpuprov.model.lock import Connection
+from gpuprov.probe.facts import Facts
+from gpuprov.ssh.transport import Limits, Target, fan_out
+from gpuprov.upgrade.fetching import fetch
+from gpuprov.upgrade.gate import ask_gate
+from gpuprov.upgrade.leases import Leases
+from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, healthy
+from tests.campaign._hostile_ways import SHARES, Ways, packed, raw
+from tests.campaign.hostile import attempt
+
+MALFORMED: dict[str, tuple[Answer, str]] = {
+    "base64": (raw(b"%%%"), "the answer is no document"),
+    "zlib": (raw(b"AAAA"), "the answer is no document"),
+    "json": (packed(b"{"), "the answer is no document"),
+    "depth": (packed(b"[" * 100_000 + b"]" * 100_000), "the answer is no"),
+    "nested": (packed(b"[" * 500 + b"]" * 500), "no mapping of at most 64 levels"),
+    "huge integer": (packed(b'{"schema": ' + b"9" * 5000 + b"}"), "the answer is no document"),
+    "utf-8": (packed(b'{"schema": "\xff"}'), "the answer is no document"),
+    "list": (answering([]), "no mapping of at most 64 levels"),
+    "seconds": (answering({**healthy(), "seconds": "long"}), "took no number of seconds"),
+    "no number": (packed(b'{"seconds": NaN}'), "NaN is no number"),
+}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_answer_is_that_nodes_line(fleet: Fleet, kind: str) -> None:
+    answer, said = MALFORMED[kind]
+    with fleet.in_which(answer):
+        found = {node.name: node for node in survey(fleet.lock, fleet.names)}
+    assert [found[name].reason for name in GOOD] == [None, None]
+    assert found[BAD].status == "error"
+    assert said in str(found[BAD].reason)
+
+
+def test_half_a_character_can_be_shown(fleet: Fleet) -> None:
+    document = healthy()
+    document["collectors"]["system"]["os_release"] = "ID=plan\ud800\nVERSION_ID=9\n"
+    with fleet.in_which(answering(document)):
+        [told] = [node for node in survey(fleet.lock, fleet.names) if node.name == BAD]
+    assert "plan?9" in [each.actual for each in told.drift]
+
+
+WRONG = (None, True, 7, "text", [7], {"a": 7}, [[7]], {"text": {"a": []}})
+
+
+@pytest.mark.parametrize("collector", sorted(healthy()["collectors"]))
+def test_facts_of_a_wrong_shape_are_that_nodes_line(fleet: Fleet, collector: str) -> None:
+    for wrong in WRONG:
+        document = healthy()
+        document["collectors"][collector] = wrong
+        with fleet.in_which(answering(document)):
+            found = {node.name: node for node in survey(fleet.lock, fleet.names)}
+            gates = {gate.name: gate for gate in ask_gate(fleet.context(), fleet.names)}
+        answers: dict[str, Facts | GpuprovError] = {
+            name: Facts.from_answer(document if name == BAD else healthy()) for name in fleet.names
+        }
+        alike = of_majority(dict.fromkeys(fleet.names, "all"), answers, "").nodes
+        assert list(found) == list(gates) == [node.name for node in alike] == fleet.names
+        assert [found[name].reason for name in GOOD] == [None, None]
+
+
+def test_an_exception_nobody_thought_of_is_told_and_its_traceback_kept(
+    fleet: Fleet, own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(facts: Facts, expectation: Any) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setitem(__import__("gpuprov.drift.judge").drift.judge.OBSERVERS, "system.os", mistaken)
+    with fleet.in_which(fleet.good):
+        found = survey(fleet.lock, fleet.names)
+    log = own_state / "gpuprov/unexpected.log"
+    assert {node.status for node in found} == {"error"}
+    assert f"(ZeroDivisionError); the traceback is in {log}" in str(found[0].reason)
+    assert "in mistaken" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
+    context = fleet.context()
+    own = answering({"result": {"run": context.id, "holder": "us", "until": 0, "removed": []}})
+    for wrong in (None, [], "text", 7, {"run": 7}, {"removed": 7}, {"removed": None}):
+        for document in ({"result": wrong}, wrong, {}):
+            with fleet.in_which(answering(document), own):
+                Leases(context, fleet.names).take()
+                with pytest.raises(GpuprovError, match=f"^{BAD}: ") as refused:
+                    fetch(context, fleet.names, [])
+            assert not [name for name in GOOD if name in str(refused.value)]
+
+
+def session(answer: Any) -> PaperSession:
+    return PaperSession(Target(BAD, "127.0.0.1", Connection()), Limits(), answer)
+
+
+def echo(command: str) -> bytes:
+    """What a shell makes of the question, behind a banner."""
+    import subprocess
+
+    line = (
+        f"printf '\\n<<welcome>> 10.0.0.9\\n'; export SSH_CONNECTION='10.1.2.3 5000 10.1.2.4 22'; {command}"
+    )
+    return subprocess.run(["/bin/bash", "-c", line], capture_output=True, check=True).stdout + b"bye\n"
+
+
+def test_a_banner_is_no_address() -> None:
+    assert source_address(session(echo)) == "10.1.2.3"
+
+
+@pytest.mark.parametrize("where", [b"", b"UNKNOWN 65535 UNKNOWN 65535", b"\xff 1 2 3"])
+def test_a_node_that_does_not_say_where_we_come_from_fails_alone(where: bytes) -> None:
+    def answer(command: str) -> bytes:
+        return b"Welcome\n" + command.encode().replace(b"$SSH_CONNECTION", where)
+
+    with pytest.raises(NodeFailed, match="does not say where connections come from"):
+        source_address(session(answer))
+
+
+def test_a_node_that_breaks_while_it_is_armed_is_left_alone(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.unit.apply.test_guarded import Fleet as OnPaper
+    from tests.unit.apply.test_guarded import group
+
+    paper = OnPaper(monkeypatch)
+
+    def arm(session: Any, *_: Any) -> None:
+        if session.name == "n2":
+            raise IndexError("an empty packet")
+
+    monkeypatch.setattr(guarded, "arm", arm)
+    told = paper.apply(tmp_path, train=group("n1", "n2", "n3", ssh={"options": {"Port": "22"}}))
+    assert (told["n1"], told["n3"]) == ("", "")
+    assert "(IndexError)" in told["n2"]
+
+
+@pytest.fixture
+def empty_packets() -> Iterator[int]:
+    """A port where an SSH server answers with packets that hold nothing."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                client.sendall(b"SSH-2.0-empty\r\n")
+                client.recv(100)
+                client.sendall((12).to_bytes(4, "big") + bytes([11]) + bytes(11))
+                client.settimeout(3)
+                try:
+                    while client.recv(4096):
+                        pass
+                except OSError:
+                    continue
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1]
+    server.close()
+
+
+def test_an_empty_packet_is_unreachable_in_one_line(empty_packets: int, tmp_path: Path) -> None:
+    key = paramiko.ECDSAKey.generate()
+    key.write_private_key_file(str(tmp_path / "id"))
+    spec = Connection(port=empty_packets, identity_file=str(tmp_path / "id"), known_hosts=str(tmp_path / "k"))
+    [(_, answer)] = fan_out(
+        [Target(BAD, "127.0.0.1", spec)], lambda session: None, limits=Limits(connect_s=5, command_s=5)
+    )
+    assert isinstance(answer, Unreachable)
+    assert str(answer).startswith(f"no SSH on port {empty_packets}: what answers breaks the SSH protocol")
+
+
+FLEET = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
+
+
+def test_an_address_with_a_port_is_refused_with_its_line() -> None:
+    text = FLEET.replace("{HOSTS}", '{a: "127.0.0.1:2299"}')
+    with pytest.raises(InvalidInput, match=r"^fleet.yml:4: .*without a port.*ssh: \{port: 2299\}"):
+        parse_fleet(text, "fleet.yml")
+    assert parse_fleet(FLEET.replace("{HOSTS}", '{a: "2001:db8::1"}'), "fleet.yml")
+    with pytest.raises(InvalidInput, match=r"^fleet.yml:4: "):
+        parse_fleet(FLEET.replace("{HOSTS}", '{a: "1:2:3"}'), "fleet.yml")
+
+
+@pytest.mark.parametrize(
+    "jump", ["bastion:22x", "bastion:", "bastion:0", "bastion:65536", "a b", "a@b@c", ""]
+)
+def test_a_jump_host_that_is_none_is_refused_with_its_line(jump: str) -> None:
+    text = FLEET.replace("{HOSTS}", "a") + f"ssh:\n  jump: {json.dumps(jump)}\n"
+    with pytest.raises(InvalidInput, match=r"^fleet.yml:7: .*\[USER@\]HOST\[:PORT\]"):
+        parse_fleet(text, "fleet.yml")
+    refused = CliRunner().invoke(discover, ["gpu01", "--jump", jump])
+    assert isinstance(refused.exception, InvalidInput)
+
+
+@pytest.mark.parametrize("jump", ["bastion", "ops@bastion:2222", "10.0.0.1", "[2001:db8::1]:22", "a,b:22"])
+def test_jump_hosts(jump: str) -> None:
+    assert Connection(jump=jump).jump == jump
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_short_cut_of_the_campaign(tmp_path: Path, name: str) -> None:
+    ways = Ways(tmp_path)
+    attempt(ways, name, 25, number=2)
+    assert ways.tally.tried[name] >= 5
