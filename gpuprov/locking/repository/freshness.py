@@ -15,7 +15,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
-from gpuprov.exclusive import exclusive
+from gpuprov.model.exclusive import exclusive
 from gpuprov.runs import state_dir
 
 

@@ -103,8 +103,7 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
     if not tools.exists():
         tools.mkdir()
         for name, body in {**TOOLS, **otherwise}.items():
-            write_program(tools / name, f'echo "{name} $*" >>$CALLS
-{body}')
+            write_program(tools / name, f'echo "{name} $*" >>$CALLS\n{body}')
         for real in ("sh", "grep", "touch"):
             (tools / real).symlink_to(shutil.which(real) or "")
     calls = folder / "calls"
