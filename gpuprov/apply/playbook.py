@@ -22,6 +22,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.inventory.variables import group_variables
 from gpuprov.model.lock import Lock
 from gpuprov.resources import share
+from gpuprov.roles import first_packages
 
 # curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761).
 SSH_ARGUMENTS = "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^curve25519-sha256"
@@ -99,13 +100,18 @@ def run_playbook(
 def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     children = {}
     for name, group in lock.groups.items():
+        stated = group_variables(group)
         hosts = {
-            host: {"ansible_host": address, **nodes[host]}
+            host: {
+                "ansible_host": address,
+                **first_packages(stated, nodes[host].get("gpuprov_roles", ())),
+                **nodes[host],
+            }
             for host, address in group.hosts.items()
             if host in nodes
         }
         if hosts:
-            children[name] = {"hosts": hosts, "vars": group_variables(group)}
+            children[name] = {"hosts": hosts, "vars": stated}
     return {"all": {"children": children}}
 
 

@@ -23,6 +23,7 @@ from importlib.resources import files
 from typing import Any
 
 from gpuprov.errors import NodeFailed
+from gpuprov.resources import share
 
 MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services", "main")
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
@@ -139,14 +140,16 @@ def _program(modules: tuple[str, ...]) -> str:
         "    module = sys.modules[name] = types.ModuleType(name)\n"
         "    exec(compile(source, name, 'exec'), module.__dict__)\n"
         "    package, _, short = name.rpartition('.')\n"
-        "    setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)\n"
+        "    if package: setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)\n"
         "main = module.main"
     )
 
 
 def _source(module: str) -> str:
+    """A module of a package, or of those that the roles' scripts share."""
     package, _, name = module.rpartition(".")
-    return (files(package) / f"{name}.py").read_text("utf-8")
+    folder = files(package) if package else share("plugins") / "module_utils"
+    return (folder / f"{name}.py").read_text("utf-8")
 
 
 def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:

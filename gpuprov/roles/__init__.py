@@ -7,7 +7,17 @@ One file a role, with `variables(group)` and `expectations(group)`, both pure fu
 from __future__ import annotations
 
 from gpuprov.roles.expectation import Expectation, Severity
-from gpuprov.roles.table import BY_NAME, ROLES, UNITS, Role, everything_else, expectations, role_of, variables
+from gpuprov.roles.table import (
+    BY_NAME,
+    ROLES,
+    UNITS,
+    Role,
+    everything_else,
+    expectations,
+    first_packages,
+    role_of,
+    variables,
+)
 
 __all__ = [
     "BY_NAME",
@@ -18,6 +28,7 @@ __all__ = [
     "Severity",
     "everything_else",
     "expectations",
+    "first_packages",
     "role_of",
     "variables",
 ]

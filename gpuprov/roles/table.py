@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,9 @@ class Role:
         units: check → the systemd unit that it is about.
         guarded: whether it can shut everybody out: it runs only under the dead man's switch.
         followed_by: roles that have to run after it.
+        first: set of packages → the variable that has it, of those that a fresh node gets in one transaction
+            before the role's turn: they start nothing that the role configures before.
+        beside: packages of no stated version that come with them.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Role:
     units: Mapping[str, str] = field(default_factory=dict)
     guarded: bool = False
     followed_by: tuple[str, ...] = ()
+    first: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 def _monitoring_variables(group: LockedGroup) -> dict[str, Any]:
@@ -84,9 +89,28 @@ ROLES = (
         settings=("persistence", "clocks", "power_limit", "compute_mode", "ecc", "mig"),
         units=gpu_settings.UNITS,
     ),
-    Role("cuda_toolkit", cuda_toolkit.variables, cuda_toolkit.expectations, components=("cuda",)),
-    Role("cudnn", cudnn.variables, cudnn.expectations, components=("cudnn",)),
-    Role("nccl", nccl.variables, nccl.expectations, settings=("nccl",), components=("nccl",)),
+    Role(
+        "cuda_toolkit",
+        cuda_toolkit.variables,
+        cuda_toolkit.expectations,
+        components=("cuda",),
+        first={"cuda_toolkit": "cuda_toolkit_packages"},
+    ),
+    Role(
+        "cudnn",
+        cudnn.variables,
+        cudnn.expectations,
+        components=("cudnn",),
+        first={"cudnn": "cudnn_packages"},
+    ),
+    Role(
+        "nccl",
+        nccl.variables,
+        nccl.expectations,
+        settings=("nccl",),
+        components=("nccl",),
+        first={"nccl": "nccl_packages"},
+    ),
     Role(
         "container_toolkit",
         container_toolkit.variables,
@@ -94,6 +118,7 @@ ROLES = (
         components=("container_toolkit",),
         units=container_toolkit.UNITS,
         followed_by=("docker",),  # which learns of the toolkit's hook when it starts
+        first={"container_toolkit": "container_toolkit_packages"},
     ),
     Role(
         "docker",
@@ -119,6 +144,7 @@ ROLES = (
         profiling_tools.expectations,
         settings=("profiling_counters",),
         components=("profiling_tools",),
+        first={"profiling_tools": "profiling_tools_packages"},
     ),
     Role(
         "monitoring",
@@ -127,6 +153,7 @@ ROLES = (
         settings=("monitoring",),
         components=("dcgm", "node_exporter"),
         units=monitoring.UNITS,
+        first={"node_exporter": "monitoring_packages", "dcgm": "monitoring_dcgm_packages"},
     ),
     Role("package_pins", package_pins.variables, package_pins.expectations),
     Role(
@@ -143,6 +170,7 @@ ROLES = (
         settings=("firewall",),
         units=firewall.UNITS,
         guarded=True,
+        beside=("nftables",),
     ),
 )
 
@@ -158,6 +186,21 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     for role in ROLES:
         stated |= role.variables(group) if role.variables else {}
     return stated
+
+
+def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Variables of a host: the packages of several roles that a fresh node gets in one transaction.
+
+    Args:
+        stated: the variables of its group.
+        names: the roles that run.
+    """
+    running = [role for role in ROLES if role.name in names]
+    sets = {name: stated[variable] for role in running for name, variable in role.first.items()}
+    return {
+        "packages_together": {name: packages for name, packages in sets.items() if packages},
+        "packages_together_beside": [name for role in running for name in role.beside],
+    }
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

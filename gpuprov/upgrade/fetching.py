@@ -27,27 +27,19 @@ def fetch(context: UpgradeContext, names: Iterable[str], canaries: Collection[st
     for name in names:
         old, new = context.groups[name]
         kernels = [new.setting("kernel") or "running"] if name in canaries else []
-        unwanted = sorted(set(closure(old)) - set(closure(new)))
-        arguments[name] = [context.id, closure(new), unwanted, sources(old, new) or None, kernels]
+        arguments[name] = [context.id, closure(new), sorted(closure(old)), sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
-    answers = act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S, read=_removed)
+    answers = act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S, read=_moves)
     for name, answer in answers.items():
-        if reason := _against(answer, closure(context.groups[name][0])):
-            said.setdefault(reason, []).append(name)
+        if isinstance(answer, GpuprovError):
+            said.setdefault(str(answer), []).append(name)
     if said:
         raise Refused("; ".join(f"{fold(nodes)}: {reason}" for reason, nodes in said.items()))
 
 
-def _removed(told: Any) -> list[str]:
-    """What apt would remove, as a node tells it."""
-    return [str(name) for name in list(told["removed"])]
-
-
-def _against(removed: list[str] | GpuprovError, known: dict[str, str]) -> str | None:
-    if isinstance(removed, GpuprovError):
-        return str(removed)
-    foreign = [name for name in removed if name.split(":")[0] not in known]
-    return f"apt would remove {', '.join(foreign)}" if foreign else None
+def _moves(told: Any) -> int:
+    """How many packages would move, as a node tells it."""
+    return int(told["moves"])
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:

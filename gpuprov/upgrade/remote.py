@@ -16,6 +16,7 @@ from gpuprov.ssh.transport import Limits, Session, fan_out, targets
 PROBE_PARTS = ("base", "system", "main")
 PARTS = ("lease", "files", "packages", "modules", "ahead", "lastgood", "main")
 MODULES = (
+    "gpuprov_apt",
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
 )

@@ -1,10 +1,11 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a Python script of a role on the node in one round trip: see plugins/modules/gpuprov_script.yml."""
+"""Runs a Python script of a role on the node in one round trip; see plugins/modules/gpuprov_script.yml."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+UTILITIES = Path(__file__).parents[1] / "module_utils"
 ARGUMENTS = {
     "script": {"type": "str", "required": True},
     "question": {"type": "raw", "default": {}},
@@ -30,10 +32,30 @@ class ActionModule(ActionBase):
         python = known.get("ansible_facts", {}).get("python", {}).get("executable", "python3")
         words = [python, "-", json.dumps(arguments["question"])]
         command = f"{self._compute_environment_string()} {shlex.join(words)}".strip()
-        source = Path(known["role_path"], "files", arguments["script"]).read_bytes()
-        said = self._low_level_execute_command(command, in_data=source)
+        source = Path(known["role_path"], "files", arguments["script"]).read_text("utf-8")
+        said = self._low_level_execute_command(command, in_data=_program(source).encode())
         result.update(_answered(arguments["script"], said))
         return result
+
+
+def _program(source: str) -> str:
+    """A script, and before it what it imports of ours."""
+    return (
+        "import sys, types\n"
+        f"for name, source in {_imported(source)!a}.items():\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+        f"exec(compile({source!a}, 'script', 'exec'), {{'__name__': '__main__'}})\n"
+    )
+
+
+def _imported(source: str) -> dict[str, str]:
+    """Name → source of the modules of ours that one imports, each after those that it needs."""
+    found: dict[str, str] = {}
+    for name in re.findall(r"(?m)^(?:import|from) (gpuprov_\w+)", source):
+        text = (UTILITIES / f"{name}.py").read_text("utf-8")
+        found |= {**_imported(text), name: text}
+    return found
 
 
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:

@@ -20,15 +20,14 @@ from pathlib import Path
 
 from gpuprov.lab import Node
 from gpuprov.model.lock import Lock, read_lock
+from gpuprov.roles import BY_NAME
 from gpuprov.verify.wanted import wanted
 from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
 from tests.campaign._roles_table import Table, lines, markdown
 from tests.campaign._roles_trials import TRIALS, Trial
 
-MISSING_BROUGHT = "Bring what packages lack"
+MISSING_BROUGHT = "Install missing dependencies"
 """A task of preflight."""
-TOGETHER = {"cuda_toolkit", "cudnn", "nccl", "container_toolkit", "profiling_tools", "monitoring"}
-"""Roles whose packages come to a fresh node before their turn, in one transaction."""
 
 
 class Campaign:
@@ -211,7 +210,7 @@ class Campaign:
 
 def _came_together(trial: Trial, node: Node, run: Run) -> bool:
     """Whether a role's packages came with those of others, before its turn."""
-    return trial.role in TOGETHER and bool(run.changed[node.name][""])
+    return bool(BY_NAME[trial.role].first and run.changed[node.name][""])
 
 
 def _checks(lock: Lock, system: str, role: str) -> set[str]:

@@ -15,8 +15,8 @@ from gpuprov.lab import Node
 from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.verify import run_verification
 
-WOULD_BRING = "Say what would be installed, removed and remembered, as --check cannot try"
-"""The task that says of packages what --check cannot try."""
+TRANSACTION = "Install, replace and remove packages, in one transaction"
+"""The task that changes packages; in check mode it is changed when it would."""
 INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
 
 
@@ -47,6 +47,11 @@ class NodeUnderTest:
     def group(self, group: LockedGroup) -> None:
         [name] = self.lock.groups
         self.lock = self.lock.model_copy(update={"groups": {name: group}})
+
+    def rule_out(self, **patterns: str) -> None:
+        """Have the lock state that components are absent; each with an expression for its packages' names."""
+        components = self.group.components.model_copy(update={"absent": patterns})
+        self.group = self.group.model_copy(update={"components": components})
 
     def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
         """Run roles; the outcome, and the names of the tasks that changed something.

@@ -12,7 +12,7 @@ import pytest
 
 from gpuprov.lab import Lab
 from gpuprov.lab.variants import with_control_groups
-from tests.lab.node_under_test import WOULD_BRING
+from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
 AREA = "containerd."
@@ -28,7 +28,7 @@ version = 2
   sandbox_image = "site/pause:3.9" # of our own registry
 """
 TOOLKIT = component({"nvidia-container-toolkit": "1.19.0-1"})
-WRITE = "Put what is asked for into the configuration"
+WRITE = "Write the merged configuration"
 RUN = "Run the daemon, now and at every boot"
 
 
@@ -59,7 +59,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says(snapshot)
     outcome, changed = driven.apply("containerd", check=True)
     assert outcome.ok, outcome.failed
-    assert {WRITE, WOULD_BRING} <= set(changed)
+    assert {WRITE, TRANSACTION} <= set(changed)
     assert driven.says(snapshot) == before
     assert set(driven.drift(AREA)) == {"containerd.packages", "containerd.unit", "containerd.config"}
 
@@ -195,19 +195,50 @@ def test_docker_comes_and_goes_beside_it(driven: StubDriverNode) -> None:
     assert outcome.ok, outcome.failed
     assert driven.drift(AREA, "docker.") == {}
     driven.state(docker=None)
-    absent = driven.group.components.model_copy(update={"absent": {"docker": "docker\\.io"}})
-    driven.group = driven.group.model_copy(update={"components": absent})
+    driven.rule_out(docker="docker\\.io")
     outcome, _ = driven.apply("containerd", "docker")
     assert outcome.ok, outcome.failed
     assert driven.drift(AREA, "docker.") == {}
     assert driven.failed(AREA, "docker.") == {}
 
 
-def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: StubDriverNode) -> None:
-    components = driven.group.components.model_copy(
-        update={"containerd": None, "absent": {"containerd": "containerd"}}
+def test_containerd_that_does_not_answer_counts_as_in_use(driven: StubDriverNode) -> None:
+    driven.state({"containers": {"default_runtime": "nvidia"}}, container_toolkit=TOOLKIT)
+    driven.node.run("systemctl kill --kill-whom=main --signal=STOP containerd.service")
+    outcome, changed = driven.apply("containerd")
+    driven.node.run("systemctl kill --kill-whom=main --signal=CONT containerd.service")
+    [failed] = outcome.failed
+    assert "does not say which containers run: `ctr namespaces list` gave no answer in 20 s" in failed["msg"]
+    assert changed == []
+    driven.state({"containers": {}}, container_toolkit=None)
+
+
+def test_docker_that_nobody_manages_keeps_containerd(driven: StubDriverNode) -> None:
+    driven.node.run("apt-get -q -y install --no-install-recommends docker.io")
+    driven.state(containerd=None)
+    driven.rule_out(containerd="containerd")
+    outcome, _ = driven.apply("containerd")
+    [failed] = outcome.failed
+    assert "containerd could not be removed: that would remove packages that are not its own" in failed["msg"]
+    assert "(apt would remove docker.io)" in failed["msg"]
+    assert driven.says("systemctl is-active docker containerd") == "active\nactive"
+    driven.node.run("apt-get -q -y remove docker.io")
+
+
+def test_containerd_is_not_removed_under_any_container(driven: StubDriverNode) -> None:
+    driven.node.run(
+        "cp /bin/sleep /root/asked/bin/; ctr run --detach --rootfs /root/asked plain /bin/sleep 999"
     )
-    driven.group = driven.group.model_copy(update={"components": components})
+    outcome, changed = driven.apply("containerd")
+    [failed] = outcome.failed
+    assert "has to be removed, which would end default/plain; drain the node" in failed["msg"]
+    assert changed == []
+    driven.node.run("ctr tasks delete --force plain; ctr containers delete plain")
+
+
+def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: StubDriverNode) -> None:
+    driven.state(containerd=None)
+    driven.rule_out(containerd="containerd")
     assert set(driven.drift(AREA)) == {"containerd.absent"}
     outcome, _ = driven.apply("containerd")
     assert outcome.ok, outcome.failed

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.apply.context import Options
 from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
 from gpuprov.lab.variants import with_control_groups
 from gpuprov.model.lock import Component
-from tests.lab.node_under_test import WOULD_BRING
+from gpuprov.upgrade.managed import managed
+from gpuprov.upgrade.remote import act, same
+from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
 ROLES = ("container_toolkit", "docker")
@@ -32,6 +35,8 @@ NEW, OLD = "1.19.0-1", "1.18.1-1"
 DEFAULTS = {"shm_size": "1g", "memlock": 4194304, "stack": 67108864, "cgroup_driver": "cgroupfs"}
 SITES_OWN = {"log-driver": "local", "runtimes": {"crun": {"path": "/usr/bin/crun"}}, "exec-opts": ["a=b"]}
 CONFIG = "/etc/docker/daemon.json"
+HOOK = "/etc/apt/apt.conf.d/99hand"
+RUN = "docker run --detach --interactive"
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +70,8 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort")
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
-    assert "Merge what is asked for into the configuration" in changed
-    assert WOULD_BRING in changed
+    assert "Write the merged configuration" in changed
+    assert TRANSACTION in changed
     assert driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort") == before
     assert set(driven.drift("docker.")) == {"docker.packages", "docker.unit", "docker.config"}
 
@@ -166,7 +171,7 @@ def test_docker_is_not_restarted_under_a_container_with_gpus(driven: StubDriverN
     driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
     outcome, changed = driven.apply("docker")
     [failed] = outcome.failed
-    assert "would end trainer on the GPUs" in failed["msg"]
+    assert "has to be restarted, which would end trainer; stop these containers" in failed["msg"]
     assert changed == []
     assert driven.says("docker inspect --format '{{.State.Status}}' trainer") == "running"
     outcome, _ = driven.apply("docker", docker_disturb=True)
@@ -195,6 +200,105 @@ def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven:
         "runtimes": {**SITES_OWN["runtimes"], "nvidia": {"path": "nvidia-container-runtime"}},
     }
     assert driven.apply("docker")[1] == []
+
+
+def running(driven: StubDriverNode) -> str:
+    return driven.says("docker ps --format '{{.Names}}'")
+
+
+def version(driven: StubDriverNode) -> str:
+    return driven.says("dpkg-query -W -f '${Version}' docker.io")
+
+
+def test_docker_is_not_restarted_under_any_container(driven: StubDriverNode) -> None:
+    driven.node.run("tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked")
+    driven.node.run(f"{RUN} --name database -v db:/data asked /bin/sh -c 'echo precious >/data/db; read x'")
+    driven.state({"containers": DEFAULTS})
+    outcome, changed = driven.apply("docker")
+    assert "has to be restarted, which would end database; stop these" in outcome.failed[0]["msg"]
+    assert (changed, running(driven)) == ([], "database")
+
+
+def test_daemon_that_does_not_answer_counts_as_in_use(driven: StubDriverNode) -> None:
+    driven.node.run("systemctl kill --kill-whom=main --signal=STOP docker.service")
+    outcome, changed = driven.apply("docker")
+    driven.node.run("systemctl kill --kill-whom=main --signal=CONT docker.service")
+    [failed] = outcome.failed
+    assert "does not say which containers that would end: `docker ps` gave no answer in 20 s" in failed["msg"]
+    assert (changed, running(driven)) == ([], "database")
+
+
+def test_restart_that_containers_outlive_is_done(driven: StubDriverNode) -> None:
+    state = "docker inspect --format '{{.State.StartedAt}} {{.State.Status}}' database"
+    config = json.loads(driven.says(f"cat {CONFIG}"))
+    driven.node.run(f"cat >{CONFIG}", input=json.dumps({**config, "live-restore": True}))
+    driven.node.run("systemctl reload docker; sleep 2")
+    before = driven.says(state)
+    outcome, changed = driven.apply("docker")
+    assert outcome.ok, outcome.failed
+    assert "Run the daemon, now and at every boot" in changed
+    assert (driven.says(state), running(driven)) == (before, "database")
+    config = json.loads(driven.says(f"cat {CONFIG}"))
+    driven.node.run(f"cat >{CONFIG}", input=json.dumps({**config, "live-restore": False}))
+    driven.node.run("systemctl reload docker; sleep 2")
+
+
+REPACKED = """\
+mkdir -p /srv/docker && cd /srv/docker && apt-get -q download docker.io && dpkg-deb -R docker.io_*.deb new
+sed -i 's/^Version: .*/&+site1/' new/DEBIAN/control && rm docker.io_*.deb
+dpkg-deb -Znone --build new docker.deb && { dpkg-deb -f docker.deb; echo "Filename: ./docker.deb"
+echo "Size: $(stat -c %s docker.deb)"; echo "SHA256: $(sha256sum docker.deb | cut -d' ' -f1)"; } >Packages
+echo 'deb [trusted=yes] file:/srv/docker ./' >/etc/apt/sources.list.d/docker-site.list; apt-get -q update
+"""
+"""A newer docker.io, which is Debian's under another version."""
+
+
+def test_container_that_starts_while_packages_are_fetched_is_not_ended(driven: StubDriverNode) -> None:
+    assert "would end database" in driven.apply("docker")[0].failed[0]["msg"]
+    driven.node.run("docker rm --force database")
+    driven.node.run(REPACKED)
+    driven.state(docker=component(driven.candidate("docker.io", "containerd", "runc")))
+    late = f"docker inspect late >/dev/null 2>&1 || {RUN} --name late asked /bin/sh -c 'read x'"
+    driven.node.run("cat >/root/late && chmod 755 /root/late", input=f"#!/bin/sh\n{late}\n")
+    driven.node.run(f"cat >{HOOK}", input='APT::Update::Post-Invoke {"/root/late";};\n')
+    outcome, _ = driven.apply("docker")
+    driven.node.run(f"rm {HOOK}")
+    assert "that would end late, started meanwhile" in outcome.failed[0]["msg"]
+    assert running(driven) == "late"
+    driven.node.run("docker rm --force late")
+
+
+DATABASE = "cat /var/lib/docker/volumes/db/_data/db"
+
+
+def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: StubDriverNode) -> None:
+    old, new = version(driven), driven.candidate("docker.io")["docker.io"]
+    name, about, options = [driven.node.name], managed(driven.group), Options()
+    recorded = act(driven.lock, "record", same(name, "run-1", "lock", about), options)
+    assert recorded[name[0]]["packages"]["docker.io"][0] == old != new
+    outcome, _ = driven.apply("docker")
+    assert outcome.ok, outcome.failed
+    assert (version(driven), driven.says(DATABASE)) == (new, "precious")
+    act(driven.lock, "seal", same(name, "run-1"), options)
+    restored = act(driven.lock, "restore", same(name, "run-1", None, about), options, seconds=600)
+    assert "docker.io" in restored[name[0]]["packages"]
+    assert (version(driven), driven.says(DATABASE)) == (old, "precious")
+
+
+def test_database_in_a_volume_survives_docker_and_containerd(driven: StubDriverNode) -> None:
+    driven.state({"containers": None}, docker=None, container_toolkit=None)
+    for absent in ({"docker": "docker\\.io"}, {"docker": "docker\\.io", "containerd": "containerd"}):
+        driven.rule_out(**absent)
+        outcome, _ = driven.apply("docker", "containerd")
+        assert outcome.ok, outcome.failed
+        assert driven.drift("docker.", "containerd.") == {}
+        assert driven.apply("docker", "containerd")[1] == []
+    assert driven.says("dpkg-query -W -f '${db:Status-Abbrev}' docker.io") == "rc"
+    assert driven.says(DATABASE) == "precious"
+    driven.node.run(f"cat >{CONFIG}", input='{"exec-opts": ["native.cgroupdriver=cgroupfs"]}')
+    driven.node.run("apt-get -q -y install --no-install-recommends docker.io")
+    seen = driven.says("docker run --rm -v db:/data asked /bin/sh -c 'read x </data/db; echo $x'")
+    assert seen == "precious"
 
 
 @pytest.mark.slow

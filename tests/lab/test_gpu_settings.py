@@ -34,7 +34,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says(STATE)
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
-    assert "Say what every boot sets" in changed
+    assert "Write the units that set GPUs at boot" in changed
     assert driven.says(STATE) == before == "400.00, Default, Enabled, Enabled, Disabled"
     assert driven.says("ls /usr/local/sbin") == ""
 
@@ -86,7 +86,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) ->
 def test_changed_lock_changes_just_that(driven: StubDriverNode) -> None:
     driven.state({"power_limit": 250, "mig": ("7g.80gb",)})
     assert set(driven.drift("gpu.")) == {"gpu.power_limit", "gpu.mig_layout"}
-    assert driven.apply(ROLE)[1] == ["Say what every boot sets", SET]
+    assert driven.apply(ROLE)[1] == ["Write the units that set GPUs at boot", SET]
     assert driven.failed("gpu.") == {}
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_asked_for_any_more_gets_its_default_back(driven: StubDriver
     driven.state({"power_limit": None, "compute_mode": None, "mig": None})
     outcome, changed = driven.apply(ROLE)
     assert outcome.ok, outcome.failed
-    assert "Reset what is not asked for any more" in changed
+    assert "Reset modes that are no longer requested" in changed
     driven.reboot()
     assert driven.says(STATE) == "400.00, Default, Disabled, Disabled, Disabled"
     driven.state({"ecc": None})

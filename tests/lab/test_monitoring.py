@@ -47,7 +47,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says("dpkg-query -W; ls /etc/modprobe.d")
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
-    assert "Open a GPU's counters to everybody, or leave them to root" in changed
+    assert "Allow everybody or root alone to read GPU performance counters" in changed
     assert driven.says("dpkg-query -W; ls /etc/modprobe.d") == before
 
 
@@ -92,7 +92,7 @@ def test_changed_lock_changes_what_prometheus_is_told(driven: StubDriverNode) ->
     driven.state({"persistence": True})
     assert set(driven.drift("monitoring.")) == {"monitoring.textfile"}
     assert driven.apply("monitoring")[1] == [
-        "Tell Prometheus what is expected of the node, and remember where"
+        "Write what is expected of the node for Prometheus, and record where"
     ]
     assert driven.failed("monitoring.") == {}
 

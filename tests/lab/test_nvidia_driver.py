@@ -22,7 +22,7 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.mirror.specs import PackageSpec
 from tests.lab.mirror_node import MirrorNode, ubuntu
-from tests.lab.node_under_test import INSTALLED, WOULD_BRING
+from tests.lab.node_under_test import INSTALLED, TRANSACTION
 
 SYSTEM = "ubuntu24.04"
 BREAK = """
@@ -79,7 +79,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: MirrorNode) ->
     before = driven.says(SNAPSHOT)
     outcome, changed = driven.apply(check=True)
     assert outcome.ok, outcome.failed
-    assert WOULD_BRING in changed
+    assert TRANSACTION in changed
     assert driven.says(SNAPSHOT) == before
 
 

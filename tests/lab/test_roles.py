@@ -16,12 +16,12 @@ from gpuprov.apply.context import RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.lab import Lab
 from gpuprov.locking.build import build_lock
-from tests.lab.node_under_test import WOULD_BRING, NodeUnderTest, with_settings
+from tests.lab.node_under_test import TRANSACTION, NodeUnderTest, with_settings
 from tests.lab.stub_compiler import ERROR, play_compiler
 
-SAY = "Say what every boot sets"
+SAY = "Write the units that set GPUs at boot"
 SET = "Set the clocks, now if the driver answers and at every boot"
-UNATTENDED = "Keep unattended upgrades off, and remember which holds are ours"
+UNATTENDED = "Exclude the packages from unattended upgrades, and record which holds are ours"
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
 # What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
 SNAPSHOT = """\
@@ -70,7 +70,7 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: DebianNode) -
     before = fixture.says(SNAPSHOT)
     outcome, changed = fixture.apply(check=True)
     assert outcome.ok, outcome.failed
-    assert WOULD_BRING in changed
+    assert TRANSACTION in changed
     assert SAY in changed
     assert fixture.says(SNAPSHOT) == before
 
@@ -115,8 +115,8 @@ def test_a_reboot_brings_driver_persistence_and_clocks(fixture: DebianNode) -> N
 
 
 FAULTS = {
-    "Hold the packages, and release those of ours that are not pinned any more": "apt-mark unhold libcuda1",
-    "Keep nouveau and nova_core from taking the GPU": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
+    "Hold the packages, and release ours that are no longer pinned": "apt-mark unhold libcuda1",
+    "Blacklist nouveau and nova_core": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
     "Run the daemon, now if the driver answers and at every boot": "nvidia-smi -pm 0",
     SET: "nvidia-smi -ac 1593,1095",
     "Compile and install it": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",
@@ -173,7 +173,7 @@ def test_a_half_installed_package_is_finished(fixture: DebianNode) -> None:
     assert fixture.says("dpkg --audit") != ""
     outcome, changed = fixture.apply("preflight")
     assert outcome.ok, outcome.failed
-    assert changed == ["Finish packages that are half configured", "Bring what packages lack"]
+    assert changed == ["Configure half configured packages", "Install missing dependencies"]
     assert fixture.says("dpkg --audit") == ""
 
 

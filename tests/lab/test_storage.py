@@ -15,6 +15,7 @@ ROLE = "storage"
 MOUNT = "/scratch/fast"
 FIRST = 64 + 2 * (os.getpid() % 90)
 EMPTY, OTHER = f"/dev/loop{FIRST}", f"/dev/loop{FIRST + 1}"
+HOOK = "/etc/apt/apt.conf.d/99hand"
 SCRATCH = {"device": EMPTY, "mount": MOUNT, "filesystem": "ext4", "read_ahead_kib": 4096}
 # As a whole drive appears: the kernel's loop devices have no nodes of their own in a container.
 PLUG_IN = """\
@@ -42,7 +43,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
-    assert "Say which devices would be made into file systems, as --check cannot try" in changed
+    assert "Make file systems on empty devices" in changed
     assert driven.says(f"blkid -p {EMPTY}; ls -d /scratch; grep scratch /etc/fstab").startswith("ls: cannot")
     assert set(driven.drift("scratch.")) == {"scratch.mounted", "scratch.at_boot", "scratch.read_ahead"}
 
@@ -102,6 +103,58 @@ def test_device_with_anything_on_it_is_never_touched(driven: StubDriverNode, nam
     assert objection in failed["msg"]
     assert changed == []
     assert driven.says(f"sha256sum {OTHER}") == before
+
+
+def test_device_that_somebody_takes_meanwhile_is_not_formatted(driven: StubDriverNode) -> None:
+    """Between the look and mkfs apt runs, here with a hand that makes a file system at that moment."""
+    hook = f"mkfs.ext4 -q -L home {OTHER}; mount {OTHER} /mnt; echo precious >/mnt/data; umount /mnt"
+    driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true; cat >{HOOK}",
+                    input=f'DPkg::Pre-Invoke {{"{hook}";}};\n')  # fmt: skip
+    wanted = {**SCRATCH, "device": OTHER, "mount": "/other"}
+    outcome, _ = driven.apply(ROLE, storage_scratch=[SCRATCH, wanted], storage_clients=["hello"])
+    driven.node.run(f"rm {HOOK}")
+    assert driven.says(f"mount -o ro {OTHER} /mnt; cat /mnt/data; umount /mnt") == "precious"
+    [failed] = outcome.failed
+    assert f"there is ext4 labelled home on {OTHER}, which was empty a moment ago" in failed["msg"]
+
+
+def test_device_that_is_mounted_meanwhile_is_not_formatted(driven: StubDriverNode) -> None:
+    """Nothing is written to it yet: only the kernel knows that it is used."""
+    driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true")
+    hold = f"python3 -c 'import os, time; os.open(\"{OTHER}\", os.O_RDWR | os.O_EXCL); time.sleep(600)'"
+    driven.node.run(f"systemd-run --quiet --unit=holder {hold}")
+    before = driven.says(f"sha256sum {OTHER}")
+    outcome, _ = driven.apply(
+        ROLE, storage_scratch=[SCRATCH, {**SCRATCH, "device": OTHER, "mount": "/other"}]
+    )
+    driven.node.run("systemctl stop holder")
+    [failed] = outcome.failed
+    assert f"{OTHER} is in use by another program, or by the kernel" in failed["msg"]
+    assert driven.says(f"sha256sum {OTHER}") == before
+
+
+USED = {
+    "/root": ("true", "/root has people's files, with the keys that let them in"),
+    "/other": ("mkdir -p /other && touch /other/b /other/a", "/other is not empty: a, b"),
+    "/above": (
+        "mkdir -p /above/it && mount -t tmpfs none /above/it",
+        "below /above there is mounted /above/it",
+    ),
+}
+
+
+@pytest.mark.parametrize("mount", USED)
+def test_place_that_is_used_is_never_mounted_over(driven: StubDriverNode, mount: str) -> None:
+    prepare, objection = USED[mount]
+    driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true; {prepare}")
+    before = driven.says(f"sha256sum {OTHER}; ls -lR {mount}; findmnt --noheadings")
+    outcome, changed = driven.apply(
+        ROLE, storage_scratch=[SCRATCH, {**SCRATCH, "device": OTHER, "mount": mount}]
+    )
+    assert objection in outcome.failed[0]["msg"]
+    assert changed == []
+    assert driven.says(f"sha256sum {OTHER}; ls -lR {mount}; findmnt --noheadings") == before
+    driven.node.run("umount /above/it; rm -rf /other /above", check=False)
 
 
 def test_clients_of_storage_elsewhere(driven: StubDriverNode) -> None:

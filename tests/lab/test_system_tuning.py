@@ -38,8 +38,8 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says(TREE)
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
-    assert "Say what every boot, login and service gets" in changed
-    assert "Say what the kernel would be told, as --check cannot try" in changed
+    assert "Write the limits and kernel parameters of every boot, login and service" in changed
+    assert "Report in check mode what the kernel would be told" in changed
     assert driven.says(TREE) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 
@@ -12,6 +13,9 @@ from tests import ROOT
 
 ENTRIES = 26
 LEVELS = 13
+UTILITIES = ROOT / "plugins/module_utils"
+SHARED = {path.stem for path in UTILITIES.glob("*.py")}
+"""Modules that roles' scripts and an upgrade's acts on nodes share; they travel with both."""
 OF_THE_LAB = ("gpuprov.lab", "gpuprov.catalog", "gpuprov.errors", "gpuprov.locking.repository")
 
 
@@ -33,7 +37,7 @@ def test_the_top_can_be_surveyed() -> None:
 def test_rooms_stand_on_few_levels(imports: dict[str, set[str]]) -> None:
     below: dict[str, set[str]] = {}
     for module, imported in imports.items():
-        rooms = {room(each) for each in imported if each.startswith("gpuprov")}
+        rooms = {room(each) for each in imported - SHARED if each.startswith("gpuprov")}
         below.setdefault(room(module), set()).update(rooms - {room(module)})
 
     @cache
@@ -50,7 +54,13 @@ def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[st
     for module, imported in of_nodes.items():
         sent = (f"{module.rpartition('.')[0]}.", "gpuprov.probe.node.")
         foreign = {each for each in imported if not each.startswith(sent)} - sys.stdlib_module_names
-        assert not foreign, f"{module} imports {foreign}"
+        assert not foreign - SHARED, f"{module} imports {foreign}"
+
+
+def test_what_all_scripts_on_nodes_share_needs_nothing_else() -> None:
+    for path in UTILITIES.glob("*.py"):
+        named = re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text())
+        assert not set(named) - sys.stdlib_module_names - SHARED, path
 
 
 def test_the_lab_stands_beside_the_house(imports: dict[str, set[str]]) -> None:

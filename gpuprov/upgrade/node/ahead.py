@@ -20,7 +20,7 @@ EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
 def fetch(
     run_id: str,
     wanted: "dict[str, str]",
-    unwanted: "list[str]",
+    known: "list[str]",
     sources: "str | None",
     kernels: "list[str]",
 ) -> "dict[str, Any]":
@@ -28,7 +28,7 @@ def fetch(
 
     Args:
         wanted: package → exact version.
-        unwanted: packages that go; apt removes what is held only when it is told by name.
+        known: packages of the lock before; those that are not wanted any more go, and no others.
         sources: repositories that the node does not know yet, as apt writes them.
         kernels: those to try the new module's build for; `running` is the running one.
     """
@@ -40,8 +40,9 @@ def fetch(
         apt("update", "--option=APT::Update::Error-Mode=any")
         there = {name.split(":")[0] for name in installed()}
         targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
-        targets += [name + "-" for name in unwanted if name in there]
-        changes = _simulated(targets)
+        # apt removes what is held only when it is told by name.
+        targets += [name + "-" for name in known if name in there and name not in wanted]
+        changes = packages.simulated(targets, known)
         kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
         kept.update(modules.keep())
         apt("install", "--download-only", *targets)
@@ -51,8 +52,7 @@ def fetch(
         if sources:
             os.unlink(EXTRA_SOURCES)
     write(os.path.join(HOME, run_id + ".kept.json"), kept)
-    removed = sorted(name for name, (_, now) in changes.items() if now is None)
-    return {"moves": len(changes), "kept": len(kept), "removed": removed}
+    return {"moves": len(changes), "kept": len(kept)}
 
 
 def _build_ahead(versions: "dict[str, str]", kernels: "list[str]") -> None:
@@ -82,13 +82,3 @@ def _build(folder: str, source: str, kernel: str) -> None:
         lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]
         said = (lines or log.strip().splitlines() or ["no word"])[0].strip()[:300]
         raise Failed(f"{module} {version} does not build for kernel {kernel}: {said}")
-
-
-def _simulated(targets: "list[str]") -> "dict[str, tuple[str | None, str | None]]":
-    """Package → version before and after, of everything that a transaction would change.
-
-    Lines as `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
-    """
-    said = apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets)
-    found = re.findall(r"(?m)^(Inst|Remv) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", said)
-    return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}

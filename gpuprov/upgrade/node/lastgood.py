@@ -21,6 +21,7 @@ from gpuprov.upgrade.node.packages import (
     installed,
     kept_sums,
     read_document,
+    simulated,
     write,
 )
 
@@ -108,8 +109,10 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     sums = kept_sums()
     targets = [_kept_file(file_name(name, *before[name]), sums) for name in back]
     if targets or gone:
+        words = [*targets, *(name + "-" for name in gone)]
+        simulated(words, [*names, *back])
         # apt's own user may not look into our folder, and what is kept there was proven above.
-        apt("install", "--option=APT::Sandbox::User=root", *targets, *(name + "-" for name in gone))
+        apt("install", "--option=APT::Sandbox::User=root", *words)
     _hold(set(known["holds"]), {name.split(":")[0] for name in names})
     return back + gone
 

@@ -7,11 +7,16 @@ import re
 import shutil
 import tempfile
 
+from gpuprov_apt import changes, removed_beside
+
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
+
+    from gpuprov_apt import Changes
 
     Installed = dict[str, list[str]]
 
@@ -54,6 +59,19 @@ def apt(*words: str) -> str:
         ]
         raise Failed("apt-get: " + ("; ".join(said)[:600] or f"exited with {code}"))
     return out
+
+
+def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
+    """What a transaction would change: package → version before and after.
+
+    Raises:
+        Failed: it cannot be, or would remove a package that is not of `own`.
+    """
+    found = changes(apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets))
+    foreign = removed_beside(found, {name.split(":")[0] for name in own})
+    if foreign:
+        raise Failed("apt would remove {}".format(", ".join(foreign)))
+    return found
 
 
 def keep(versions: "dict[str, str]") -> "dict[str, str]":

@@ -1,14 +1,15 @@
 """What the role nvidia_driver reads of a node before and after it acts: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: {"modules": [names that a module
-`nvidia` may have on disk]}.
+Runs on the node, with plugins/module_utils beside it. Argument: what the lock says,
+{"version": "535.309.01", "flavour": "proprietary", "modules": [names that the module may have on disk],
+"compiled": whether DKMS builds it, "kernel": its target or "running", "failed": why the role failed, or ""}.
 
-    {"kernel": {"running": "6.1.0-56-amd64", "next": "6.1.0-56-amd64" or null},
-     "kernels": {"6.1.0-56-amd64": {"module": "535.309.01" or null, "flavour": "proprietary", "dkms": true}},
-     "packages": {"dkms": "3.0.10-8+deb12u1"}, "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"],
-     "sources": ["nvidia-current/535.309.01"],
-     "failed_builds": [{"source": "nvidia-current/550.163.01", "kernel": "6.12.117+deb13-amd64",
-                        "error": "…"}]}
+    {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "source": "nvidia-current/535.309.01",
+     "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [], "broken": ["nvidia-kernel-dkms"],
+     "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
+
+`kernels` are those that count, `unbuilt` those of them without the module. `left` are packages of which only
+the configuration is there. `reason` is the failure for people.
 """
 
 from __future__ import annotations
@@ -21,31 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
-
-
-def output(*argv: str) -> str:
-    """What a program says; nothing where the node does not have it or it has nothing to say."""
-    if not shutil.which(argv[0]):
-        return ""
-    return subprocess.run(argv, capture_output=True, text=True, check=False, env=C_LOCALE).stdout
-
-
-def packages() -> dict:
-    """Everything that is unpacked or better, by the name that apt takes; apart: what is half done or held."""
-    form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
-    native = ":" + output("dpkg", "--print-architecture").strip()
-    found: dict = {"packages": {}, "broken": [], "held": []}
-    for line in output("dpkg-query", "-W", "-f", form).splitlines():
-        (wanted, state, *_), name, version = line.split("\t")
-        name = name.removesuffix(native)
-        if wanted == "h":
-            found["held"].append(name)
-        if state not in "nc":
-            found["packages"][name] = version
-        if state in "HUF":
-            found["broken"].append(name)
-    return found
+from gpuprov_node import output, packages
 
 
 def next_kernel() -> str | None:
@@ -59,15 +36,22 @@ def next_kernel() -> str | None:
     return newest.stdout.split()[-1] if names else None
 
 
-def module(kernel: str, names: list[str]) -> dict:
+def counting(target: str) -> list[str]:
+    """The kernels that need the module."""
+    if target != "running":
+        return [target]
+    return list(dict.fromkeys(filter(None, (os.uname().release, next_kernel()))))
+
+
+def module(kernel: str, names: list[str]) -> tuple[str | None, str | None]:
     """Version and flavour of the module on disk, whatever name the distribution gives it."""
     for name in names:
         version = output("modinfo", "-k", kernel, "-F", "version", name).strip()
         if version:
             # NVIDIA's open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA".
             licence = output("modinfo", "-k", kernel, "-F", "license", name)
-            return {"module": version, "flavour": "open" if "GPL" in licence else "proprietary"}
-    return {"module": None, "flavour": None}
+            return version, "open" if "GPL" in licence else "proprietary"
+    return None, None
 
 
 def dkms_installed() -> set[str]:
@@ -77,10 +61,18 @@ def dkms_installed() -> set[str]:
     return {found.group(1) for found in map(line.match, output("dkms", "status").splitlines()) if found}
 
 
-def sources() -> list[str]:
-    """The driver's sources on the node as DKMS names them: `name/version`."""
+def unbuilt(kernels: list[str], asked: dict) -> list[str]:
+    """Kernels without the lock's module; one that DKMS has to build counts once DKMS knows it."""
+    known = dkms_installed() if asked["compiled"] else set(kernels)
+    wanted = (asked["version"], asked["flavour"])
+    return [kernel for kernel in kernels if kernel not in known or module(kernel, asked["modules"]) != wanted]
+
+
+def source(version: str) -> str:
+    """The driver's source on the node as DKMS names it, `name/version`."""
     folders = sorted(path.parent.name for path in Path("/usr/src").glob("nvidia*/dkms.conf"))
-    return ["/".join(folder.rsplit("-", 1)) for folder in folders]
+    named = ["/".join(folder.rsplit("-", 1)) for folder in folders]
+    return next((name for name in named if name.endswith(f"/{version}")), f"nvidia/{version}")
 
 
 def failed_build(log: str) -> dict | None:
@@ -90,8 +82,8 @@ def failed_build(log: str) -> dict | None:
     error = re.search(r"(?m)^(?:\S*/)?(\S+:.*\berror: .*)$", log)
     if not head or not error:
         return None
-    name, version, kernel = head.groups()
-    return {"source": f"{name}/{version}", "kernel": kernel, "error": error.group(1)}
+    _, version, kernel = head.groups()
+    return {"version": version, "kernel": kernel, "error": error.group(1)}
 
 
 def failed_builds() -> list[dict]:
@@ -100,18 +92,34 @@ def failed_builds() -> list[dict]:
     return list(filter(None, (failed_build(log.read_text(errors="replace")) for log in logs)))
 
 
+def reason(failed: str, version: str, kernels: list[str], builds: list[dict]) -> str:
+    """Why there is no driver, and what to do: the compiler's word where a build was what failed."""
+    if re.search(r"dpkg returned an error|dkms install ", failed):
+        for build in builds:
+            if build["version"] == version and build["kernel"] in kernels:
+                return (
+                    f"NVIDIA driver {version} does not build for kernel {build['kernel']}: {build['error']};"
+                    " lock a driver that supports this kernel, or boot and name a kernel that this driver"
+                    " supports"
+                )
+    begin = f"NVIDIA driver {version}"
+    return failed if failed.startswith(begin) else f"{begin} could not be installed: {failed}"
+
+
 def main() -> None:
-    names = json.loads(sys.argv[1])["modules"]
-    installed = dkms_installed()
-    releases = sorted(path.name for path in Path("/lib/modules").glob("*"))
+    """Print the document."""
+    asked = json.loads(sys.argv[1])
+    version, kernels = asked["version"], counting(asked["kernel"])
+    rows = packages()
     look = {
-        "kernel": {"running": os.uname().release, "next": next_kernel()},
-        "kernels": {
-            release: {**module(release, names), "dkms": release in installed} for release in releases
-        },
-        "sources": sources(),
-        "failed_builds": failed_builds(),
-        **packages(),
+        "kernels": kernels,
+        "unbuilt": unbuilt(kernels, asked),
+        "source": source(version),
+        "packages": {row.name: row.version for row in rows if row.state not in "nc"},
+        "left": [row.name for row in rows if row.state == "c"],
+        "broken": [row.name for row in rows if row.state in "HUF"],
+        "held": [row.name for row in rows if row.wanted == "h"],
+        "reason": reason(asked["failed"], version, kernels, failed_builds()) if asked["failed"] else "",
     }
     json.dump(look, sys.stdout)
 

@@ -1,6 +1,6 @@
 """What the role preflight judges of a node: one JSON document. Waits for others to finish; changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: a JSON object
+Runs on the node, with plugins/module_utils beside it. Argument: a JSON object
 `{"wait": seconds, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
 "sources": [url or null]}`.
 """
@@ -12,10 +12,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from gpuprov_node import run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
@@ -25,20 +26,6 @@ PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 RECORDS = Path("/var/lib/gpuprov/packages")  # the role packages writes them
 DISTRIBUTIONS = ("Debian", "Ubuntu")
-C_LOCALE = {**os.environ, "LC_ALL": "C.UTF-8"}
-
-
-def run(*argv: str, timeout: float = 60) -> tuple[int, str]:
-    """Exit status and output of a program; 127 where there is none such, 124 where it took too long."""
-    if not shutil.which(argv[0]):
-        return 127, ""
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, check=False, timeout=timeout, env=C_LOCALE
-        )
-    except subprocess.TimeoutExpired:
-        return 124, ""
-    return done.returncode, done.stdout
 
 
 def operating_system() -> str:
@@ -138,7 +125,7 @@ def users_of_gpus(bystanders: list[str]) -> list[str]:
             continue
         if re.match(r"/dev/nvidia(\d|-uvm)", target):
             users.add(link.parts[2])
-    found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", timeout=30)
+    found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", seconds=30)
     if found == 0:
         users |= set(re.findall(r"(?m)^\d+$", listed))
     named = {pid: program(pid) for pid in users}
@@ -172,7 +159,7 @@ def lost() -> list[str]:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 hands numbers on as text
-    status, said = run("cloud-init", "status", "--wait", timeout=wait)
+    status, said = run("cloud-init", "status", "--wait", seconds=wait)
     look = {
         "os": operating_system(),
         "arch": os.uname().machine,

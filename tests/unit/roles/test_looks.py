@@ -6,12 +6,14 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import gpuprov_devices
+import gpuprov_node
 import pytest
 
 from tests.unit.roles.scripts import script
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
-docker, repositories, storage = script("docker"), script("repositories"), script("storage")
+docker, repositories = script("docker"), script("repositories")
 tuning = script("system_tuning")
 
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
@@ -25,7 +27,7 @@ ERROR = "nv-pci.c:199:9: error: too few arguments to function 'pci_resize_resour
 def test_a_failed_build_is_the_compilers_first_error(head: str) -> None:
     log = f"{head}\n  gcc -Werror=date-time x.c\n/var/lib/dkms/build/{ERROR}\nnv.c:1:1: error: another\n"
     assert driver.failed_build(log) == {
-        "source": "nvidia-current-open/550.163.01",
+        "version": "550.163.01",
         "kernel": "6.12.117+deb13-amd64",
         "error": ERROR,
     }
@@ -54,8 +56,55 @@ def test_a_module_on_disk_is_known_by_version_and_flavour(
 ) -> None:
     said = {("version", "nvidia"): "535.1\n", ("license", "nvidia"): licence}
     monkeypatch.setattr(driver, "output", lambda *argv: said.get(argv[-2:], ""))
-    assert driver.module("6.1.0", ["nvidia-current", "nvidia"]) == {"module": "535.1", "flavour": flavour}
-    assert driver.module("6.1.0", ["nvidia-current"]) == {"module": None, "flavour": None}
+    assert driver.module("6.1.0", ["nvidia-current", "nvidia"]) == ("535.1", flavour)
+    assert driver.module("6.1.0", ["nvidia-current"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("dkms", "on_disk", "compiled", "unbuilt"),
+    [
+        ({"6.1", "6.2"}, ("535.1", "open"), True, []),
+        ({"6.1"}, ("535.1", "open"), True, ["6.2"]),
+        ({"6.1"}, ("535.1", "open"), False, []),
+        ({"6.1", "6.2"}, ("535.1", "proprietary"), True, ["6.1", "6.2"]),
+        ({"6.1", "6.2"}, ("530.1", "open"), False, ["6.1", "6.2"]),
+    ],
+)
+def test_kernels_that_lack_the_module(
+    monkeypatch: pytest.MonkeyPatch, dkms: set[str], on_disk: Any, compiled: bool, unbuilt: list[str]
+) -> None:
+    asked = {"version": "535.1", "flavour": "open", "modules": ["nvidia"], "compiled": compiled}
+    monkeypatch.setattr(driver, "dkms_installed", lambda: dkms)
+    monkeypatch.setattr(driver, "module", lambda *_: on_disk)
+    assert driver.unbuilt(["6.1", "6.2"], asked) == unbuilt
+
+
+BUILD = {"version": "580.1", "kernel": "6.1", "error": "nv.c:7: error: no such thing"}
+DKMS = "dkms install nvidia/580.1 -k 6.1 exited with 10: Error! Bad return status"
+DPKG = "NVIDIA driver 580.1 could not be installed: Sub-process /usr/bin/dpkg returned an error code (1)"
+
+
+@pytest.mark.parametrize(
+    ("failed", "builds", "says"),
+    [
+        (DKMS, [BUILD], "does not build for kernel 6.1: nv.c:7: error: no such thing; lock a driver that"),
+        (DPKG, [BUILD], "does not build for kernel 6.1: nv.c:7: error: no such thing; lock a driver that"),
+        (DKMS, [], f"could not be installed: {DKMS}"),
+        (DKMS, [{**BUILD, "kernel": "6.2"}], f"could not be installed: {DKMS}"),
+        (DPKG, [{**BUILD, "version": "570.1"}], "could not be installed: Sub-process"),
+        ("no module 580.1 on disk", [BUILD], "could not be installed: no module 580.1 on disk"),
+    ],
+)
+def test_why_there_is_no_driver(failed: str, builds: list[dict[str, str]], says: str) -> None:
+    said = driver.reason(failed, "580.1", ["6.1"], builds)
+    assert said.removeprefix("NVIDIA driver 580.1 ").startswith(says)
+
+
+def test_the_way_back_is_what_differs() -> None:
+    before = {"libc6": "1", "libcuda1": "570.1", "nvidia-smi": "570.1"}
+    now = {"libc6": "1", "libcuda1": "580.1", "libcuda1:i386": "580.1"}
+    words = script("nvidia_driver", "restore").words(now, before)
+    assert words == ["libcuda1:i386-", "libcuda1=570.1", "nvidia-smi=570.1"]
 
 
 def test_packages_by_the_name_that_apt_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,17 +112,16 @@ def test_packages_by_the_name_that_apt_takes(monkeypatch: pytest.MonkeyPatch) ->
         "ii \tlibc6:amd64\t2.36\nhi \tlibcuda1:amd64\t535.1\nii \tlibcuda1:i386\t535.1\n"
         "iF \tnvidia-kernel-dkms\t535.1\nrc \tnvidia-smi\t530.1\nun \tgone\t\n"
     )
-    monkeypatch.setattr(driver, "output", lambda *argv: "amd64\n" if argv[0] == "dpkg" else listed)
-    assert driver.packages() == {
-        "packages": {
-            "libc6": "2.36",
-            "libcuda1": "535.1",
-            "libcuda1:i386": "535.1",
-            "nvidia-kernel-dkms": "535.1",
-        },
-        "broken": ["nvidia-kernel-dkms"],
-        "held": ["libcuda1"],
-    }
+    monkeypatch.setattr(gpuprov_node, "output", lambda *argv: "amd64\n" if argv[0] == "dpkg" else listed)
+    assert [tuple(row) for row in gpuprov_node.packages()] == [
+        ("i", "i", "libc6", "2.36"),
+        ("h", "i", "libcuda1", "535.1"),
+        ("i", "i", "libcuda1:i386", "535.1"),
+        ("i", "F", "nvidia-kernel-dkms", "535.1"),
+        ("r", "c", "nvidia-smi", "530.1"),
+        ("u", "n", "gone", ""),
+    ]
+    assert gpuprov_node.installed() == {"libc6": "2.36", "libcuda1": "535.1", "libcuda1:i386": "535.1"}
 
 
 DEB822 = """\
@@ -319,7 +367,7 @@ BLANK = b"\0" * (3 * 1024 * 1024)
 def test_a_device_is_empty_where_its_ends_are_zeros(tmp_path: Path, content: bytes, empty: bool) -> None:
     device = tmp_path / "device"
     device.write_bytes(content)
-    assert storage.empty(str(device)) is empty
+    assert gpuprov_devices.empty(str(device)) is empty
 
 
 @pytest.mark.parametrize(
@@ -338,10 +386,33 @@ def test_a_device_is_empty_where_its_ends_are_zeros(tmp_path: Path, content: byt
 def test_only_an_empty_device_or_our_own_is_not_objected_to(
     monkeypatch: pytest.MonkeyPatch, found: Any, used: list[str], told: Any
 ) -> None:
-    monkeypatch.setattr(storage, "signature", lambda _: found)
-    monkeypatch.setattr(storage, "users", lambda _: used)
-    monkeypatch.setattr(storage, "empty", lambda _: True)
-    assert storage.objection("D", {"filesystem": "ext4"}) == told
+    monkeypatch.setattr(gpuprov_devices, "signature", lambda _: found)
+    monkeypatch.setattr(gpuprov_devices, "users", lambda _: used)
+    monkeypatch.setattr(gpuprov_devices, "empty", lambda _: True)
+    assert gpuprov_devices.objection("D", "ext4") == told
+
+
+@pytest.mark.parametrize("taken", ["/", "/home", "/var", "/usr", "/etc", "/root", "/boot", "/opt", "/srv"])
+def test_nothing_is_mounted_over_what_a_system_needs(taken: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(taken)
+    for mount in (taken, str(tmp_path / "link"), f"/x/..{taken}"):
+        assert str(gpuprov_devices.hidden(mount)).startswith(f"{mount} has ")
+
+
+def test_nothing_is_mounted_over_files_or_other_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "scratch"
+    monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{tmp_path}/scratching"])
+    assert gpuprov_devices.hidden(str(place)) is None
+    place.mkdir()
+    assert gpuprov_devices.hidden(str(place)) is None
+    for name in "cabd":
+        (place / name).touch()
+    assert gpuprov_devices.hidden(str(place)) == f"{place} is not empty: a, b, c and 1 more"
+    assert gpuprov_devices.hidden(str(place / "a")) == f"{place}/a is not a folder"
+    monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{place}/jobs"])
+    assert gpuprov_devices.hidden(str(place)) == f"below {place} there is mounted {place}/jobs"
 
 
 def test_package_of_ours_that_somebody_took_away_is_lost(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import gpuprov_apt as apt
 import pytest
-import yaml
+from gpuprov_node import Package
 
-from tests.unit.roles.scripts import ROLES, script
+from tests.unit.roles.scripts import script
 
-VARIABLES = ROLES / "packages/vars/main.yml"
-FAILURES = yaml.safe_load(VARIABLES.read_text(encoding="utf-8"))["__packages_failures"]
-bring = script("packages", "bring")
+transaction = script("packages", "transaction")
 OLD, NEW = {"libnccl2": "2.27-1", "libnccl-dev": "2.27-1"}, {"libnccl2": "2.28-1", "libnccl-dev": "2.28-1"}
+PIN = "nvidia-driver-pinning-"
 MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
 
 
@@ -82,20 +80,41 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
     ],
 )
 def test_the_first_cause_that_fits(said: str, cause: str) -> None:
-    fitting = [failure for failure in FAILURES if re.search(failure["match"], said)]
-    assert fitting[0]["says"] == cause
-    assert fitting[0]["do"]
+    failure = apt.failure("NCCL could not be installed", apt.Failed(said))
+    assert failure["says"].startswith(f"NCCL could not be installed: {cause} ({said[:250]}")
+    assert failure["do"]
+
+
+def test_a_cause_that_nobody_knows_is_told_in_apts_own_words() -> None:
+    failure = apt.failure("NCCL could not be removed", apt.Failed("dpkg: error: the moon is full"))
+    assert failure == {"says": "NCCL could not be removed: dpkg: error: the moon is full", "do": None}
+
+
+def test_the_words_of_a_program_that_fails_are_its_errors_each_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told = "echo reading; for i in 1 2; do echo E: no room >&2; done; echo N: by the way >&2; exit 100"
+    with pytest.raises(apt.Failed, match=r"^no room$") as failed:
+        apt.call("sh", "-c", told)
+    assert failed.value.status == 100
+    assert capfd.readouterr().out == "reading\n"
 
 
 def order(**said: Any) -> Any:
-    default = {"sets": {"nccl": NEW}, "first": False, "beside": [], "unwanted": [], "allow_downgrade": False}
-    return bring.Order(
-        **{**default, "refreshed": True, "only_say": False, "lock_timeout": 1, "fetch_timeout": 1, **said}
-    )
+    sets = {
+        "what": "NCCL 2.28",
+        "sets": {"nccl": NEW},
+        "first": False,
+        "beside": [],
+        "unwanted": [],
+        "idle": [],
+    }
+    how = {"allow_downgrade": False, "refreshed": True, "check": False, "lock_timeout": 1, "fetch_timeout": 1}
+    return transaction.Order(**{**sets, **how, **said})
 
 
 @pytest.mark.parametrize(
-    ("said", "found", "transaction", "residue"),
+    ("said", "found", "words", "residue"),
     [
         pytest.param({}, ({}, {}, {}), ["libnccl-dev=2.28-1", "libnccl2=2.28-1"], [], id="fresh"),
         pytest.param({}, (NEW, {}, {}), [], [], id="there already"),
@@ -124,11 +143,18 @@ def order(**said: Any) -> Any:
             id="nothing wanted any more",
         ),
         pytest.param(
-            {"unwanted": ["pinning-[0-9]+=", "libnccl"]},
-            ({**NEW, "pinning-570": "1"}, {"pinning-550": "1"}, {}),
-            ["pinning-570-"],
-            ["pinning-550"],
+            {"unwanted": ["nvidia-driver-pinning-[0-9]+=", "libnccl"]},
+            ({**NEW, f"{PIN}570": "1"}, {f"{PIN}550": "1"}, {}),
+            [f"{PIN}570-"],
+            [f"{PIN}550"],
             id="unwanted, and what it left",
+        ),
+        pytest.param(
+            {"sets": {"docker": {}}, "unwanted": ["docker\\.io="]},
+            ({}, {"docker.io": "20"}, {"docker": ["docker.io"]}),
+            [],
+            [],
+            id="unwanted, and left with its data",
         ),
         pytest.param(
             {"beside": ["dkms", "gcc"]}, ({**NEW, "gcc": "12"}, {}, {}), ["dkms"], [], id="in any version"
@@ -136,78 +162,142 @@ def order(**said: Any) -> Any:
     ],
 )
 def test_what_a_set_needs(
-    said: dict[str, Any], found: tuple[Any, ...], transaction: list[str], residue: list[str]
+    said: dict[str, Any], found: tuple[Any, ...], words: list[str], residue: list[str]
 ) -> None:
-    plan = bring.planned(order(**said), bring.Found(*found))
-    assert (plan.sets, plan.transaction, plan.residue) == (["nccl"], transaction, residue)
+    plan = transaction.planned(order(**said), transaction.Found(*found))
+    assert (plan.sets, plan.transaction, plan.residue) == ([*order(**said).sets], words, residue)
 
 
 def test_first_packages_come_for_sets_that_the_node_has_nothing_of() -> None:
     sets = {"nccl": NEW, "cudnn": {"libcudnn9": "9"}, "dcgm": {"dcgm": "4"}, "tools": {}}
-    found = bring.Found({"libnccl2": "2.27-1"}, {}, {"cudnn": []})
-    plan = bring.planned(order(sets=sets, first=True), found)
+    found = transaction.Found({"libnccl2": "2.27-1"}, {}, {"cudnn": []})
+    plan = transaction.planned(order(sets=sets, first=True), found)
     assert plan == (["dcgm"], ["dcgm=4"], [], ["dcgm"])
 
 
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands that are run, on a node without any package."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(transaction, "RECORDS", tmp_path / "gpuprov/packages")
+    monkeypatch.setattr(transaction.node, "packages", list)
+    monkeypatch.setattr(apt, "quietly", lambda: None)
+    monkeypatch.setattr(apt, "simulated", lambda _: "")
+    monkeypatch.setattr(apt, "call", lambda *command: ran.append(list(command)))
+    return ran
+
+
+def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **said: Any) -> Any:
+    """The document of an order."""
+    monkeypatch.setattr("sys.argv", ["-", json.dumps(order(**said)._asdict())])
+    transaction.main()
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
 def test_what_belongs_to_a_set_is_remembered_and_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = ("ii \tlibnccl2\t2.28-1", "hi \tlibnccl-dev\t2.28-1", "rc \tdcgm\t4")
-    listing = subprocess.CompletedProcess([], 0, "".join(f"{row}\n" for row in rows))
-    monkeypatch.setattr(bring.os, "environ", {})
-    monkeypatch.setattr(bring, "RECORDS", tmp_path / "gpuprov/packages")
-    monkeypatch.setattr(bring.subprocess, "run", lambda *_, **__: listing)
-    for only_say, remembers in ((True, ["nccl"]), (False, ["nccl"]), (False, [])):
-        monkeypatch.setattr("sys.argv", ["-", json.dumps(order(only_say=only_say)._asdict())])
-        assert bring.main() == 0
-        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = [Package(*row.split()) for row in ("i i libnccl2 2.28-1", "h i libnccl-dev 2.28-1", "r c dcgm 4")]
+    monkeypatch.setattr(transaction.node, "packages", lambda: rows)
+    for check, remembers in ((True, ["nccl"]), (False, ["nccl"]), (False, [])):
+        said = answer(capsys, monkeypatch, check=check)
         assert (said["transaction"], said["remembers"]) == ([], remembers)
-    assert bring.look() == (NEW, {"dcgm": "4"}, {"nccl": ["libnccl-dev", "libnccl2"]})
+        assert said["changed"] is bool(remembers)
+    assert transaction.look() == (NEW, {"dcgm": "4"}, {"nccl": ["libnccl-dev", "libnccl2"]})
+    assert node == []
 
 
 def test_success_that_leaves_something_undone_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ran: list[list[str]] = []
-
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(bring.os, "environ", {})
-    monkeypatch.setattr(bring, "RECORDS", tmp_path)
-    monkeypatch.setattr(bring.subprocess, "run", run)
-    monkeypatch.setattr("sys.argv", ["-", json.dumps(order(refreshed=False)._asdict())])
-    assert bring.main() == 1
-    said = capsys.readouterr()
-    assert said.err == "E: apt reported success and left libnccl-dev=2.28-1, libnccl2=2.28-1 to be done\n"
-    assert json.loads(said.out.splitlines()[-1])["refreshed"]
-    verbs = ("-W", "update", "--download-only", "install")
-    assert [next(verb for verb in verbs if verb in command) for command in ran] == [*verbs, "-W"]
+    said = answer(capsys, monkeypatch, refreshed=False)
+    left = "apt reported success and left libnccl-dev=2.28-1, libnccl2=2.28-1 to be done"
+    assert said["failure"] == {"says": f"NCCL 2.28 could not be installed: {left}", "do": None}
+    assert said["refreshed"]
+    verbs = ("update", "--download-only", "install")
+    assert [next(verb for verb in verbs if verb in command) for command in node] == list(verbs)
     assert not list(tmp_path.iterdir())
 
 
-def test_fetching_that_takes_too_long_touches_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_could_not_come_at_once_is_named(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran: list[str] = []
+    said = answer(capsys, monkeypatch, what="", first=True, beside=["nftables"])
+    assert said["failure"]["says"].startswith("packages of nccl, nftables could not be installed: ")
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        ran.append(command[0])
-        return subprocess.CompletedProcess(command, 124, "", "")
 
-    monkeypatch.setattr(bring.subprocess, "run", run)
-    plan = bring.planned(order(), bring.Found({}, {}, {}))
-    assert bring.transact(order(), plan) == 124
-    assert ran == ["timeout"]
-    assert "E: fetching took longer than 1 s" in capsys.readouterr().err
+def test_fetching_that_takes_too_long_touches_nothing(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*command: str) -> None:
+        node.append(list(command))
+        raise apt.Failed("timeout exited with 124", 124)
+
+    monkeypatch.setattr(apt, "call", call)
+    said = answer(capsys, monkeypatch)
+    assert [command[0] for command in node] == ["timeout"]
+    assert "the package repository is too slow (fetching took longer than 1 s" in said["failure"]["says"]
+
+
+SIMULATED = """\
+Remv docker.io [20.10.24+dfsg1-1+deb12u1]
+Remv containerd [1.6.20~ds1-1+deb12u3]
+Inst runc [1.1.4] (1.1.5+ds1-1+deb12u1 Debian:12.11/oldstable [amd64])
+"""
+
+
+def test_what_is_not_of_the_set_is_never_removed(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Package("i", "i", "containerd", "1.6.20")
+    monkeypatch.setattr(transaction.node, "packages", lambda: [row])
+    monkeypatch.setattr(apt, "simulated", lambda _: SIMULATED)
+    told = {"what": "containerd", "sets": {"containerd": {}}, "unwanted": ["containerd="]}
+    said = answer(capsys, monkeypatch, **told)
+    assert said["failure"]["says"] == (
+        "containerd could not be removed: that would remove packages that are not its own"
+        " (apt would remove docker.io)"
+    )
+    assert node == []
+
+
+@pytest.mark.parametrize(
+    ("script", "takes"),
+    [
+        ('if [ "$1" = purge ]; then deb-systemd-helper purge containerd.service; fi\n', False),
+        ('dpkg-maintscript-helper rm_conffile /etc/x 1.2.0\\~ -- "$@"\n', False),
+        ("rm -f /etc/apt/preferences.d/nvidia-driver-pin\n", False),
+        ("/var/lib/docker/nuke-graph-directory.sh /var/lib/docker\n", True),
+        ("rm -rf /var/lib/containerd\n", True),
+        ("find /var/lib/x -depth -delete\n", True),
+    ],
+)
+def test_a_script_that_takes_data_along_is_known(script: str, takes: bool) -> None:
+    assert bool(apt.TAKES_DATA.search(script)) is takes
+
+
+def test_only_what_takes_nothing_else_along_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(apt, "call", lambda *command: ran.append(command))
+    monkeypatch.setattr(apt, "takes_data", lambda name: name == "docker.io")
+    apt.purge(["docker.io"])
+    assert ran == []
+    apt.purge(["docker.io", f"{PIN}580"])
+    assert ran == [("dpkg", "--purge", "--force-depends", "--force-hold", f"{PIN}580")]
 
 
 def test_lists_are_read_once_nobody_else_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ["E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4711 (apt-get)", ""]
-    answers = [subprocess.CompletedProcess([], 100 if line else 0, "", line) for line in said]
+    said = ["Could not get lock /var/lib/apt/lists/lock. It is held by process 4711 (apt-get)", ""]
     waited: list[float] = []
-    monkeypatch.setattr(bring.subprocess, "run", lambda *_, **__: answers.pop(0))
-    monkeypatch.setattr(bring.time, "sleep", waited.append)
-    assert bring.refresh(order()) == 0
-    assert (answers, waited) == ([], [bring.PAUSE])
+
+    def call(*_: str) -> None:
+        if line := said.pop(0):
+            raise apt.Failed(line, 100)
+
+    monkeypatch.setattr(apt, "call", call)
+    monkeypatch.setattr(apt.time, "sleep", waited.append)
+    apt.read_lists(60, 60)
+    assert (said, waited) == ([], [apt.PAUSE])

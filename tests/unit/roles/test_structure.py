@@ -96,15 +96,10 @@ def test_the_collection_has_the_version_of_the_package() -> None:
     assert read(ROOT / "galaxy.yml")["version"] == gpuprov.__version__
 
 
-def test_site_runs_every_role_once_and_only_when_the_plan_names_it() -> None:
+def test_site_runs_a_role_only_when_the_plan_names_it() -> None:
     tasks = read(ROOT / "playbooks/site.yml")[0]["tasks"]
     included = [task["ansible.builtin.include_role"] for task in tasks]
-    assert sorted(role["name"] for role in included if "tasks_from" not in role) == [
-        role.name for role in ROLES
-    ]
     for role, task in zip(included, tasks, strict=True):
-        for packages in task.get("vars", {}).get("packages_sets", {}).values():
-            assert re.search(r"_packages if '\w+' in gpuprov_roles else {} }}$", packages)
         if role["name"] != "packages":
             assert task["when"] == f"'{role['name']}' in gpuprov_roles"
 

@@ -9,10 +9,10 @@ import yaml
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.model.components import COMPONENTS
-from gpuprov.model.lock import Components
+from gpuprov.model.lock import Components, read_lock
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
-from gpuprov.roles import ROLES, Role
+from gpuprov.roles import ROLES, Role, first_packages, variables
 from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
 
 ROOT = Path(__file__).parents[3]
@@ -72,6 +72,16 @@ def test_checks_of_packages_and_of_absence_are_observed() -> None:
     assert {f"{name}.absent" for role in ROLES for name in role.components if name != "driver"} == set(
         ABSENT_CHECKS
     )
+
+
+def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
+    [group] = read_lock(ROOT / "tests/recorded/verify/debian12-a100x4.lock.yml").groups.values()
+    stated = {**variables(group), "cudnn_packages": {"libcudnn9": "9"}, "nccl_packages": {"libnccl2": "2"}}
+    assert {variable for role in ROLES for variable in role.first.values()} <= stated.keys()
+    assert first_packages(stated, ["cudnn", "cuda_toolkit", "monitoring", "firewall"]) == {
+        "packages_together": {"cudnn": {"libcudnn9": "9"}},
+        "packages_together_beside": ["nftables"],
+    }
 
 
 def test_units_are_observed_where_a_role_has_one() -> None:

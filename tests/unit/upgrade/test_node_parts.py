@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.probe.node.base import Failed
 from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
 from gpuprov.upgrade.node import ahead, files, lastgood, lease, main, packages
@@ -115,7 +116,7 @@ def test_what_travels_is_all_that_it_imports() -> None:
     """A module that is missing there is missed only on a node."""
     for name in MODULES:
         source = Path(__import__(name, fromlist=["x"]).__file__ or "").read_text()
-        wanted = re.findall(r"(?m)^from (gpuprov\.\S+) import (.+)$", source)
+        wanted = re.findall(r"(?m)^from (gpuprov[._]\S+) import (.+)$", source)
         for module, names in wanted:
             whole = (
                 {module} if module in MODULES else {f"{module}.{each.strip()}" for each in names.split(",")}
@@ -130,16 +131,53 @@ def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
     kept = tmp_path / "libcuda1_1_amd64.deb"
     kept.write_text("kept")
     said: list[str] = []
+    tried: list[list[str]] = []
     monkeypatch.setattr(lastgood, "POOL", str(tmp_path))
     monkeypatch.setattr(lastgood, "kept_sums", lambda: {kept.name: packages.digest(str(kept))})
     monkeypatch.setattr(lastgood, "installed", lambda: {"libcuda1": ["2", "amd64"], "pin-2": ["2", "all"]})
     monkeypatch.setattr(lastgood, "_whole", lambda: {"libcuda1", "pin-2"})
     monkeypatch.setattr(lastgood, "run", lambda *words, **_: "")
+    monkeypatch.setattr(lastgood, "simulated", lambda words, own: tried.extend([words, sorted(own)]))
     monkeypatch.setattr(lastgood, "apt", lambda *words: said.extend(words))
     before = {"libcuda1": ["1", "amd64"], "pin-1": ["1", "all"]}
     moved = lastgood._packages_back({"packages": before, "holds": []}, {"libcuda1", "pin-1", "pin-2"})
     assert moved == ["libcuda1", "pin-1", "pin-2"]
     assert said == ["install", "--option=APT::Sandbox::User=root", str(kept), "pin-1=1", "pin-2-"]
+    assert tried == [said[2:], ["libcuda1", "libcuda1", "pin-1", "pin-1", "pin-2"]]
+
+
+def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A pinning package carries the version in its name, and is held: apt would refuse to replace it."""
+    tried: list[list[str]] = []
+
+    def refuse(targets: list[str], own: list[str]) -> None:
+        tried.extend([targets, own])
+        raise Failed("enough")
+
+    monkeypatch.setattr(ahead, "POOL", str(tmp_path))
+    monkeypatch.setattr(ahead, "apt", lambda *_: "")
+    monkeypatch.setattr(ahead, "installed", lambda: {"libcuda1:amd64": ["1", "amd64"], "pin-1": ["1", "all"]})
+    monkeypatch.setattr(packages, "simulated", refuse)
+    with pytest.raises(Failed, match="enough"):
+        ahead.fetch("run", {"libcuda1": "2", "pin-2": "2"}, ["libcuda1", "pin-1", "gone"], None, [])
+    assert tried == [["libcuda1=2", "pin-2=2", "pin-1-"], ["libcuda1", "pin-1", "gone"]]
+
+
+def test_what_is_of_no_lock_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "Inst libcuda1 [1] (2 NVIDIA [amd64])\nRemv pin-1 [1]\nRemv libcuda1:i386 [1]\nRemv site-tool [3]\n"
+    )
+    monkeypatch.setattr(packages, "apt", lambda *_: said)
+    with pytest.raises(Failed, match=r"apt would remove site-tool$"):
+        packages.simulated(["libcuda1=2"], ["libcuda1:amd64", "pin-1"])
+    assert packages.simulated(["libcuda1=2"], ["libcuda1", "pin-1", "site-tool"]) == {
+        "libcuda1": ("1", "2"),
+        "pin-1": ("1", None),
+        "libcuda1:i386": ("1", None),
+        "site-tool": ("3", None),
+    }
 
 
 def test_a_modules_source_is_looked_for_under_every_distributions_names() -> None:

@@ -1,4 +1,4 @@
-"""The action that runs a role's script on the node, by Ansible itself on this machine."""
+"""The actions that run a role's script on the node and refuse a node, by Ansible itself on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.roles.scripts import ROOT
+from tests import ROOT
 
 SCRIPTS = {
+    "share.py": "from gpuprov_node import output\nprint('{\"said\": \"%s\"}' % output('echo', '-n', 'hi'))",
     "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
     "change.py": "print('{\"changed\": true}')",
     "refuse.py": 'print(\'{"failure": {"says": "the disk is full", "do": "delete something"}}\')',
@@ -22,6 +23,11 @@ SCRIPTS = {
     "babble.py": "print('nothing of use')",
     "leave.py": "import sys; sys.exit(3)",
 }
+OBJECTIONS = [
+    {"holds": "{{ 1 > 0 }}", "says": "  the disk is full;\n  delete something "},
+    {"holds": "{{ 1 < 0 }}", "says": "there is no GPU"},
+    {"holds": True, "says": "it is late"},
+]
 QUESTION = {"name": "it's {{ 'templated' }}", "number": 3, "list": [True, None]}
 
 
@@ -49,7 +55,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         asked = {"script": name, "question": QUESTION}
         task = {"gpuprov_script": asked, "register": name.partition(".")[0], "ignore_errors": True}
         tasks.append({"name": name, **task})
-    said = "{{ {" + ", ".join(f"'{name}': {name.partition('.')[0]}" for name in SCRIPTS) + "} | to_json }}"
+    for name, objections in {"refused": OBJECTIONS, "let_in": OBJECTIONS[1:2]}.items():
+        task = {"gpuprov_refuse": {"objections": objections}, "register": name, "ignore_errors": True}
+        tasks.append({"name": name, **task})
+    said = (
+        "{{ {'refused': refused, 'let_in': let_in, "
+        + ", ".join(f"'{name}': {name.partition('.')[0]}" for name in SCRIPTS)
+        + "} | to_json }}"
+    )
     tasks.append(
         {
             "name": "Keep them",
@@ -74,6 +87,10 @@ def test_the_last_line_is_the_answer_and_the_question_arrives_as_it_is(answers: 
     assert (said["document"], said["output"], said["changed"]) == ({"asked": asked}, ["a banner"], False)
 
 
+def test_a_script_may_import_what_scripts_share(answers: dict[str, Any]) -> None:
+    assert answers["share.py"]["document"] == {"said": "hi"}
+
+
 def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any]) -> None:
     assert answers["change.py"]["changed"] is True
 
@@ -89,6 +106,12 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
 )
 def test_a_failure_has_the_scripts_own_words(answers: dict[str, Any], script: str, words: str) -> None:
     assert (answers[script]["failed"], answers[script]["msg"]) == (True, words)
+
+
+def test_everything_that_speaks_against_a_node_is_said_at_once(answers: dict[str, Any]) -> None:
+    said = "the disk is full;\n  delete something. Also: it is late"
+    assert (answers["refused"]["failed"], answers["refused"]["msg"]) == (True, said)
+    assert answers["let_in"]["failed"] is False
 
 
 def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:

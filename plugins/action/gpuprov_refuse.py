@@ -1,0 +1,34 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fails for everything that speaks against a node, all at once; see plugins/modules/gpuprov_refuse.yml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+
+ARGUMENTS = {
+    "objections": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {"holds": {"type": "raw", "required": True}, "says": {"type": "str", "required": True}},
+    }
+}
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller alone."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        told = [each["says"].strip() for each in arguments["objections"] if boolean(each["holds"])]
+        if told:
+            result.update(failed=True, msg=". Also: ".join(told))
+        return result

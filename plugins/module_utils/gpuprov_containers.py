@@ -1,0 +1,92 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Running containers as their daemons tell them. A daemon that does not answer may have any.
+
+Runs on the node: Python 3.6 to 3.13 and its standard library.
+"""
+
+import glob
+import json
+from typing import NamedTuple
+
+from gpuprov_node import TIMED_OUT, run
+
+ANSWER_S = 20
+DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # wherever the environment points
+POD = "io.kubernetes.pod.name"
+
+
+class Silent(Exception):
+    """A program gave no answer; the text says which one, and how."""
+
+
+class Container(NamedTuple):
+    """A container of containerd: its namespace with the name of its pod or its own; whether it has GPUs."""
+
+    name: str
+    gpus: bool
+
+
+def ask(*argv: str) -> str:
+    """What a program prints.
+
+    Raises:
+        Silent: it failed, or did not answer in time.
+    """
+    status, said = run(*argv, seconds=ANSWER_S)
+    if status:
+        words = [word for word in argv if word.isalpha()]
+        how = f"gave no answer in {ANSWER_S} s" if status == TIMED_OUT else f"exited with {status}"
+        raise Silent(f"`{' '.join(words)}` {how}")
+    return said
+
+
+def runs(unit: str) -> bool:
+    """Whether a service has a process.
+
+    Raises:
+        Silent: systemd does not say.
+    """
+    return ask("systemctl", "show", "--value", "--property=MainPID", unit).strip() != "0"
+
+
+def of_docker() -> "list[str]":
+    """Names of Docker's running containers.
+
+    Raises:
+        Silent: the daemon does not answer.
+    """
+    if not runs("docker.service"):
+        return []
+    return sorted(ask(*DOCKER, "ps", "--format", "{{.Names}}").split())
+
+
+def kept_by_docker() -> bool:
+    """Whether containers go on while the daemon is restarted (its option live-restore), as it is in force."""
+    return run(*DOCKER, "info", "--format", "{{.LiveRestoreEnabled}}", seconds=ANSWER_S) == (0, "true\n")
+
+
+def of_containerd() -> "list[Container]":
+    """containerd's running containers, those of Docker among them.
+
+    Raises:
+        Silent: the daemon does not answer.
+    """
+    if not runs("containerd.service"):
+        return []
+    found = []
+    for namespace in ask("ctr", "namespaces", "list", "--quiet").split():
+        for line in ask("ctr", "--namespace", namespace, "tasks", "list").splitlines()[1:]:
+            container, pid, status = line.split()[:3]
+            if status != "STOPPED":
+                told = json.loads(ask("ctr", "--namespace", namespace, "containers", "info", container))
+                name = (told.get("Labels") or {}).get(POD, container[:12])
+                devices = glob.glob(f"/proc/{pid}/root/dev/nvidia[0-9]*")
+                found.append(Container(f"{namespace}/{name}", bool(devices)))
+    return sorted(found)
+
+
+def kept_by_containerd() -> bool:
+    """Whether containers go on while the daemon is restarted: systemd ends its process alone."""
+    shown = run("systemctl", "show", "--value", "--property=KillMode", "containerd.service")
+    return shown == (0, "process\n")

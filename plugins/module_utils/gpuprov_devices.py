@@ -1,0 +1,96 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a device may be made into a file system, and whether one may be mounted at a place.
+
+Runs on the node: Python 3.6 to 3.13 and its standard library.
+"""
+
+import os
+
+from gpuprov_node import output, run
+
+LABEL = "gpuprov"  # of the file systems that the role storage made
+MEBIBYTE = 1024 * 1024
+NOTHING_FOUND = 2  # blkid(8), "EXIT STATUS"
+TAKEN = {
+    **dict.fromkeys(("/", "/bin", "/lib", "/lib32", "/lib64", "/opt", "/sbin", "/usr"), "programs"),
+    **dict.fromkeys(("/home", "/root"), "people's files, with the keys that let them in"),
+    **dict.fromkeys(("/srv", "/var"), "the state of services"),
+    **dict.fromkeys(("/dev", "/proc", "/run", "/sys", "/tmp"), "what the system puts there"),  # noqa: S108
+    "/boot": "the kernel",
+    "/etc": "the configuration",
+}
+"""Folders of the Filesystem Hierarchy Standard → what a file system mounted there would hide."""
+
+
+def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
+    """Why a device must not be touched, and the UUID of what we made on it."""
+    found = signature(path)
+    if found and found.get("LABEL") == LABEL and found.get("TYPE") == filesystem:
+        return None, found["UUID"]
+    if found is not None:
+        what = found.get("TYPE") or found.get("PTTYPE") or "something"
+        label = f" labelled {found['LABEL']}" if "LABEL" in found else ""
+        return f"there is {what}{label} on {path}", None
+    used = users(path)
+    if used:
+        return f"{path} is in use by {', '.join(used)}", None
+    if not empty(path):
+        return f"{path} has no signature and is not empty", None
+    return None, None
+
+
+def signature(path: str) -> "dict[str, str] | None":
+    """What blkid's low-level probe finds on a device; None for nothing."""
+    status, said = run("blkid", "-p", "-o", "export", path)
+    if status == NOTHING_FOUND and not said:
+        return None
+    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+
+
+def users(path: str) -> "list[str]":
+    """Partitions and whatever is stacked on a device, and where it is mounted."""
+    name = os.path.basename(path)
+    folder = os.path.join("/sys/class/block", name)
+    inside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    partitions = [each for each in inside if os.path.exists(os.path.join(folder, each, "partition"))]
+    holders = os.path.join(folder, "holders")
+    stacked = sorted(os.listdir(holders)) if os.path.isdir(holders) else []
+    return [
+        *partitions,
+        *stacked,
+        *output("findmnt", "--noheadings", "--output", "TARGET", path).splitlines(),
+    ]
+
+
+def empty(path: str) -> bool:
+    """Whether the first and the last mebibyte are zeros: what was wiped of its signature still has bytes."""
+    with open(path, "rb") as device:
+        size = device.seek(0, os.SEEK_END)
+        for place in (0, max(0, size - MEBIBYTE)):
+            device.seek(place)
+            if device.read(MEBIBYTE).strip(b"\0"):
+                return False
+    return True
+
+
+def hidden(mount: str) -> "str | None":
+    """Why nothing may be mounted at a place where nothing is mounted yet: what it would hide."""
+    place = os.path.realpath(mount)
+    if place in TAKEN:
+        return f"{mount} has {TAKEN[place]}"
+    below = [each for each in mounts() if each.startswith(place + "/")]
+    if below:
+        return f"below {mount} there is mounted {', '.join(below)}"
+    if os.path.lexists(place) and not os.path.isdir(place):
+        return f"{mount} is not a folder"
+    there = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    if there:
+        rest = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        return f"{mount} is not empty: {', '.join(there[:3])}{rest}"
+    return None
+
+
+def mounts() -> "list[str]":
+    """Where something is mounted."""
+    return output("findmnt", "--noheadings", "--raw", "--output", "TARGET").splitlines()

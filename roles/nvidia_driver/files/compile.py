@@ -1,0 +1,29 @@
+"""Has DKMS build and install the driver's module.
+
+Runs on the node. Argument: {"source": "nvidia/580.95.05", "kernels": [release]}.
+Answers {"changed": true, "failure": null}.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def main() -> None:
+    """Print the document."""
+    asked, failure = json.loads(sys.argv[1]), None
+    for kernel in asked["kernels"]:
+        command = ["dkms", "install", "--force", asked["source"], "-k", kernel]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        sys.stderr.write(done.stderr)
+        if done.returncode:
+            said = done.stderr.strip().partition("\n")[0]
+            failure = {"says": f"{' '.join(command)} exited with {done.returncode}: {said}", "do": None}
+            break
+    sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

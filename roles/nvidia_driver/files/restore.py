@@ -1,0 +1,62 @@
+"""Puts packages back to what they were: new ones go, replaced ones return, held ones are held.
+
+Runs on the node, with plugins/module_utils beside it. Argument: as they were,
+{"packages": {name: version}, "left": [name], "held": [name], "lock_timeout": seconds}; `left` are those
+of which only the configuration was there. Answers {"changed": true, "failure": null}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import gpuprov_apt as apt
+import gpuprov_node as node
+
+FETCH_S = 3600
+
+
+def words(now: dict[str, str], before: dict[str, str]) -> list[str]:
+    """What apt-get install is told."""
+    gone = [f"{name}-" for name in now if name not in before]
+    return gone + [f"{name}={version}" for name, version in before.items() if now.get(name) != version]
+
+
+def present() -> dict[str, str]:
+    """Packages that are unpacked or better."""
+    return {row.name: row.version for row in node.packages() if row.state not in "nc"}
+
+
+def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeout: int) -> bool:
+    """Put them back; whether anything had to be.
+
+    Raises:
+        Failed: they cannot be.
+    """
+    now = present()
+    back, new = words(now, before), now.keys() - before.keys()
+    if back:
+        apt.transact(back, [], new, FETCH_S, lock_timeout, "--allow-downgrades")
+        apt.purge(new - set(left))
+    if held:
+        apt.call("apt-mark", "hold", *held)
+    undone = words(present(), before) + [row.name for row in node.packages() if row.state in "HUF"]
+    if undone:
+        raise apt.Failed(f"apt left {', '.join(undone)} to be done")
+    return bool(back + held)
+
+
+def main() -> None:
+    """Print the document."""
+    apt.quietly()
+    asked = json.loads(sys.argv[1])
+    changed, failure = False, None
+    try:
+        changed = restore(asked["packages"], asked["left"], asked["held"], int(asked["lock_timeout"]))
+    except apt.Failed as error:
+        failure = {"says": str(error), "do": None}
+    sys.stdout.write("\n" + json.dumps({"changed": changed, "failure": failure}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Brings sets of packages to their versions in one transaction of apt, and remembers what belongs to which.
+
+Runs on the node, with plugins/module_utils beside it. Argument: one JSON object, an
+`Order`. Answers
+
+    {"sets": ["cudnn", "nccl"], "transaction": ["libnccl2=2.28.9-1+cuda13.0", "libnccl1-"],
+     "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "refreshed": true, "changed": true,
+     "failure": null}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import gpuprov_apt as apt
+import gpuprov_containers as containers
+import gpuprov_node as node
+
+RECORDS = Path("/var/lib/gpuprov/packages")
+
+
+class Order(NamedTuple):
+    """What is asked for.
+
+    `what` names it for people. `sets` are packages with their versions, by the name of the set that they
+    belong to; with `first` only those count that the node does not remember and has nothing of. `beside` has
+    to be there in any version. What matches `unwanted`, beginnings of name=version, is removed, whoever
+    installed it. `idle` are daemons (docker) that must have no container once everything is
+    fetched. `refreshed` says that the lists of packages were read a moment ago, `check` that nothing
+    must be changed. Timeouts are seconds.
+    """
+
+    what: str
+    sets: dict[str, dict[str, str]]
+    first: bool
+    beside: list[str]
+    unwanted: list[str]
+    idle: list[str]
+    allow_downgrade: bool
+    refreshed: bool
+    check: bool
+    lock_timeout: int
+    fetch_timeout: int
+
+
+class Found(NamedTuple):
+    """What dpkg and our records say; `left` are packages of which only the configuration is there."""
+
+    installed: dict[str, str]
+    left: dict[str, str]
+    records: dict[str, list[str]]
+
+
+class Plan(NamedTuple):
+    """What has to be done for which sets.
+
+    `transaction` are words for apt-get install, `residue` is configuration that must not stay behind (that of
+    a pinning package still pins), `remembers` the sets to be remembered.
+    """
+
+    sets: list[str]
+    transaction: list[str]
+    residue: list[str]
+    remembers: list[str]
+
+
+def main() -> None:
+    """Print the document."""
+    apt.quietly()
+    order = Order(**json.loads(sys.argv[1]))
+    plan = planned(order, look())
+    refreshed, failure = order.refreshed, None
+    if not order.check:
+        try:
+            if plan.transaction + plan.residue:
+                if not refreshed:
+                    apt.read_lists(order.fetch_timeout, order.lock_timeout)
+                    refreshed = True
+                transact(order, plan)
+            remember({name: order.sets[name] for name in plan.remembers})
+        except apt.Failed as error:
+            failure = apt.failure(intent(order, plan), error)
+    changed = bool(plan.transaction + plan.residue + plan.remembers)
+    document = {**plan._asdict(), "refreshed": refreshed, "changed": changed, "failure": failure}
+    sys.stdout.write("\n" + json.dumps(document) + "\n")
+
+
+def intent(order: Order, plan: Plan) -> str:
+    """What failed, as a sentence begins."""
+    what = order.what or f"packages of {', '.join([*plan.sets, *order.beside])}"
+    comes = any(order.sets[name] for name in plan.sets) or order.beside
+    return f"{what} could not be {'installed' if comes else 'removed'}"
+
+
+def look() -> Found:
+    """The node as it is."""
+    rows = node.packages()
+    return Found(
+        {row.name: row.version for row in rows if row.state not in "nc"},
+        {row.name: row.version for row in rows if row.state == "c"},
+        {path.name: path.read_text().split() for path in RECORDS.glob("*")},
+    )
+
+
+def planned(order: Order, found: Found) -> Plan:
+    """What an order means for the node as it is."""
+    sets = [name for name, packages in order.sets.items() if not order.first or new(name, packages, found)]
+    wanted = {package: version for name in sets for package, version in order.sets[name].items()}
+    ours = {package for name in sets for package in found.records.get(name, [])}
+    others = {package for name, words in found.records.items() if name not in sets for package in words}
+    going = ((ours - others) | unwanted(order.unwanted, found)) - wanted.keys()
+    return Plan(
+        sets,
+        [package for package in order.beside if package not in found.installed]
+        + sorted(
+            f"{package}={version}"
+            for package, version in wanted.items()
+            if found.installed.get(package) != version
+        )
+        + sorted(f"{package}-" for package in going & found.installed.keys()),
+        sorted(name for name in going & found.left.keys() if apt.purged(name)),
+        [name for name in sets if sorted(found.records.get(name, [])) != sorted(order.sets[name])],
+    )
+
+
+def new(name: str, packages: dict[str, str], found: Found) -> bool:
+    """Whether the node has nothing of a set."""
+    return bool(packages) and name not in found.records and not packages.keys() & found.installed.keys()
+
+
+def unwanted(patterns: list[str], found: Found) -> set[str]:
+    """Packages that must not be there, or whose configuration must not."""
+    traces = {**found.installed, **found.left}
+    return {
+        name
+        for name, version in traces.items()
+        if any(re.match(pattern, f"{name.partition(':')[0]}={version}") for pattern in patterns)
+    }
+
+
+def transact(order: Order, plan: Plan) -> None:
+    """Install, replace and remove, and see that it is done. What goes stays within the sets.
+
+    Raises:
+        Failed: apt or dpkg did, would have removed what is of no set, or left something undone.
+    """
+    downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
+    limits = (order.fetch_timeout, order.lock_timeout)
+    apt.transact(
+        plan.transaction, plan.residue, own(order, plan), *limits, downgrades, ready=lambda: idle(order)
+    )
+    left = planned(order, look())
+    apt.purge(left.residue)
+    if left.transaction:
+        raise apt.Failed(f"apt reported success and left {', '.join(left.transaction)} to be done")
+
+
+def idle(order: Order) -> None:
+    """See once more, after a download of minutes, that no container runs which the transaction would end.
+
+    Raises:
+        Failed: one does, or the daemon does not say.
+    """
+    try:
+        running = containers.of_docker() if "docker" in order.idle else []
+    except containers.Silent as error:
+        raise apt.Failed(f"{error}, and containers may have been started meanwhile") from None
+    if running:
+        raise apt.Failed(f"that would end {', '.join(running)}, started meanwhile")
+
+
+def own(order: Order, plan: Plan) -> set[str]:
+    """Names of what a transaction may remove."""
+    wanted = {package for name in plan.sets for package in order.sets[name]}
+    return wanted | {word[:-1] for word in plan.transaction if word.endswith("-")}
+
+
+def remember(sets: dict[str, dict[str, str]]) -> None:
+    """Write which packages belong to which set."""
+    RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name, packages in sets.items():
+        half = RECORDS.parent / f".{name}"
+        half.write_text("".join(f"{package}\n" for package in sorted(packages)))
+        half.chmod(0o644)
+        half.replace(RECORDS / name)
+
+
+if __name__ == "__main__":
+    main()

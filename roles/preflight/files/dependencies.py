@@ -1,0 +1,40 @@
+"""Installs what half installed packages lack.
+
+Runs on the node, with plugins/module_utils beside it. Argument: those of the lock, and those of ours
+that somebody took away, {"packages": {name: version}, "lost": [name]}. Answers
+{"changed": true, "failure": null}.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import gpuprov_apt as apt
+
+RECORDS = Path("/var/lib/gpuprov/packages")  # the role packages writes them
+LOCK_S = 300
+
+
+def main() -> None:
+    """Print the document."""
+    apt.quietly()
+    asked = json.loads(sys.argv[1])
+    # By itself apt takes the newest version of what is missing, which does not fit to what is held.
+    words = sorted(f"{name}={asked['packages'][name]}" for name in asked["lost"] if name in asked["packages"])
+    ours = {name for path in RECORDS.glob("*") for name in path.read_text().split()}
+    command = [*apt.alike(LOCK_S), "--fix-broken", "install", *words]
+    failure = None
+    try:
+        apt.refuse_removals(command, ours.union(asked["packages"]))
+        apt.call("apt-get", "--quiet", *command)
+    except apt.Failed as error:
+        lines = [line for line in error.stderr.splitlines() if re.match("(dpkg|E|Error!?):? ", line)]
+        failure = {"says": " ".join(lines) or str(error), "do": None}
+    sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
