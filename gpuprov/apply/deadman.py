@@ -19,12 +19,12 @@ from importlib.resources import files
 
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import LockedGroup
-from gpuprov.ssh.transport import Limits, Output, Session, Target, open_session
+from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, open_session
 
 FOLDER = "/var/lib/gpuprov/deadman"
 SWITCH = f"{FOLDER}/switch"
-LIMITS = Limits(connect_s=10, command_s=60)
-PROOF = Limits(connect_s=5, command_s=30)
+LIMITS = ConnectionLimits(connect_s=10, command_s=60)
+PROOF = ConnectionLimits(connect_s=5, command_s=30)
 NOT_ARMED, KEPT = 3, 5
 """Exit codes of the switch."""
 PAUSES_S = (0.0, 1.0, 3.0)

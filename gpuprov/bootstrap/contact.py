@@ -14,9 +14,9 @@ from paramiko.ssh_exception import SSHException
 from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.model.lock import Connection
 from gpuprov.ssh.failures import reason
-from gpuprov.ssh.transport import Limits, ParamikoSession, Session, Target, connect
+from gpuprov.ssh.transport import ConnectionLimits, ParamikoSession, Session, Target, connect
 
-LIMITS = Limits(connect_s=15, command_s=900)
+LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class HostKeys:
         """Whether a key of the host is pinned."""
         return bool(self._lookup(self._pinned, address, port))
 
-    def judge(self, address: str, port: int, key: paramiko.PKey) -> bool:
+    def trusts(self, address: str, port: int, key: paramiko.PKey) -> bool:
         """Whether the key is the host's; False when nobody can say but a person.
 
         Raises:

@@ -22,7 +22,7 @@ Confirm = Callable[[dict[str, str]], bool]
 
 
 @dataclass(frozen=True)
-class Wish:
+class Goal:
     """What every node shall have in the end."""
 
     fleet: Connection
@@ -33,7 +33,7 @@ class Wish:
 
 
 @dataclass
-class Ready:
+class NodeResult:
     """What became of one node."""
 
     name: str
@@ -46,36 +46,36 @@ class Ready:
 
 
 def bootstrap(
-    hosts: dict[str, str], wish: Wish, login: Login, keys: HostKeys, *, confirm: Confirm, forks: int = 32
-) -> list[Ready]:
+    hosts: dict[str, str], goal: Goal, login: Login, keys: HostKeys, *, confirm: Confirm, forks: int = 32
+) -> list[NodeResult]:
     """Take nodes from their first login to the fleet's; a node that is there already is left as it is.
 
     Args:
         hosts: name → address.
         confirm: shown host keys nobody vouches for, name → fingerprint; says whether they are right.
     """
-    nodes = [Ready(name, Target(name, address, wish.fleet)) for name, address in hosts.items()]
+    nodes = [NodeResult(name, Target(name, address, goal.fleet)) for name, address in hosts.items()]
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
-        strangers = list(pool.map(lambda node: _known_login(node, wish, keys), nodes))
+        strangers = list(pool.map(lambda node: _known_login(node, goal, keys), nodes))
         first = [node for node, stranger in zip(nodes, strangers, strict=True) if stranger]
         contacts = dict(
-            zip((n.name for n in first), pool.map(lambda n: _reach(n, wish, login), first), strict=True)
+            zip((n.name for n in first), pool.map(lambda n: _reach(n, goal, login), first), strict=True)
         )
         _settle_host_keys([node for node in first if contacts[node.name]], contacts, keys, confirm)
-        list(pool.map(lambda node: _first_login(node, contacts[node.name], wish, login, keys), first))
+        list(pool.map(lambda node: _first_login(node, contacts[node.name], goal, login, keys), first))
         forget_host_keys()
-        list(pool.map(lambda node: _prove(node, wish), [node for node in nodes if node.failure is None]))
+        list(pool.map(lambda node: _prove(node, goal), [node for node in nodes if node.failure is None]))
     return nodes
 
 
-def _known_login(node: Ready, wish: Wish, keys: HostKeys) -> bool:
+def _known_login(node: NodeResult, goal: Goal, keys: HostKeys) -> bool:
     """Prepare a node through the fleet's own login where that works; True where it does not."""
-    if not keys.knows(node.target.address, wish.fleet.port):
+    if not keys.knows(node.target.address, goal.fleet.port):
         return True
 
     def prepare() -> None:
         with open_session(node.target, LIMITS) as session:
-            _prepare(node, session, wish, None)
+            _prepare(node, session, goal, None)
 
     failure = contained(node.name, prepare)
     if failure is None:
@@ -86,8 +86,8 @@ def _known_login(node: Ready, wish: Wish, keys: HostKeys) -> bool:
     return False
 
 
-def _reach(node: Ready, wish: Wish, login: Login) -> Contact | None:
-    contact = contained(node.name, lambda: reach(node.name, node.target.address, wish.fleet, login))
+def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
+    contact = contained(node.name, lambda: reach(node.name, node.target.address, goal.fleet, login))
     if isinstance(contact, GpuprovError):
         node.failure = contact
         return None
@@ -95,7 +95,7 @@ def _reach(node: Ready, wish: Wish, login: Login) -> Contact | None:
 
 
 def _settle_host_keys(
-    nodes: list[Ready], contacts: dict[str, Contact | None], keys: HostKeys, confirm: Confirm
+    nodes: list[NodeResult], contacts: dict[str, Contact | None], keys: HostKeys, confirm: Confirm
 ) -> None:
     """Judge every host key; those that only a person can judge are shown together, once."""
     shown: dict[str, str] = {}
@@ -104,7 +104,7 @@ def _settle_host_keys(
         if contact is None:
             continue
         try:
-            if not keys.judge(node.target.address, contact.target.connection.port, contact.host_key):
+            if not keys.trusts(node.target.address, contact.target.connection.port, contact.host_key):
                 shown[node.name] = fingerprint(contact.host_key)
         except GpuprovError as error:
             node.failure = error
@@ -115,7 +115,7 @@ def _settle_host_keys(
                 node.failure = Unreachable("its host key was not confirmed", expected=shown[node.name])
 
 
-def _first_login(node: Ready, contact: Contact | None, wish: Wish, login: Login, keys: HostKeys) -> None:
+def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: HostKeys) -> None:
     if contact is None or node.failure is not None:
         return
     key, port = contact.host_key, contact.target.connection.port
@@ -123,17 +123,17 @@ def _first_login(node: Ready, contact: Contact | None, wish: Wish, login: Login,
     def log_in() -> None:
         keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
         session = contact.log_in(login)
-        _prepare(node, session, wish, login.sudo_password or login.password)
+        _prepare(node, session, goal, login.sudo_password or login.password)
         keys.pin(node.target.address, port, node.host_keys)
 
     node.failure = contained(node.name, log_in)
-    node.target = as_fleet(contact.target, wish.fleet) if node.failure is None else node.target
+    node.target = as_fleet(contact.target, goal.fleet) if node.failure is None else node.target
     contact.transport.close()
 
 
-def _prepare(node: Ready, session: Session, wish: Wish, password: str | None) -> None:
+def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:
     """Run the script and take in what it says."""
-    stated = {"admin": wish.fleet.user, "keys": "\n".join(wish.public_keys), "wait": str(wish.wait_s)}
+    stated = {"admin": goal.fleet.user, "keys": "\n".join(goal.public_keys), "wait": str(goal.wait_s)}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
     script = settings + (files("gpuprov.bootstrap") / "first.sh").read_text("utf-8")
     output = as_root(session, script, password)
@@ -153,21 +153,21 @@ def _prepare(node: Ready, session: Session, wish: Wish, password: str | None) ->
     node.passwords = "passwords" in told
 
 
-def _prove(node: Ready, wish: Wish) -> None:
+def _prove(node: NodeResult, goal: Goal) -> None:
     """Log in as the fleet does; where that works passwords may go, under the dead man's switch."""
 
     def prove() -> None:
         with open_session(node.target, LIMITS) as session:
             output = as_root(session, "python3 --version", None)
             if output.code:
-                raise NodeFailed(f"{wish.fleet.user} gets in and cannot become root: {said(output)}")
-            if node.passwords and wish.key_only:
-                _passwords_off(node, session, wish.guard)
+                raise NodeFailed(f"{goal.fleet.user} gets in and cannot become root: {said(output)}")
+            if node.passwords and goal.key_only:
+                _passwords_off(node, session, goal.guard)
 
     node.failure = contained(node.name, prove)
 
 
-def _passwords_off(node: Ready, session: Session, guard: Guard) -> None:
+def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)
     lines = "PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n"

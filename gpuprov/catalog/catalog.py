@@ -34,25 +34,25 @@ class Catalog:
     _cited: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def boards(self) -> tuple[r.Gpu, ...]:
+    def boards(self) -> tuple[r.GpuModel, ...]:
         """GPU models that are described one by one."""
         return self.tables["gpus.gpus"]
 
     @cached_property
-    def gpus(self) -> tuple[r.Gpu, ...]:
+    def gpus(self) -> tuple[r.GpuModel, ...]:
         """All GPU models: boards first, then those that lists of devices name. Takes milliseconds; one is
         `gpu`'s."""
         return (*self.boards, *self.devices.all())
 
     @cached_property
-    def _boards_by_id(self) -> Mapping[str, r.Gpu]:
+    def _boards_by_id(self) -> Mapping[str, r.GpuModel]:
         return {gpu.id.lower(): gpu for gpu in self.boards}
 
-    def gpu(self, id: str) -> r.Gpu | None:  # noqa: A002 - the word of the records
+    def gpu(self, id: str) -> r.GpuModel | None:  # noqa: A002 - the word of the records
         """The GPU model of that id, in upper or lower case."""
         return self._boards_by_id.get(id.lower()) or self.devices.get(id)
 
-    def place(self, gpu: r.Gpu) -> tuple[int, int | str]:
+    def place(self, gpu: r.GpuModel) -> tuple[int, int | str]:
         """Where a GPU stands in the catalog's order."""
         if gpu in self.boards:
             return 0, self.boards.index(gpu)

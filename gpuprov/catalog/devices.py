@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 
 Row = Mapping[str, Any]
-Make = Callable[[dict[str, Any]], Gpu]
+Make = Callable[[dict[str, Any]], GpuModel]
 """A record of a GPU's own fields, completed by what holds for its architecture and segment."""
 
 
@@ -24,8 +24,8 @@ class Devices:
                 those that are known. Called once, when first anything is asked: most requests name a board.
         """
         self._read, self._make = read, make
-        self._made: dict[str, Gpu] = {}
-        self._guessed: dict[str, Gpu] = {}
+        self._made: dict[str, GpuModel] = {}
+        self._guessed: dict[str, GpuModel] = {}
 
     @cached_property
     def _table(self) -> tuple[Mapping[str, Row], tuple[Row, ...]]:
@@ -44,7 +44,7 @@ class Devices:
                 found.setdefault(device, []).append(key)
         return found
 
-    def get(self, id: str) -> Gpu | None:  # noqa: A002 - the word of the records
+    def get(self, id: str) -> GpuModel | None:  # noqa: A002 - the word of the records
         """The GPU of that id, in upper or lower case."""
         key = id.lower()
         if key not in self._made:
@@ -53,7 +53,7 @@ class Devices:
             self._made[key] = self._make(_fields(self._rows[key]))
         return self._made[key]
 
-    def all(self) -> Iterator[Gpu]:
+    def all(self) -> Iterator[GpuModel]:
         """All of them, in the order of the table."""
         return (gpu for key in self._rows if (gpu := self.get(key)))
 
@@ -61,7 +61,7 @@ class Devices:
         """Id and row of each, for an index of their names."""
         return iter(self._rows.items())
 
-    def of_board(self, device: str, subsystem: str) -> tuple[Gpu, ...]:
+    def of_board(self, device: str, subsystem: str) -> tuple[GpuModel, ...]:
         """The GPUs that name this very board.
 
         Args:
@@ -70,7 +70,7 @@ class Devices:
         """
         return self._of(device, lambda row: subsystem in row.get("subsystems", {}).get(device, ()))
 
-    def of(self, device: str) -> tuple[Gpu, ...]:
+    def of(self, device: str) -> tuple[GpuModel, ...]:
         """The GPU that stands for all boards of a device that no other names; without one, all that do.
 
         Args:
@@ -79,11 +79,11 @@ class Devices:
         rest = self._of(device, lambda row: device not in row.get("subsystems", {}))
         return rest or self._of(device, lambda row: True)
 
-    def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[Gpu, ...]:
+    def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[GpuModel, ...]:
         keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 
-    def guess(self, device: str) -> Gpu | None:
+    def guess(self, device: str) -> GpuModel | None:
         """A GPU for a device id that no row has: the architecture is that of the ids around it; None where
         the id lies outside all runs.
 
@@ -135,7 +135,7 @@ _MOST_CAREFUL = {"segment": "unknown", "forward_compat": "no", "ecc": None, "mig
 """What is taken for models that share a device id and differ in it."""
 
 
-def one_of_all(device: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
+def one_of_all(device: str, gpus: tuple[GpuModel, ...]) -> GpuModel | None:
     """One GPU for a device id that several models share; None where even the chip differs."""
     first = gpus[0]
 

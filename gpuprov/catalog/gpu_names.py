@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.devices import Row, one_of_all
 from gpuprov.catalog.gpu_words import Spoken, core, plain, squeezed, undecorated
-from gpuprov.catalog.records import Gpu, InstanceType
+from gpuprov.catalog.records import GpuModel, InstanceType
 from gpuprov.errors import InvalidInput
 
 _PCI = re.compile(
@@ -33,7 +33,7 @@ def counted(name: str) -> tuple[int | None, str]:
     return None, name.strip()
 
 
-def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, Gpu]:
+def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
     """How many GPUs of which model: `8x NVIDIA H200`, or a cloud's machine type (`p5.48xlarge`).
 
     Raises:
@@ -62,7 +62,7 @@ def stated_device(name: str) -> str | None:
     return (match["device"] or match["packed"]).upper() if match else None
 
 
-def find_gpu(catalog: Catalog, name: str) -> Gpu:
+def find_gpu(catalog: Catalog, name: str) -> GpuModel:
     """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), or of that product name
     as NVIDIA, `nvidia-smi`, `lspci`, clouds or shops write it.
 
@@ -91,7 +91,7 @@ def find_gpu(catalog: Catalog, name: str) -> Gpu:
     )
 
 
-def _choices(gpus: Iterable[Gpu]) -> str:
+def _choices(gpus: Iterable[GpuModel]) -> str:
     """One line each, the name in quotes to be pasted."""
     found = list(gpus)
     lines = [
@@ -119,19 +119,19 @@ class _Names:
             self._of_boards[gpu.id.lower()] = (gpu.id,)
         self._of_devices: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
         self._cores: dict[str, tuple[str, ...]] | None = None
-        self._several: dict[str, Gpu] = {}
+        self._several: dict[str, GpuModel] = {}
 
-    def board(self, said: str) -> tuple[Gpu, ...]:
+    def board(self, said: str) -> tuple[GpuModel, ...]:
         """A board by any of its names."""
         index, simple = self._of_boards, plain(said)
         found = index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", ""), ())
         return self._records(found)
 
-    def row(self, said: str) -> tuple[Gpu, ...]:
+    def row(self, said: str) -> tuple[GpuModel, ...]:
         """A model of the lists by its id."""
         return self._records((said,))
 
-    def by_pci(self, said: str) -> tuple[Gpu, ...]:
+    def by_pci(self, said: str) -> tuple[GpuModel, ...]:
         """Models by PCI id: the one whose board it is, or all that the device stands for as one, unless they
         differ in what anything is judged by; or one that is guessed."""
         match = _PCI.fullmatch(said.lower())
@@ -153,7 +153,7 @@ class _Names:
             return (guessed,) if guessed else ()
         return found
 
-    def listed(self, said: str) -> tuple[Gpu, ...]:
+    def listed(self, said: str) -> tuple[GpuModel, ...]:
         """Models of the lists by the names in NVIDIA's tables, or else by those in pci.ids; with boards whose
         longer names hold that name: one device is called no more than "NVIDIA H100"."""
         if self._of_devices is None:
@@ -168,7 +168,7 @@ class _Names:
                 return (*self._holding(simple, self._catalog.boards), *self._records(found))
         return ()
 
-    def spoken(self, said: str) -> tuple[Gpu, ...]:
+    def spoken(self, said: str) -> tuple[GpuModel, ...]:
         """Models whose name is the core of what was said, and whose memory and form agree with the rest."""
         if self._cores is None:
             boards = ((gpu, name) for gpu in self._catalog.boards for name in (gpu.id, gpu.nvidia_smi_name))
@@ -180,7 +180,7 @@ class _Names:
         found = self._fitting(spoken, spoken.model)
         return found if spoken.quadro else (*found, *self._fitting(spoken, f"{spoken.model}ada"))
 
-    def _fitting(self, spoken: Spoken, model: str) -> tuple[Gpu, ...]:
+    def _fitting(self, spoken: Spoken, model: str) -> tuple[GpuModel, ...]:
         """Of the GPUs of that core those that agree with the rest: boards before what lists name, and those
         with exactly the memory before others."""
         fitting = [gpu for gpu in self._records((self._cores or {}).get(model, ())) if spoken.fits(gpu)]
@@ -192,11 +192,11 @@ class _Names:
             fitting = [gpu for gpu in fitting if gpu in kept] or fitting
         return tuple(fitting)
 
-    def _every(self) -> Iterator[Gpu]:
+    def _every(self) -> Iterator[GpuModel]:
         yield from self._catalog.boards
         yield from (gpu for gpu in self._catalog.devices.all() if gpu.first_listed)
 
-    def holding(self, said: str) -> tuple[Gpu, ...]:
+    def holding(self, said: str) -> tuple[GpuModel, ...]:
         """GPUs one of whose names holds every word ("V100" is nine of them), or begins so."""
         simple, first = plain(said), plain(said).replace(" ", "")
         found = self._holding(simple, self._every())
@@ -205,18 +205,18 @@ class _Names:
         begun = (gpu for gpu in self._every() if plain(gpu.id).replace(" ", "").startswith(first))
         return tuple(begun) if len(first) > _LEAST_BEGINNING else ()
 
-    def _holding(self, simple: str, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    def _holding(self, simple: str, gpus: Iterable[GpuModel]) -> tuple[GpuModel, ...]:
         words = set(simple.split())
         if not words:
             return ()
         return tuple(gpu for gpu in gpus if any(words <= set(each.split()) for each in _plains(gpu)))
 
-    def similar(self, said: str) -> tuple[Gpu, ...]:
+    def similar(self, said: str) -> tuple[GpuModel, ...]:
         """GPUs whose id is spelled nearly so."""
         known = {plain(gpu.id): gpu for gpu in self._every()}
         return tuple(known[key] for key in get_close_matches(plain(said), known, n=5, cutoff=0.5))
 
-    def _records(self, ids: Iterable[str]) -> tuple[Gpu, ...]:
+    def _records(self, ids: Iterable[str]) -> tuple[GpuModel, ...]:
         return tuple(gpu for each in ids if (gpu := self._catalog.gpu(each)))
 
 
@@ -228,14 +228,14 @@ def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return index
 
 
-def _plains(gpu: Gpu) -> set[str]:
+def _plains(gpu: GpuModel) -> set[str]:
     names = [gpu.id, gpu.nvidia_smi_name, *gpu.aliases]
     if bracket := re.search(r"\[(.+)\]", gpu.pci_ids_name or ""):
         names.append(bracket[1])
     return {plain(name) for name in names}
 
 
-def _board_keys(gpu: Gpu) -> Iterator[str]:
+def _board_keys(gpu: GpuModel) -> Iterator[str]:
     yield from squeezed(_plains(gpu))
     yield gpu.nvidia_smi_name.lower()
 

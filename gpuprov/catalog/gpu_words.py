@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 
 _NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpus?|generation|edition)\b")
 _SAME = {"mobile": "laptop", "notebook": "laptop", "s": "super"}
@@ -34,7 +34,7 @@ class Spoken:
     """`pcie`, `sxm`, `nvl`."""
     quadro: bool
 
-    def fits(self, gpu: Gpu) -> bool:
+    def fits(self, gpu: GpuModel) -> bool:
         """Whether what the catalog knows of the GPU's memory and form agrees with the words.
 
         Sellers round: 180 GB are sold as 192, clouds show 22 of 24.
@@ -45,7 +45,7 @@ class Spoken:
         return fits and (self.form is None or form is None or form == self.form)
 
 
-def _form_of(gpu: Gpu) -> str | None:
+def _form_of(gpu: GpuModel) -> str | None:
     words = plain(f"{gpu.form_factor} {gpu.id} {gpu.nvidia_smi_name}").split()
     for form in ("nvl", "sxm", "pcie"):
         if any(_FORM[form].fullmatch(word) for word in words):

@@ -25,7 +25,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "architectures": (r.Architecture, "compute_capability"),
         "forward_compat": (r.ForwardCompat, "cuda"),
     },
-    "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.Gpu, "id")},
+    "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.GpuModel, "id")},
     "drivers": {"branches": (r.Branch, "branch"), "known_issues": (r.KnownIssue, "id")},
     "cudnn": {
         "releases": (r.Cudnn, "version"),
@@ -116,7 +116,7 @@ def _load(site_dirs: tuple[Path, ...]) -> Catalog:
         raw = layers[0][1]
         as_of, default_policy = max(as_of, raw["as_of"]), raw.get("default", default_policy)
         for section, (kind, key) in layout.items():
-            complete = whole.complete if kind is r.Gpu else None
+            complete = whole.complete if kind is r.GpuModel else None
             tables[f"{name}.{section}"] = tuple(_records(layers, section, kind, key, sources, complete))
         own = {*layout, "as_of", "sources", "fields", "default"}
         facts[name] = {section: value for section, value in raw.items() if section not in own}
@@ -157,9 +157,9 @@ def _devices(site_dirs: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.
         rows = _merged(layers(), "devices", "id")
         return {name: row for name, (row, _) in rows.items()}, tuple(layers()[0][1]["id_runs"])
 
-    def make(raw: Raw) -> r.Gpu:
+    def make(raw: Raw) -> r.GpuModel:
         place = f"{DEVICES}.json: devices[{raw['id']}]"
-        gpu: r.Gpu = _record(r.Gpu, whole.complete(raw), place)
+        gpu: r.GpuModel = _record(r.GpuModel, whole.complete(raw), place)
         _check_sources(gpu, sources, place)
         return gpu
 

@@ -15,7 +15,7 @@ from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.bootstrap.hostkeys import HostKeys
-    from gpuprov.bootstrap.run import Ready
+    from gpuprov.bootstrap.run import NodeResult
     from gpuprov.model.fleet import Fleet
 
 SCHEMA = "gpuprov.bootstrap/1"
@@ -65,18 +65,19 @@ def command(
     """
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import HostKeys
-    from gpuprov.bootstrap.run import Wish, bootstrap
+    from gpuprov.bootstrap.public_keys import public_keys
+    from gpuprov.bootstrap.run import Goal, bootstrap
     from gpuprov.model.fleet import read_fleet
     from gpuprov.ssh.failures import KNOWN_HOSTS
 
     fleet = read_fleet(fleet_path)
     chosen = _hosts(fleet, hosts)
-    wish = Wish(fleet.ssh, _public_keys(fleet, keys), key_only=not keep_passwords)
+    goal = Goal(fleet.ssh, public_keys(fleet.ssh, keys), key_only=not keep_passwords)
     password = _password(password_fd, ask=ask_pass)
     sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None
     login = Login(user, port, identity, password, sudo)
     pinned = HostKeys(Path(fleet.ssh.known_hosts or KNOWN_HOSTS).expanduser(), host_key)
-    nodes = bootstrap(chosen, wish, login, pinned, confirm=_confirm(accept_new), forks=forks)
+    nodes = bootstrap(chosen, goal, login, pinned, confirm=_confirm(accept_new), forks=forks)
     _tell(nodes, pinned, output)
     return worst(*(node.failure.exit_code for node in nodes if node.failure))
 
@@ -94,30 +95,6 @@ def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
     if unknown := sorted(set(wanted) - set(known)):
         raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
     return {name: known[name] for name in wanted or known}
-
-
-def _public_keys(fleet: Fleet, stated: tuple[Path, ...]) -> tuple[str, ...]:
-    """The keys to install; never a private one."""
-    from gpuprov.model.settings.access import PUBLIC_KEY
-
-    paths = list(stated)
-    if not paths and fleet.ssh.identity_file:
-        paths = [Path(fleet.ssh.identity_file + ".pub").expanduser()]
-    if not paths:
-        raise InvalidInput(
-            "no public key to install", do="state --key FILE.pub, or ssh.identity_file in fleet.yml"
-        )
-    found: list[str] = []
-    for path in paths:
-        if not path.is_file():
-            raise InvalidInput(f"the public key {path} does not exist", do="state --key FILE.pub")
-        found += [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    wrong = [line for line in found if not PUBLIC_KEY.fullmatch(line)]
-    if wrong or not found:
-        raise InvalidInput(
-            f"{paths[0]} is not a public key", expected="one line such as ssh-ed25519 AAAA… name"
-        )
-    return tuple(found)
 
 
 def _password(descriptor: int | None, *, ask: bool) -> str | None:
@@ -144,7 +121,7 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
     return ask
 
 
-def _tell(nodes: list[Ready], pinned: HostKeys, output: str) -> None:
+def _tell(nodes: list[NodeResult], pinned: HostKeys, output: str) -> None:
     if output == "json":
         documents = [
             {

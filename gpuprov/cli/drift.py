@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.reports import Reports, report_options
+from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def command(
     uniform: bool,
     identity: str | None,
     known_hosts: str | None,
-    reports: Reports,
+    reports: ReportFiles,
 ) -> Exit:
     """Ask every node what it is, and say what differs from the lock. Changes nothing.
 
@@ -96,7 +96,7 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
     return of_majority(dict.fromkeys(chosen.hosts, "all"), answers, "")
 
 
-def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: Reports) -> Exit:
+def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: ReportFiles) -> Exit:
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
@@ -121,7 +121,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     return exit_code(found)
 
 
-def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Reports) -> Exit:
+def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
     """Look until interrupted; only a run that differs from the one before is said and kept."""
     from gpuprov.history import changes, keep
     from gpuprov.report.documents import drift_document

@@ -54,9 +54,8 @@ def command(
     if local:
         facts = _local()
     else:
-        facts = _remote(
-            _target(str(host), lock_path, identity, known_hosts), options.ask_password(ask_become_pass)
-        )
+        target = options.way_to(str(host), lock_path, identity, known_hosts)
+        facts = _remote(target, options.ask_password(ask_become_pass))
     if output == "json":
         options.print_json(facts.to_answer())
     else:
@@ -108,12 +107,3 @@ def _remote(target: Target, password: str | None) -> Facts:
     if isinstance(outcome, GpuprovError):
         raise outcome
     return outcome
-
-
-def _target(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
-    """The way to a host: the lock's, or what the command line says."""
-    from gpuprov.model.lock import read_lock
-    from gpuprov.ssh.transport import targets
-
-    named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
-    return named[0] if named else options.target(host, identity, known_hosts)

@@ -36,7 +36,7 @@ def command(
     with History() as history:
         if since:
             return _changes(history, since, until, output)
-        return _story(history, node, last, output) if node else _runs(history, last, output)
+        return _of_node(history, node, last, output) if node else _runs(history, last, output)
 
 
 def _journal(name: str, output: str) -> Exit:
@@ -45,7 +45,7 @@ def _journal(name: str, output: str) -> Exit:
     from gpuprov.upgrade.find import find_run
     from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
-    from gpuprov.upgrade.text import story_lines
+    from gpuprov.upgrade.text import journal_lines
 
     run = find_run(name, "upgrade", "rollback")
     entries = read(run)
@@ -53,7 +53,7 @@ def _journal(name: str, output: str) -> Exit:
         entries_told = [asdict(entry) for entry in entries]
         options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": entries_told})
         return Exit.OK
-    for line in story_lines(header(entries), entries):
+    for line in journal_lines(header(entries), entries):
         click.echo(line)
     return Exit.OK
 
@@ -70,13 +70,13 @@ def _runs(history: History, last: int, output: str) -> Exit:
     return Exit.OK
 
 
-def _story(history: History, node: str, last: int, output: str) -> Exit:
+def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     from dataclasses import asdict
 
     from gpuprov.history import changes
     from gpuprov.report.text import change_lines, drift_lines
 
-    told = list(history.story(node, last=last))
+    told = list(history.of_node(node, last=last))
     if not told:
         raise InvalidInput(f"no run has looked at {node!r}", do="`gpuprov history` lists the runs")
     if output == "json":

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.discover import command as discover
-from gpuprov.cli.export import command as export
+from gpuprov.cli.inventory_discover import command as discover
+from gpuprov.cli.inventory_export import command as export
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def import_command(
 
     Groups, addresses and variables are kept.
     """
-    from gpuprov.inventory.imports import Said, import_fleet
+    from gpuprov.inventory.imports import ImportHints, import_fleet
     from gpuprov.model.documents import render_plain, write_text
     from gpuprov.model.fleet import parse_fleet
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
-    found = import_fleet(sources, Said(_by_group(profiles_), _by_group(systems)), form, wanted)
+    found = import_fleet(sources, ImportHints(_by_group(profiles_), _by_group(systems)), form, wanted)
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
     text = render_plain(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.derive import derive
-from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from gpuprov.cli.nccl_derive import derive
+from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.finding import Finding
@@ -46,12 +45,12 @@ def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | No
     Exits with 1 when an expectation is given and the verdict is bad.
     """
     from gpuprov.nccl.log import read_log
-    from gpuprov.nccl.verdict import Expectation, judge
+    from gpuprov.nccl.verdict import ExpectedPaths, judge_log
 
     with ExitStack() as files:
         log = read_log(_open(name, files) for name in logs)
-    expected = Expectation(cast("Intra | None", intra), cast("Inter | None", inter))
-    verdict = judge(log, expected)
+    expected = ExpectedPaths(cast("Intra | None", intra), cast("Inter | None", inter))
+    verdict = judge_log(log, expected)
     document = {**log.as_dict(), "verdict": [finding.as_dict() for finding in verdict]}
     if output == "json":
         click.echo(json.dumps(document, indent=2))
@@ -100,8 +99,17 @@ def check(
 
     Nothing is set on the machine: variants differ by the environment of the processes started there.
     """
-    from gpuprov.nccl.check import SCHEMA, VARIANTS, Machine, Outcome, Variant, look, run, tool
-    from gpuprov.nccl.shells import Local
+    from gpuprov.nccl.check import (
+        SCHEMA,
+        VARIANTS,
+        Machine,
+        Measurement,
+        Variant,
+        inspect_machine,
+        measure,
+        tool,
+    )
+    from gpuprov.nccl.shells import Local, on_node
 
     if sum((disable_p2p, socket_only, compare)) > 1:
         raise InvalidInput("more than one of --disable-p2p, --socket-only, --compare", do="give one of them")
@@ -110,15 +118,16 @@ def check(
     one: Variant = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
     wanted = [variant for variant in VARIANTS if compare or variant == one]
 
-    def measure(shell: Shell) -> tuple[Machine, list[Outcome]]:
-        machine = look(gpus, shell)
+    def measure_all(shell: Shell) -> tuple[Machine, list[Measurement]]:
+        machine = inspect_machine(gpus, shell)
         name, line = tool(machine.gpus, python, shell)
-        return machine, [run(machine, each, name, line, timeout_s, shell) for each in wanted]
+        return machine, [measure(machine, each, name, line, timeout_s, shell) for each in wanted]
 
     if host is None:
-        machine, outcomes = measure(Local())
+        machine, outcomes = measure_all(Local())
     else:
-        machine, outcomes = _on(host, lock_path, identity, known_hosts, timeout_s, measure)
+        target = options.way_to(host, lock_path, identity, known_hosts)
+        machine, outcomes = on_node(target, measure_all, command_s=timeout_s)
     runs = [outcome.as_dict(machine.gpus, parameters) for outcome in outcomes]
     if output == "json":
         click.echo(json.dumps({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs}, indent=2))
@@ -126,35 +135,6 @@ def check(
         _print_runs(machine.gpus, runs)
     failed = any(finding.level == "bad" for outcome in outcomes for finding in outcome.verdict)
     return Exit.FAILED if failed else Exit.OK
-
-
-def _on(
-    host: str,
-    lock_path: Path,
-    identity: str | None,
-    known_hosts: str | None,
-    timeout_s: float,
-    measure: Callable[[Shell], T],
-) -> T:
-    """Do it on a host over one connection; whatever was placed there is removed."""
-    from gpuprov.model.lock import read_lock
-    from gpuprov.nccl.shells import Remote
-    from gpuprov.ssh.transport import Limits, Session, fan_out, targets
-
-    named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
-    target = named[0] if named else options.target(host, identity, known_hosts)
-
-    def visit(session: Session) -> T:
-        shell = Remote(session, host)
-        try:
-            return measure(shell)
-        finally:
-            shell.clear()
-
-    [(_, answer)] = fan_out([target], visit, limits=Limits(command_s=timeout_s + 30))
-    if isinstance(answer, GpuprovError):
-        raise answer
-    return answer
 
 
 def _open(name: str, files: ExitStack) -> TextIO:

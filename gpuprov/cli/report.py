@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.reports import Reports, report_options
+from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.errors import Exit
 
 
@@ -13,7 +13,7 @@ from gpuprov.errors import Exit
 @click.argument("run", default="latest")
 @report_options
 @options.output_option
-def command(run: str, reports: Reports, output: str) -> Exit:
+def command(run: str, reports: ReportFiles, output: str) -> Exit:
     """Tell what RUN saw: an id of `gpuprov history`, the last letters of one, or `latest`.
 
     With --html, --junit or --prometheus files are written and nothing is printed. Looks at no node.

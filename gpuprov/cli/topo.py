@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed
-from gpuprov.topology import Topology, driver_error, judge, nearest_nics, parse_topology
+from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from gpuprov.topology import Topology, driver_error, parse_topology
+from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
-
-_COMMAND = ("nvidia-smi", "topo", "-m")
-_TIMEOUT_S = 60
+from gpuprov.topology.verdict import as_document
 
 
 @click.command()
@@ -67,33 +63,17 @@ def command(
     return Exit.FAILED if any(finding["level"] == "bad" for finding in document["verdict"]) else Exit.OK
 
 
-def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str, Any]:
-    """The document of `-o json`, schema gpuprov.topo/1."""
-    return {
-        "schema": SCHEMA,
-        "gpus": list(topology.gpus),
-        "nics": [asdict(nic) for nic in topology.nics],
-        "links": [asdict(link) for link in topology.links],
-        "matrix": topology.matrix,
-        "affinity": {gpu: asdict(near) for gpu, near in topology.affinity.items()},
-        "nearest_nics": {gpu: [link.b for link in links] for gpu, links in nearest_nics(topology).items()},
-        "verdict": [finding.as_dict() for finding in judge(topology, expect_nvlink=expect_nvlink)],
-    }
-
-
 def _ask(
     host: str, lock_path: Path, identity: str | None, known_hosts: str | None, expect_nvlink: bool
 ) -> tuple[str, bool]:
     """A host's answer, and whether NVLink between all GPUs is expected of it."""
     from gpuprov.model.lock import read_lock
-    from gpuprov.ssh.transport import fan_out, targets
+    from gpuprov.ssh.transport import fan_out
     from gpuprov.topology.live import ask_matrix
 
-    lock = read_lock(lock_path) if lock_path.is_file() else None
-    named = targets(lock, [host]) if lock else []
-    expected = bool(lock and named and lock.hosts()[host].hardware.nvlink)
-    target = named[0] if named else options.target(host, identity, known_hosts)
-    [(_, answer)] = fan_out([target], ask_matrix)
+    hosts = read_lock(lock_path).hosts() if lock_path.is_file() else {}
+    expected = host in hosts and bool(hosts[host].hardware.nvlink)
+    [(_, answer)] = fan_out([options.way_to(host, lock_path, identity, known_hosts)], ask_matrix)
     if isinstance(answer, GpuprovError):
         raise answer
     return answer, expect_nvlink or expected
@@ -107,25 +87,13 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
             do="name a saved `nvidia-smi topo -m`, `-` for standard input, or give --local",
         )
     if source is None:
-        return _run_here(), "this machine"
+        return matrix_here(), "this machine"
     if source == "-":
         return sys.stdin.buffer.read().decode(errors="replace"), "standard input"
     try:
         return Path(source).read_text(encoding="utf-8", errors="replace"), Path(source).name
     except OSError as error:
         raise InvalidInput(f"{source}: {error.strerror}", do="give a file, `-` or --local") from None
-
-
-def _run_here() -> str:
-    try:
-        done = subprocess.run(_COMMAND, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except FileNotFoundError:
-        raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
-    except subprocess.TimeoutExpired:
-        raise NodeFailed(
-            f"`{' '.join(_COMMAND)}` did not answer in {_TIMEOUT_S} s", do="look for a fallen GPU in `dmesg`"
-        ) from None
-    return done.stdout or done.stderr
 
 
 def _complain(complaint: str, output: str, code: Exit) -> int:

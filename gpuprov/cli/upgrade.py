@@ -75,7 +75,7 @@ def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], ou
     from datetime import UTC, datetime
 
     from gpuprov.upgrade.text import gate_lines, order_lines, plan_document
-    from gpuprov.upgrade.window import is_open, words
+    from gpuprov.upgrade.window import describe_window, is_open
 
     window = context.rollout.window
     window_open = is_open(window, datetime.now(UTC))
@@ -85,5 +85,5 @@ def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], ou
         for line in [*order_lines(order), *gate_lines(gates)]:
             options.note(line)
         if window and not window_open:
-            options.note(f"shut  the window is {words(window)}")
+            options.note(f"shut  the window is {describe_window(window)}")
     return window_open and not any(gate.shut for gate in gates)

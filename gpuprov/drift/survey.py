@@ -12,9 +12,9 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
 from gpuprov.roles import expectations
-from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, targets
 
-LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def gather(

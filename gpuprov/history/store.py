@@ -121,7 +121,7 @@ class History(AbstractContextManager["History"]):
         order = [node for group in known.values() for node in group.nodes if node in seen]
         return Run(id_, verb, at, path, known, [seen[node] for node in order])
 
-    def story(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
+    def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
         """What the last runs saw of one node, oldest first."""
         rows = self._database.execute(
             "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"

@@ -18,7 +18,7 @@ from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.storage import with_clients
-from gpuprov.locking.wanted import Wanted, settle, stated_texts, wanted
+from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
 from gpuprov.model.fleet import Fleet, Group, read_fleet
 from gpuprov.model.lock import Component, Components, Hardware, Lock, LockedGroup, Setting
@@ -92,7 +92,7 @@ class Builder:
             return _request(group, hardware, settings, want)
 
         want = wanted(stack, locked, self._upgrade)
-        answer, want = settle(name, request, want, self._catalog, self._narrate)
+        answer, want = resolve_group(name, request, want, self._catalog, self._narrate)
         for warning in answer.warnings:
             self._narrate(f"{name}: {warning.text}")
         system = self._catalog.systems[answer.stack.os or group.os]
@@ -171,7 +171,7 @@ class Builder:
         found = {}
         for text in stated_texts(want.policy, "cuda")[1:]:
             alone = want.only(driver=str(answer.stack.driver), cuda=want.toolkits.get(text, text))
-            further, _ = settle(name, request, alone, self._catalog, self._narrate)
+            further, _ = resolve_group(name, request, alone, self._catalog, self._narrate)
             found[str(further.stack.cuda)] = further
         return found
 

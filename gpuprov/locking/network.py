@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from gpuprov.model.fleet import Group
 from gpuprov.model.lock import Setting
-from gpuprov.nccl.record import NcclRecord, settled
+from gpuprov.nccl.record import NcclRecord, effective_variables
 
 
 def with_network(
@@ -30,6 +30,6 @@ def with_network(
         narrate(
             f"{name}: {', '.join(unasked)} had no say in NCCL's network: run `gpuprov nccl derive --write`"
         )
-    value, reason = settled(derived, stated.value if stated else {})
+    value, reason = effective_variables(derived, stated.value if stated else {})
     sources = ["what its nodes have (gpuprov nccl derive)", *([stated.source] if stated else [])]
     return {**settings, "nccl": Setting(value=value, reason=reason, source=" and ".join(sources))}

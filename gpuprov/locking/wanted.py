@@ -96,7 +96,7 @@ def _still_meant(texts: Collection[str], versions: Collection[str]) -> Iterator[
                 yield text, version
 
 
-def settle(
+def resolve_group(
     name: str,
     request: Callable[[Wanted], Request],
     want: Wanted,

@@ -17,7 +17,7 @@ from gpuprov.nccl.bandwidth import gradient_seconds
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
 from gpuprov.nccl.log import NcclLog, read_log
 from gpuprov.nccl.shells import NOT_FOUND, Local, Shell
-from gpuprov.nccl.verdict import Expectation, judge
+from gpuprov.nccl.verdict import ExpectedPaths, judge_log
 
 SCHEMA = "gpuprov.nccl_check/1"
 
@@ -59,7 +59,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """One variant's run."""
 
     variant: Variant
@@ -101,7 +101,7 @@ def estimate(parameters: float, peak: float, gpus: int) -> dict[str, float]:
 LOCAL = Local()
 
 
-def look(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
+def inspect_machine(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
     """A machine, by its driver; `gpus` limits how many take part.
 
     Raises:
@@ -160,14 +160,14 @@ def _has_torch(python: str, shell: Shell) -> bool:
         return False
 
 
-def run(
+def measure(
     machine: Machine,
     variant: Variant,
     name: str,
     command: Sequence[str],
     timeout_s: float,
     shell: Shell = LOCAL,
-) -> Outcome:
+) -> Measurement:
     """Run one variant and judge it.
 
     Raises:
@@ -184,9 +184,11 @@ def run(
         tail = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         raise NodeFailed(f"{name} ended with {code}: {tail}", do="run it by hand to see all of its output")
     limit = machine.limit(variant)
-    expected = Expectation("nvlink" if machine.nvlink else None) if variant == "default" else Expectation()
-    verdict = [*_wanted(judge(log, expected), variant), *_speed(log, limit)]
-    return Outcome(variant, name, log, limit, tuple(verdict))
+    expected = (
+        ExpectedPaths("nvlink" if machine.nvlink else None) if variant == "default" else ExpectedPaths()
+    )
+    verdict = [*_wanted(judge_log(log, expected), variant), *_speed(log, limit)]
+    return Measurement(variant, name, log, limit, tuple(verdict))
 
 
 def _wanted(findings: list[Finding], variant: Variant) -> list[Finding]:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuprov.finding import Finding
-from gpuprov.nccl.networks import Choice, Nic, choose
-from gpuprov.nccl.rdma import Hca, Rails, choose_rails, gid_index
+from gpuprov.nccl.networks import Choice, NetworkInterface, choose
+from gpuprov.nccl.rdma import Rails, RdmaPort, choose_rails, gid_index
 from gpuprov.nccl.site import check_site
 from gpuprov.nodeset import fold
 
@@ -61,7 +61,9 @@ class Derived:
         }
 
 
-def derive(nics: Sequence[Nic], hcas: Sequence[Hca] = (), site: Mapping[str, str] | None = None) -> Derived:
+def derive(
+    nics: Sequence[NetworkInterface], hcas: Sequence[RdmaPort] = (), site: Mapping[str, str] | None = None
+) -> Derived:
     """Derive a node's NCCL environment.
 
     Args:
@@ -130,11 +132,11 @@ def _cross_nic(choice: Choice, rails: Rails) -> dict[str, Decision]:
     return {"NCCL_CROSS_NIC": Decision("2", f"{count} rails on one fabric: the same NIC where possible")}
 
 
-def _networks(nics: Iterable[Nic]) -> set[str]:
+def _networks(nics: Iterable[NetworkInterface]) -> set[str]:
     return {str(nic.routable[0].network) for nic in nics if nic.routable}
 
 
-def _doubts(choice: Choice, rails: Rails, hcas: Sequence[Hca]) -> list[Finding]:
+def _doubts(choice: Choice, rails: Rails, hcas: Sequence[RdmaPort]) -> list[Finding]:
     found = [Finding("warn", "network.doubt", doubt) for doubt in choice.doubts]
     if not choice.nics:
         found.append(Finding("bad", "network.none", f"{choice.reason}: {_listed(choice.excluded)}"))
@@ -149,7 +151,7 @@ def _doubts(choice: Choice, rails: Rails, hcas: Sequence[Hca]) -> list[Finding]:
     return found
 
 
-def _mtu(choice: Choice, rails: Rails, nics: Sequence[Nic]) -> list[Finding]:
+def _mtu(choice: Choice, rails: Rails, nics: Sequence[NetworkInterface]) -> list[Finding]:
     """Small frames on a fast Ethernet cost throughput; it is the site's switches that decide."""
     roce = {name for hca in rails.hcas for name in hca.interfaces} if rails.roce else set()
     data = [nic for nic in nics if nic.name in roce] or ([] if rails.hcas else list(choice.nics))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpuprov.nccl.networks import Nic
-from gpuprov.nccl.rdma import Gid, Hca
+from gpuprov.nccl.networks import NetworkInterface
+from gpuprov.nccl.rdma import Gid, RdmaPort
 from gpuprov.probe.facts import Facts
 from gpuprov.topology import Topology
 from gpuprov.topology.verdict import distance
@@ -14,7 +14,9 @@ from gpuprov.topology.verdict import distance
 _UP = ("up", "unknown")
 
 
-def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic], list[Hca]]:
+def from_facts(
+    facts: Facts, topology: Topology | None = None
+) -> tuple[list[NetworkInterface], list[RdmaPort]]:
     """Interfaces and RDMA ports of a node.
 
     Args:
@@ -26,7 +28,7 @@ def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic
     """
     near = _distances(topology) if topology else {}
     nics = [
-        Nic(
+        NetworkInterface(
             name=nic.name,
             kind=nic.kind,
             up=nic.state in _UP,
@@ -43,7 +45,7 @@ def from_facts(facts: Facts, topology: Topology | None = None) -> tuple[list[Nic
         for nic in facts.nics.values()
     ]
     hcas = [
-        Hca(
+        RdmaPort(
             name=hca.name,
             port=hca.port,
             state=hca.state,

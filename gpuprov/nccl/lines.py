@@ -22,7 +22,7 @@ _LONGEST_PREFIX = 400
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Said(NamedTuple):
+class Message(NamedTuple):
     """One message: who said it (host and pid are None where the prefix was cut off), how loud, and what."""
 
     host: str | None
@@ -31,7 +31,7 @@ class Said(NamedTuple):
     text: str
 
 
-def messages(line: str) -> Iterator[Said]:
+def messages(line: str) -> Iterator[Message]:
     """The messages of a line: none, one, or several where ranks wrote into each other's lines."""
     if "\x1b" in line:
         line = _TERMINAL_CODES.sub("", line)
@@ -42,7 +42,7 @@ def messages(line: str) -> Iterator[Said]:
         text = pieces[at + 1]
         if at + 1 < last:
             text = text[: len(text) - _speaker(text[-_LONGEST_PREFIX:])[2]]
-        yield Said(host, pid, pieces[at], text.strip())
+        yield Message(host, pid, pieces[at], text.strip())
 
 
 @lru_cache(maxsize=4096)
@@ -161,7 +161,7 @@ class Interface:
 
 
 @dataclass(frozen=True, order=True)
-class Hca:
+class LoggedHca:
     """A port of an RDMA device NCCL chose, and its link: `IB` or `RoCE`."""
 
     device: str
@@ -193,6 +193,6 @@ def interfaces(text: str) -> list[Interface]:
     ]
 
 
-def hcas(text: str) -> list[Hca]:
+def hcas(text: str) -> list[LoggedHca]:
     """The RDMA ports in a `NET/IB : Using [0]mlx5_0:1/RoCE …` or `NET/IB: [0] mlx5_0:uverbs0:1/IB` line."""
-    return [Hca(device, int(port), link) for device, port, link in _HCA.findall(text)]
+    return [LoggedHca(device, int(port), link) for device, port, link in _HCA.findall(text)]

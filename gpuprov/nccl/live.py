@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpuprov.errors import GpuprovError
-from gpuprov.model.fleet import Fleet
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.model.fleet import Fleet, read_fleet
 from gpuprov.model.profile import load_profile, overlay
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
+from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.ssh.transport import Limits, Session, Target, fan_out
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 from gpuprov.topology.live import topology_of
 
-LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
@@ -54,3 +55,55 @@ def derive_live(
 
     answers = {target.name: answer for target, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS)}
     return {node.name: answers[node.name] for node in nodes}
+
+
+def derive_fleet(
+    path: Path, sources: Iterable[str], stated: Mapping[str, str], *, forks: int, password: str | None = None
+) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
+    """Group → node → what was derived; and the nodes that failed.
+
+    Args:
+        path: the fleet's file.
+        sources: hosts or groups of the fleet; none means all.
+        stated: variables that the site states beside those of the fleet.
+
+    Raises:
+        InvalidInput: the fleet is not valid, or has no such node.
+    """
+    fleet = read_fleet(path)
+    wanted = _wanted(fleet, sources)
+    of_group = {name: {**own, **stated} for name, own in site_values(fleet, path.parent).items()}
+    site = {target.name: of_group[name] for name, targets in wanted.items() for target in targets}
+    every = [target for targets in wanted.values() for target in targets]
+    answers = derive_live(every, site, forks=forks, password=password)
+    groups: dict[str, dict[str, Derived]] = {name: {} for name in wanted}
+    failed: dict[str, GpuprovError] = {}
+    for name, targets in wanted.items():
+        for target in targets:
+            answer = answers[target.name]
+            if isinstance(answer, GpuprovError):
+                failed[target.name] = answer
+            else:
+                groups[name][target.name] = answer
+    return groups, failed
+
+
+def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
+    """Group → the nodes of it that are meant."""
+    named: set[str] = set()
+    for source in sources:
+        try:
+            named |= set(fleet.groups[source].hosts if source in fleet.groups else expand(source))
+        except ValueError as error:
+            raise InvalidInput(f"not a set of nodes: {source!r}", expected=str(error)) from None
+    known = {host for group in fleet.groups.values() for host in group.hosts}
+    if unknown := named - known:
+        raise InvalidInput(f"the fleet has no node or group {', '.join(sorted(unknown))}")
+    return {
+        name: [
+            Target(host, address, fleet.ssh)
+            for host, address in group.hosts.items()
+            if host in named or not named
+        ]
+        for name, group in fleet.groups.items()
+    }

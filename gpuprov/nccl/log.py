@@ -37,7 +37,7 @@ class NcclLog:
         self.communicators = Communicators()
         self.environment: dict[str, Counter[str]] = defaultdict(Counter)
         self.interfaces: set[lines.Interface] = set()
-        self.hcas: set[lines.Hca] = set()
+        self.hcas: set[lines.LoggedHca] = set()
         self.networks: Counter[str] = Counter()
         self.provider: str | None = None
         self.gdrdma_refused = self.nvls = self.p2p_refused = self.multi_node_nvlink = False
@@ -58,7 +58,7 @@ class NcclLog:
                 return
         self._other(line[:_LONGEST_REMARK])
 
-    def _hear(self, said: lines.Said) -> None:
+    def _hear(self, said: lines.Message) -> None:
         self.messages += 1
         text = said.text
         if said.level == "WARN":
@@ -85,7 +85,7 @@ class NcclLog:
         else:
             self.results.feed(line)
 
-    def _path(self, said: lines.Said) -> None:
+    def _path(self, said: lines.Message) -> None:
         path = lines.path(said.text)
         if path is None:
             return
@@ -93,7 +93,7 @@ class NcclLog:
         self.gdrdma_lines += path.gdrdma
         self.paths[(said.host, said.pid), path.source, path.target, path.receiving, path.transport] += 1
 
-    def _member(self, said: lines.Said) -> None:
+    def _member(self, said: lines.Message) -> None:
         if _NVLS_USED.match(said.text):
             self.nvls = True
         member = lines.member(said.text)

@@ -27,7 +27,7 @@ _LAST_RESORT = {"bridge": "a bridge", "virtual": "virtual"}
 
 
 @dataclass(frozen=True)
-class Nic:
+class NetworkInterface:
     """A network interface.
 
     Attributes:
@@ -73,16 +73,16 @@ class Nic:
 class Choice:
     """The interfaces chosen (several are rails of equal speed), why, and why not each of the others."""
 
-    nics: tuple[Nic, ...]
+    nics: tuple[NetworkInterface, ...]
     reason: str
     excluded: dict[str, str]
     doubts: tuple[str, ...] = ()
 
 
-def choose(nics: Iterable[Nic]) -> Choice:
+def choose(nics: Iterable[NetworkInterface]) -> Choice:
     """The networks for NCCL's sockets: the fastest that reach other nodes."""
     excluded: dict[str, str] = {}
-    left: list[Nic] = []
+    left: list[NetworkInterface] = []
     for nic in sorted(nics, key=_order):
         against = reason_against(nic)
         if against:
@@ -99,12 +99,12 @@ def choose(nics: Iterable[Nic]) -> Choice:
     return _by_speed(left, excluded)
 
 
-def reason_against(nic: Nic) -> str | None:
+def reason_against(nic: NetworkInterface) -> str | None:
     """Why an interface cannot carry traffic between nodes, whatever else there is; None if it can."""
     return next((reason for holds, reason in _reasons(nic) if holds), None)
 
 
-def _reasons(nic: Nic) -> Iterator[tuple[bool, str]]:
+def _reasons(nic: NetworkInterface) -> Iterator[tuple[bool, str]]:
     name = nic.name.lower()
     yield nic.name == "lo", "loopback"
     yield _MADE_BY_SOFTWARE.match(name) is not None, "made by a container engine, a hypervisor or a VPN"
@@ -116,7 +116,7 @@ def _reasons(nic: Nic) -> Iterator[tuple[bool, str]]:
     yield not nic.routable, "no address that another node can reach"
 
 
-def _by_route(left: list[Nic], excluded: dict[str, str]) -> Choice:
+def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
     """Clouds and virtual machines do not tell a speed that counts: the default route does."""
     routed = [nic for nic in left if nic.default_route] or left[:1]
     rest = {nic.name: "not on the default route" for nic in left if nic not in routed}
@@ -129,7 +129,7 @@ def _by_route(left: list[Nic], excluded: dict[str, str]) -> Choice:
     return Choice(tuple(routed[:1]), reason, excluded | rest, doubt)
 
 
-def _by_speed(left: list[Nic], excluded: dict[str, str]) -> Choice:
+def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
     top = max(nic.speed or 0 for nic in left)
     fastest = [nic for nic in left if nic.speed == top]
     slower = {nic.name: _slower(nic, top) for nic in left if nic not in fastest}
@@ -141,19 +141,19 @@ def _by_speed(left: list[Nic], excluded: dict[str, str]) -> Choice:
     return Choice(tuple(rails), f"{count}{_gigabits(top)}{kind}", excluded | slower | shared, tuple(doubts))
 
 
-def _slower(nic: Nic, top: int) -> str:
+def _slower(nic: NetworkInterface, top: int) -> str:
     if nic.speed is None:
         return "its speed is not known"
     kind = "management" if nic.speed * _MUCH_SLOWER <= top else "left to storage and services"
     return f"{kind}: {_gigabits(nic.speed)} beside {_gigabits(top)}"
 
 
-def _one_a_wire(nics: list[Nic]) -> tuple[list[Nic], dict[str, str], list[str]]:
+def _one_a_wire(nics: list[NetworkInterface]) -> tuple[list[NetworkInterface], dict[str, str], list[str]]:
     """Of several networks on one wire (VLANs) one: that of the largest MTU; which one it is stays a doubt."""
-    wires: dict[str, list[Nic]] = defaultdict(list)
+    wires: dict[str, list[NetworkInterface]] = defaultdict(list)
     for nic in nics:
         wires[nic.wire].append(nic)
-    rails: list[Nic] = []
+    rails: list[NetworkInterface] = []
     shared: dict[str, str] = {}
     doubts: list[str] = []
     for wire, sharing in wires.items():
@@ -170,7 +170,7 @@ def _gigabits(speed: int) -> str:
     return f"{speed / 1000:g} Gb/s"
 
 
-def _order(nic: Nic) -> list[tuple[int, str]]:
+def _order(nic: NetworkInterface) -> list[tuple[int, str]]:
     """eth2 before eth10."""
     return natural(nic.name)
 

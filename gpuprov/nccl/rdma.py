@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuprov.nccl.networks import Nic, natural, reason_against
+from gpuprov.nccl.networks import NetworkInterface, natural, reason_against
 
 _ROCE_V2 = "RoCE v2"
 # Azure's accelerated networking shows an RDMA device that carries no RDMA traffic.
@@ -24,7 +24,7 @@ class Gid:
 
 
 @dataclass(frozen=True)
-class Hca:
+class RdmaPort:
     """A port of an RDMA device.
 
     Attributes:
@@ -58,7 +58,7 @@ class Hca:
 class Rails:
     """The ports chosen, why, and why not each of the others; empty `hcas` means that RDMA is off."""
 
-    hcas: tuple[Hca, ...]
+    hcas: tuple[RdmaPort, ...]
     reason: str
     excluded: dict[str, str]
 
@@ -71,10 +71,10 @@ class Rails:
 _THROUGH_CPU = 4
 
 
-def choose_rails(hcas: Iterable[Hca], nics: Mapping[str, Nic]) -> Rails:
+def choose_rails(hcas: Iterable[RdmaPort], nics: Mapping[str, NetworkInterface]) -> Rails:
     """The RDMA ports for NCCL; `nics` are the node's interfaces by name."""
     excluded: dict[str, str] = {}
-    left: list[Hca] = []
+    left: list[RdmaPort] = []
     for hca in sorted(hcas, key=lambda hca: natural(str(hca))):
         against = _reason_against(hca, nics)
         if against:
@@ -96,7 +96,7 @@ def _nothing_left(excluded: Mapping[str, str]) -> str:
     return "no RDMA port can be used: " + ", ".join(f"{name} {why}" for name, why in excluded.items())
 
 
-def _reason_against(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
+def _reason_against(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
     if hca.is_efa:
         return "is an EFA: NCCL reaches it through the aws-ofi-nccl plugin"
     if hca.name.startswith(_NO_RDMA_BEHIND):
@@ -110,7 +110,7 @@ def _reason_against(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
     return None
 
 
-def _reason_against_roce(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
+def _reason_against_roce(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
     """RoCE speaks IP: the interface of the port, or the bond it is part of, must be fit for it."""
     mine = [nics[name] for name in hca.interfaces if name in nics]
     carriers = {(nics.get(nic.master) or nic) if nic.master else nic for nic in mine}
@@ -121,7 +121,7 @@ def _reason_against_roce(hca: Hca, nics: Mapping[str, Nic]) -> str | None:
     return f"stands on {names}: {', '.join(sorted(reason for reason in reasons if reason))}"
 
 
-def _one_link_layer(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+def _one_link_layer(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
     """NCCL cannot mix InfiniBand and RoCE: the one of more bandwidth, InfiniBand when equal."""
     total = {
         layer: sum(h.rate for h in left if h.link_layer == layer) for layer in ("InfiniBand", "Ethernet")
@@ -132,28 +132,30 @@ def _one_link_layer(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
     return _keep(left, excluded, lambda hca: hca.link_layer == best, f"is not {best}, as the rails are")
 
 
-def _fastest(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+def _fastest(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
     top = max(hca.rate for hca in left)
     return _keep(left, excluded, lambda hca: hca.rate == top, f"is slower than the rails' {top:g} Gb/s")
 
 
-def _near_gpus(left: list[Hca], excluded: dict[str, str]) -> list[Hca]:
+def _near_gpus(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
     """Where some ports share a PCIe switch with GPUs, the others are for storage and services."""
     if not any(_is_near(hca) for hca in left):
         return left
     return _keep(left, excluded, _is_near, "has no GPU near it, others have: left to storage and services")
 
 
-def _is_near(hca: Hca) -> bool:
+def _is_near(hca: RdmaPort) -> bool:
     return hca.gpu_distance is not None and hca.gpu_distance < _THROUGH_CPU
 
 
-def _keep(left: list[Hca], excluded: dict[str, str], fits: Callable[[Hca], bool], reason: str) -> list[Hca]:
+def _keep(
+    left: list[RdmaPort], excluded: dict[str, str], fits: Callable[[RdmaPort], bool], reason: str
+) -> list[RdmaPort]:
     excluded |= {str(hca): reason for hca in left if not fits(hca)}
     return [hca for hca in left if fits(hca)]
 
 
-def gid_index(hcas: Iterable[Hca]) -> tuple[int | None, str]:
+def gid_index(hcas: Iterable[RdmaPort]) -> tuple[int | None, str]:
     """The GID index of RoCE v2 that holds on all ports, and the reason; None where there is no such index."""
     tables = [{gid.index: gid for gid in hca.gids if _usable(gid)} for hca in hcas]
     if not all(tables):

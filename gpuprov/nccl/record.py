@@ -80,7 +80,9 @@ def _group(nodes: Mapping[str, Derived]) -> DerivedGroup:
     )
 
 
-def settled(derived: DerivedGroup | None, stated: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def effective_variables(
+    derived: DerivedGroup | None, stated: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
     """The variables of a group and the reason of each; what the site states itself wins."""
     own = derived.variables if derived else {}
     values = {**{name: each.value for name, each in own.items()}, **stated}

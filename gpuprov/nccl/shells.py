@@ -8,15 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from gpuprov.errors import NodeFailed
-from gpuprov.topology.live import Session
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.probe.collect import CommandRunner
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
+T = TypeVar("T")
 NOT_FOUND = 127
 TIMED_OUT = 124  # timeout(1)
+BEYOND_S = 30
+"""The node ends a command by itself; SSH waits for that so much longer."""
 
 
 class Shell(Protocol):
@@ -95,7 +99,7 @@ class Remote:
 
     pythons: Sequence[str] = ("python3",)
 
-    def __init__(self, session: Session, where: str) -> None:
+    def __init__(self, session: CommandRunner, where: str) -> None:
         self._session, self.where = session, where
         self._folder: str | None = None
 
@@ -132,3 +136,26 @@ class Remote:
 
     def _said(self, line: str) -> str:
         return self._session.run(line).stdout.decode(errors="replace").strip()
+
+
+def on_node(target: Target, work: Callable[[Shell], T], *, command_s: float) -> T:
+    """Do something on a node over one connection; whatever was placed there is removed.
+
+    Args:
+        command_s: how long any command of it may take.
+
+    Raises:
+        GpuprovError: the node could not be reached, or the work failed there.
+    """
+
+    def visit(session: Session) -> T:
+        shell = Remote(session, target.name)
+        try:
+            return work(shell)
+        finally:
+            shell.clear()
+
+    [(_, answer)] = fan_out([target], visit, limits=ConnectionLimits(command_s=command_s + BEYOND_S))
+    if isinstance(answer, GpuprovError):
+        raise answer
+    return answer

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpuprov.finding import Finding
-from gpuprov.nccl.networks import Nic, reason_against
-from gpuprov.nccl.rdma import Hca
+from gpuprov.nccl.networks import NetworkInterface, reason_against
+from gpuprov.nccl.rdma import RdmaPort
 
 
-def check_site(name: str, value: str, nics: Sequence[Nic], hcas: Sequence[Hca]) -> list[Finding]:
+def check_site(
+    name: str, value: str, nics: Sequence[NetworkInterface], hcas: Sequence[RdmaPort]
+) -> list[Finding]:
     """What is wrong with a value; empty when nothing is, or when the variable names no device."""
     if name == "NCCL_SOCKET_IFNAME":
         return _interfaces(name, matching(value, [nic.name for nic in nics]), value, nics)
@@ -41,7 +43,7 @@ def _begins(name: str, part: str) -> bool:
     return name.startswith(part)
 
 
-def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[Nic]) -> list[Finding]:
+def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[NetworkInterface]) -> list[Finding]:
     if not chosen:
         have = ", ".join(nic.name for nic in nics) or "none"
         return [Finding("bad", "site.missing", f"{name}={value} fits no interface of the node ({have})")]
@@ -54,7 +56,7 @@ def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[Nic]) -
     return []
 
 
-def _ports(chosen: list[str], value: str, hcas: Sequence[Hca]) -> list[Finding]:
+def _ports(chosen: list[str], value: str, hcas: Sequence[RdmaPort]) -> list[Finding]:
     if not chosen:
         have = ", ".join(map(str, hcas)) or "none"
         return [Finding("bad", "site.missing", f"NCCL_IB_HCA={value} fits no RDMA port of the node ({have})")]

@@ -24,7 +24,7 @@ _RDMA = {"ib", "roce", "efa"}
 
 
 @dataclass(frozen=True)
-class Expectation:
+class ExpectedPaths:
     """What a log is held against; None where nothing is expected.
 
     Attributes:
@@ -36,9 +36,9 @@ class Expectation:
     inter: Inter | None = None
 
 
-def judge(log: NcclLog, expected: Expectation | None = None) -> list[Finding]:
+def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Finding]:
     """The verdict on a log, in the order a person would ask."""
-    wanted = expected or Expectation()
+    wanted = expected or ExpectedPaths()
     if not log.messages and log.results.peak is None:
         return [
             Finding(
@@ -52,7 +52,7 @@ def judge(log: NcclLog, expected: Expectation | None = None) -> list[Finding]:
 # --- the job as a whole ---------------------------------------------------------------------------------
 
 
-def _versions(log: NcclLog, _: Expectation) -> list[Finding]:
+def _versions(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     versions = sorted({version for version, _cuda in log.versions})
     if len(versions) < 2:
         return []
@@ -60,7 +60,7 @@ def _versions(log: NcclLog, _: Expectation) -> list[Finding]:
     return [Finding("bad", "version.mixed", text)]
 
 
-def _ready(log: NcclLog, _: Expectation) -> list[Finding]:
+def _ready(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     waiting = {
         (comm.nranks, tuple(sorted(set(comm.hosts) - comm.complete))): len(comm.complete)
         for comm in log.communicators
@@ -78,7 +78,7 @@ def _not_ready(nranks: int, ranks: tuple[int, ...], complete: int) -> Finding:
     return Finding("warn", "init.incomplete", text)
 
 
-def _partial(log: NcclLog, _: Expectation) -> list[Finding]:
+def _partial(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     comm = log.communicators.largest
     if comm is None or len(comm.hosts) >= comm.nranks:
         return []
@@ -89,7 +89,7 @@ def _partial(log: NcclLog, _: Expectation) -> list[Finding]:
 # --- within a node --------------------------------------------------------------------------------------
 
 
-def _intra(log: NcclLog, wanted: Expectation) -> list[Finding]:
+def _intra(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
     intra = log.transports["intra"]
     expected = {"nvlink": "NVLink P2P", "p2p": "P2P", None: "P2P"}[wanted.intra]
     if not intra:
@@ -107,7 +107,7 @@ def _intra(log: NcclLog, wanted: Expectation) -> list[Finding]:
     return [Finding(level, "intra.transport", text)]
 
 
-def _no_intra(log: NcclLog, wanted: Expectation, expected: str) -> list[Finding]:
+def _no_intra(log: NcclLog, wanted: ExpectedPaths, expected: str) -> list[Finding]:
     if wanted.intra is None:
         return []
     if log.nvls:
@@ -139,7 +139,7 @@ def _why_not_p2p(log: NcclLog, slow: dict[str, int]) -> list[str]:
 # --- between nodes --------------------------------------------------------------------------------------
 
 
-def _inter(log: NcclLog, wanted: Expectation) -> list[Finding]:
+def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
     kinds = _fabrics(log)
     if not kinds:
         if wanted.inter is None:
@@ -191,7 +191,7 @@ def _why_not_rdma(log: NcclLog) -> list[str]:
     return reasons
 
 
-def _gdrdma(log: NcclLog, _: Expectation) -> list[Finding]:
+def _gdrdma(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     if not _fabrics(log) & _RDMA or not log.transports["inter"]:
         return []
     if 0 < log.gdrdma_lines < log.network_lines:
@@ -211,7 +211,7 @@ def _gdrdma(log: NcclLog, _: Expectation) -> list[Finding]:
     ]
 
 
-def _interfaces(log: NcclLog, _: Expectation) -> list[Finding]:
+def _interfaces(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     used = sorted({interface.name for interface in log.interfaces if _LOCAL_ONLY.match(interface.name)})
     if not used:
         return []
@@ -224,7 +224,7 @@ def _interfaces(log: NcclLog, _: Expectation) -> list[Finding]:
 # --- settings, complaints, results ----------------------------------------------------------------------
 
 
-def _environment(log: NcclLog, _: Expectation) -> list[Finding]:
+def _environment(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     off = [
         f"{name}={value}"
         for name, harmful in _SWITCHES_OFF.items()
@@ -247,7 +247,7 @@ def _environment(log: NcclLog, _: Expectation) -> list[Finding]:
 _SWITCHES_OFF = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 
 
-def _complaints(log: NcclLog, _: Expectation) -> list[Finding]:
+def _complaints(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     found = [
         Finding("bad", "nccl.error", f"{entry['text']} ({entry['count']} times): {entry['cause']}")
         for entry in log.complaints.errors[:10]
@@ -259,7 +259,7 @@ def _complaints(log: NcclLog, _: Expectation) -> list[Finding]:
     return found
 
 
-def _results(log: NcclLog, _: Expectation) -> list[Finding]:
+def _results(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     if log.results.wrong:
         text = f"{log.results.wrong} wrong values in nccl-tests: data is corrupted on the way"
         return [Finding("bad", "results.wrong", text)]
@@ -268,7 +268,7 @@ def _results(log: NcclLog, _: Expectation) -> list[Finding]:
     return [Finding("ok", "results.bandwidth", f"bus bandwidth up to {log.results.peak:.1f} GB/s")]
 
 
-_RULES: tuple[Callable[[NcclLog, Expectation], list[Finding]], ...] = (
+_RULES: tuple[Callable[[NcclLog, ExpectedPaths], list[Finding]], ...] = (
     _versions,
     _ready,
     _partial,

@@ -10,7 +10,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters, Payload, build
 
 
-class Output(Protocol):
+class CommandOutput(Protocol):
     """What a command answered."""
 
     @property
@@ -19,16 +19,16 @@ class Output(Protocol):
     def stderr(self) -> bytes: ...
 
 
-class Session(Protocol):
+class CommandRunner(Protocol):
     """Anything that runs a command line in a login shell: `gpuprov.ssh.transport.Session`."""
 
-    def run(self, command: str, stdin: bytes = b"") -> Output:
+    def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
         """Run one command line to its end."""
         ...
 
 
 def collect(
-    session: Session, parameters: Parameters, *, become: bool = True, password: str | None = None
+    session: CommandRunner, parameters: Parameters, *, become: bool = True, password: str | None = None
 ) -> Facts:
     """Facts of the node behind `session`, in one command.
 
@@ -38,7 +38,7 @@ def collect(
     return ask(session, build(parameters, become=become, password=password))
 
 
-def ask(session: Session, payload: Payload) -> Facts:
+def ask(session: CommandRunner, payload: Payload) -> Facts:
     """The same with a payload that is made already, for many nodes.
 
     Raises:
@@ -54,14 +54,14 @@ def collect_local(parameters: Parameters, *, become: bool = True, seconds: float
     Raises:
         NodeFailed: as `collect`.
     """
-    return collect(_LocalSession(seconds), parameters, become=become)
+    return collect(_LocalRunner(seconds), parameters, become=become)
 
 
-class _LocalSession:
+class _LocalRunner:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def run(self, command: str, stdin: bytes = b"") -> Output:
+    def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
         """Run it in the system's shell."""
         try:
             return subprocess.run(

@@ -31,7 +31,7 @@ from gpuprov.probe.parse.hardware import (
     parse_mounts,
     parse_nics,
 )
-from gpuprov.probe.parse.limits import Limits, parse_pam
+from gpuprov.probe.parse.limits import ResourceLimits, parse_pam
 from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.modules import (
     DiskModule,
@@ -298,10 +298,10 @@ class Facts:
         return found[1] if found else None
 
     @part
-    def limits(self) -> Limits:
+    def limits(self) -> ResourceLimits:
         """PAM's limits and systemd's defaults."""
         raw = self.raw("limits")
-        return Limits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]))
+        return ResourceLimits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]))
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from gpuprov.locking.resolve import ABSENT, Answer, Finding
+from gpuprov.locking.resolve import ABSENT, Answer, RuleFinding
 from gpuprov.locking.resolve.explain import Explanation
 
 _PARTS = (
@@ -57,7 +57,7 @@ def _table(answer: Answer) -> Iterator[str]:
         yield f"  {title:<18}{value:<20}{names}".rstrip()
 
 
-def _section(title: str, findings: Iterable[Finding]) -> Iterator[str]:
+def _section(title: str, findings: Iterable[RuleFinding]) -> Iterator[str]:
     """Findings under a title, each with its rule; the source follows on a line of its own."""
     lines = [line for finding in findings for line in _lines(finding)]
     if lines:
@@ -65,7 +65,7 @@ def _section(title: str, findings: Iterable[Finding]) -> Iterator[str]:
         yield from lines
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def _lines(finding: RuleFinding) -> Iterator[str]:
     yield from wrap(
         f"{finding.rule}: {finding.text}",
         _WIDTH,

@@ -46,7 +46,7 @@ def ssh_argv(address: str, connection: Connection, connect_s: float, **more: str
     return ["ssh", "-T", *stated, "--", address]
 
 
-def run(
+def run_command(
     argv: list[str], command: str, stdin: bytes, *, seconds: float, limit: int
 ) -> tuple[int, bytes, bytes]:
     """Exit code, standard output and error of a command on a node; every one is a connection of its own.

@@ -56,7 +56,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
 
     connect_s: float = 10.0
@@ -77,7 +77,7 @@ def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
 class Session:
     """A way to run commands on one node."""
 
-    def __init__(self, target: Target, limits: Limits) -> None:
+    def __init__(self, target: Target, limits: ConnectionLimits) -> None:
         self.target, self._limits = target, limits
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
@@ -98,13 +98,13 @@ class OpenSshSession(Session):
         node, limits = self.target, self._limits
         argv = openssh.ssh_argv(node.address, node.connection, limits.connect_s)
         seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
-        return Output(*openssh.run(argv, command, stdin, seconds=seconds, limit=limit))
+        return Output(*openssh.run_command(argv, command, stdin, seconds=seconds, limit=limit))
 
 
 class ParamikoSession(Session):
     """One open connection, a channel for every command."""
 
-    def __init__(self, target: Target, transport: paramiko.Transport, limits: Limits) -> None:
+    def __init__(self, target: Target, transport: paramiko.Transport, limits: ConnectionLimits) -> None:
         super().__init__(target, limits)
         self.transport = transport
 
@@ -149,13 +149,17 @@ class ParamikoSession(Session):
 
 
 def fan_out(
-    nodes: list[Target], work: Callable[[Session], T], *, forks: int = 64, limits: Limits | None = None
+    nodes: list[Target],
+    work: Callable[[Session], T],
+    *,
+    forks: int = 64,
+    limits: ConnectionLimits | None = None,
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, `forks` at a time; answers come as they are ready.
 
     A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name.
     """
-    limits = limits or Limits()
+    limits = limits or ConnectionLimits()
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
         running = {pool.submit(_visit, node, work, limits): node for node in nodes}
         try:
@@ -165,7 +169,7 @@ def fan_out(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | GpuprovError:
+def _visit(node: Target, work: Callable[[Session], T], limits: ConnectionLimits) -> T | GpuprovError:
     def visit() -> T:
         with open_session(node, limits) as session:
             return work(session)
@@ -174,7 +178,7 @@ def _visit(node: Target, work: Callable[[Session], T], limits: Limits) -> T | Gp
 
 
 @contextmanager
-def open_session(node: Target, limits: Limits) -> Iterator[Session]:
+def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
     """A new connection to a node.
 
     sshd closes connections unheard while too many are logging in, and to an address with failed logins:
@@ -216,7 +220,7 @@ class _NothingInCommon(Exception):
     """Paramiko knows none of the algorithms that the node offers."""
 
 
-def connect(node: Target, limits: Limits) -> Connection:
+def connect(node: Target, limits: ConnectionLimits) -> Connection:
     """An open connection of Fabric's; see `open_session`, which also knows what to do where this fails."""
     spec = node.connection
     connection = Connection(
@@ -250,7 +254,7 @@ def _config() -> Config:
     return Config()
 
 
-def _gateway(spec: ConnectionSpec, limits: Limits) -> Connection | None:
+def _gateway(spec: ConnectionSpec, limits: ConnectionLimits) -> Connection | None:
     if spec.jump is None:
         return None
     gateway = Connection(spec.jump, config=_config(), connect_timeout=limits.connect_s)
@@ -258,7 +262,7 @@ def _gateway(spec: ConnectionSpec, limits: Limits) -> Connection | None:
     return gateway
 
 
-def _credentials(spec: ConnectionSpec, limits: Limits) -> dict[str, object]:
+def _credentials(spec: ConnectionSpec, limits: ConnectionLimits) -> dict[str, object]:
     timeouts: dict[str, object] = {"banner_timeout": limits.connect_s, "auth_timeout": limits.connect_s}
     if spec.identity_file is None:
         return timeouts

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gpuprov.topology.matrix import Affinity, Link, Nic, Topology, driver_error, parse_topology
-from gpuprov.topology.verdict import judge, nearest_nics
+from gpuprov.topology.matrix import Affinity, Link, MatrixNic, Topology, driver_error, parse_topology
+from gpuprov.topology.verdict import judge_topology, nearest_nics
 
 __all__ = [
     "Affinity",
     "Link",
-    "Nic",
+    "MatrixNic",
     "Topology",
     "driver_error",
-    "judge",
+    "judge_topology",
     "nearest_nics",
     "parse_topology",
 ]

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import subprocess
+from typing import TYPE_CHECKING
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.topology.matrix import Topology, driver_error, parse_topology
 
+if TYPE_CHECKING:
+    from gpuprov.probe.collect import CommandRunner
+
 COMMAND = "nvidia-smi topo -m"
+TIMEOUT_S = 60
 
 
-class Output(Protocol):
-    """What a command answered."""
-
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-
-
-class Session(Protocol):
-    """Anything that runs a command line in a login shell: `gpuprov.ssh.transport.Session`."""
-
-    def run(self, command: str, stdin: bytes = b"") -> Output:
-        """Run one command line to its end."""
-        ...
-
-
-def ask_matrix(session: Session) -> str:
+def ask_matrix(session: CommandRunner) -> str:
     """What nvidia-smi prints, or what it or the shell complains of."""
     answer = session.run(COMMAND)
     return (answer.stdout if answer.stdout.strip() else answer.stderr).decode(errors="replace")
 
 
-def topology_of(session: Session) -> Topology | None:
+def matrix_here() -> str:
+    """The same of this machine.
+
+    Raises:
+        NodeFailed: there is no nvidia-smi, or it does not answer.
+    """
+    try:
+        done = subprocess.run(COMMAND.split(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
+    except subprocess.TimeoutExpired:
+        raise NodeFailed(
+            f"`{COMMAND}` did not answer in {TIMEOUT_S} s", do="look for a fallen GPU in `dmesg`"
+        ) from None
+    return done.stdout or done.stderr
+
+
+def topology_of(session: CommandRunner) -> Topology | None:
     """The node's matrix; None where there is no driver yet that could tell it, or none that we can read."""
     text = ask_matrix(session)
     if not text.strip() or driver_error(text):

@@ -33,7 +33,7 @@ _DRIVER_ERROR = re.compile(
 
 
 @dataclass(frozen=True)
-class Nic:
+class MatrixNic:
     """A NIC of the matrix: the name of its column, and the RDMA device behind it (`mlx5_0`)."""
 
     name: str
@@ -64,7 +64,7 @@ class Topology:
     """One node's matrix; `matrix[a][b]` is the cell as printed, also where only `b`'s row had it."""
 
     gpus: tuple[str, ...]
-    nics: tuple[Nic, ...]
+    nics: tuple[MatrixNic, ...]
     matrix: dict[str, dict[str, str]]
     affinity: dict[str, Affinity] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ def parse_topology(text: str) -> Topology:
     headings = [name for name, words in _HEADINGS.items() if re.search(words, lines[start])]
     matrix, affinity, legend = _rows(lines[start + 1 :], columns, headings)
     gpus = tuple(name for name in columns if _GPU.fullmatch(name))
-    nics = tuple(Nic(name, legend.get(name, name)) for name in columns if name not in gpus)
+    nics = tuple(MatrixNic(name, legend.get(name, name)) for name in columns if name not in gpus)
     full = _mirrored(matrix, columns)
     if not any(gpu in matrix for gpu in gpus) or (len(gpus) > 1 and all(len(full[gpu]) < 2 for gpu in gpus)):
         raise InvalidInput(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import pairwise
+from typing import Any
 
 from gpuprov.finding import Finding
-from gpuprov.topology.matrix import Link, Topology, nvlinks
+from gpuprov.topology.matrix import SCHEMA, Link, Topology, nvlinks
 
 # From near to far, as the legend of `nvidia-smi topo -m` orders them; SOC is what SYS was called before 384.
 _DISTANCE = {"PSB": 1, "PIX": 2, "PXB": 3, "PHB": 4, "NODE": 5, "SYS": 6, "SOC": 6}
@@ -39,7 +41,7 @@ def nearest_nics(topology: Topology) -> dict[str, list[Link]]:
     return nearest
 
 
-def judge(topology: Topology, *, expect_nvlink: bool = False) -> list[Finding]:
+def judge_topology(topology: Topology, *, expect_nvlink: bool = False) -> list[Finding]:
     """The verdict on a topology.
 
     Args:
@@ -53,6 +55,20 @@ def judge(topology: Topology, *, expect_nvlink: bool = False) -> list[Finding]:
         *_nics(topology),
         *_cpus(topology),
     ]
+
+
+def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str, Any]:
+    """The document of `-o json`, schema gpuprov.topo/1."""
+    return {
+        "schema": SCHEMA,
+        "gpus": list(topology.gpus),
+        "nics": [asdict(nic) for nic in topology.nics],
+        "links": [asdict(link) for link in topology.links],
+        "matrix": topology.matrix,
+        "affinity": {gpu: asdict(near) for gpu, near in topology.affinity.items()},
+        "nearest_nics": {gpu: [link.b for link in links] for gpu, links in nearest_nics(topology).items()},
+        "verdict": [finding.as_dict() for finding in judge_topology(topology, expect_nvlink=expect_nvlink)],
+    }
 
 
 def _pairs(topology: Topology, expect_nvlink: bool) -> Finding:

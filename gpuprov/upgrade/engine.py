@@ -20,8 +20,8 @@ from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.header import RUN, header
 from gpuprov.upgrade.journal import Journal
-from gpuprov.upgrade.state import STEPS, End, NodeStory, stories
-from gpuprov.upgrade.window import is_open, words
+from gpuprov.upgrade.state import STEPS, End, NodeProgress, progress_by_node
+from gpuprov.upgrade.window import describe_window, is_open
 
 FETCH = "fetch"
 
@@ -48,10 +48,10 @@ class Engine:
         self.header = header(journal.entries)
         self.leases = leases.Leases(context, self.header.nodes)
 
-    def stories(self) -> dict[str, NodeStory]:
+    def progress(self) -> dict[str, NodeProgress]:
         """Where every node stands, by the journal."""
         about = self.header
-        return stories(self.journal.entries, about.nodes, course=about.course, hold=about.hold)
+        return progress_by_node(self.journal.entries, about.nodes, course=about.course, hold=about.hold)
 
     def go(self) -> Outcome:
         """Take every batch along its way, until one is bad; the leases are given back at the end.
@@ -77,12 +77,12 @@ class Engine:
     def _refuse_outside_window(self, batch: Batch) -> None:
         """Stop before a batch whose window has closed; a batch that has begun is brought to its end."""
         window = self.context.rollout.window
-        begun = any(self.stories()[node].begun for node in batch.nodes)
+        begun = any(self.progress()[node].begun for node in batch.nodes)
         if window and not begun and not is_open(window, datetime.now(UTC)):
             self.leases.release()
             raise Refused(
                 f"the window has closed before {batch.name}",
-                expected=words(window),
+                expected=describe_window(window),
                 do=f"gpuprov upgrade --resume {self.context.id}",
             )
 
@@ -105,7 +105,7 @@ class Engine:
     def _move(self, batch: Batch) -> None:
         """Every node's next step, those of all nodes at the earliest step together, until none has one."""
         while True:
-            known = self.stories()
+            known = self.progress()
             due = {node: step for node in batch.nodes if (step := known[node].next_step)}
             if not due:
                 return
@@ -129,15 +129,15 @@ class Engine:
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
 
     def _too_bad(self, batch: Batch) -> str | None:
-        known = self.stories()
+        known = self.progress()
         bad = [node for node in batch.nodes if known[node].failed]
         if len(bad) <= batch.may_fail:
             return None
         return f"{batch.name} is bad: {fold(bad)} failed, {batch.may_fail} may"
 
     def _outcome(self, stopped: str | None) -> Outcome:
-        known = self.stories()
+        known = self.progress()
         ends: dict[str, End] = {}
-        for node, story in known.items():
-            ends[node] = story.end or ("old" if self.header.course == "forward" else "new")
-        return Outcome(ends, {node: story.reason for node, story in known.items() if story.reason}, stopped)
+        for node, progress in known.items():
+            ends[node] = progress.end or ("old" if self.header.course == "forward" else "new")
+        return Outcome(ends, {node: each.reason for node, each in known.items() if each.reason}, stopped)

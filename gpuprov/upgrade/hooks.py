@@ -12,16 +12,16 @@ from typing import Literal
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import Limits, Session, Target, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
-from gpuprov.upgrade.ready import READY
+from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 
 Moment = Literal["drain", "snapshot", "resume"]
 _SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'
 _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- "$@"'
 
 
-def check(context: UpgradeContext) -> None:
+def check_hooks(context: UpgradeContext) -> None:
     """Refuse a hook that nobody knows before anything moves.
 
     Raises:
@@ -37,21 +37,21 @@ def command(hook: Hook, moment: str) -> tuple[str, str]:
     """The shell command of a hook, and where it runs.
 
     Raises:
-        InvalidInput: as `check`.
+        InvalidInput: as `check_hooks`.
     """
     if hook.run is not None:
         return hook.run, hook.on
-    known = [name for name, ready in READY.items() if moment in ready.commands]
+    known = [name for name, ready in KNOWN_HOOKS.items() if moment in ready.commands]
     if hook.use not in known:
         raise InvalidInput(
             f"rollout.hooks.{moment} uses {hook.use!r}",
             expected=f"one of {', '.join(known)}, or run: COMMAND",
         )
-    ready = READY[hook.use]
+    ready = KNOWN_HOOKS[hook.use]
     return ready.commands[moment], ready.on
 
 
-def run(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[str, str]:
+def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[str, str]:
     """Run a hook for every node at once; node → why it failed there. No hook, no failure."""
     hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:
@@ -111,5 +111,7 @@ def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target
         if answer.code:
             raise NodeFailed(_failure(answer.code, answer.stdout.decode("utf-8", "replace")))
 
-    answers = fan_out(nodes, visit, forks=context.options.forks, limits=Limits(command_s=hook.timeout_s))
+    answers = fan_out(
+        nodes, visit, forks=context.options.forks, limits=ConnectionLimits(command_s=hook.timeout_s)
+    )
     return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}

@@ -11,7 +11,7 @@ from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.ssh.transport import Limits, Session, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out, targets
 
 PROBE_PARTS = ("base", "system", "main")
 PARTS = ("lease", "files", "packages", "modules", "ahead", "lastgood", "main")
@@ -55,7 +55,7 @@ def act(
         )
         return read(_result(payload, session))
 
-    limits = Limits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
+    limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
     nodes = targets(lock, arguments)
     return {target.name: answer for target, answer in fan_out(nodes, do, forks=options.forks, limits=limits)}
 

@@ -36,7 +36,7 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
         if not old.os.startswith(DEBIANS):
             raise Refused(f"{name} runs {old.os}", expected=f"a system of {' or '.join(DEBIANS)} to upgrade")
     order = batches(_grouped(context.lock, names), context.rollout)
-    hooks.check(context)
+    hooks.check_hooks(context)
     return order
 
 

@@ -37,7 +37,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class NodeStory:
+class NodeProgress:
     """How far one node has come.
 
     Attributes:
@@ -53,6 +53,11 @@ class NodeStory:
     failed: tuple[tuple[str, str], ...] = ()
 
     @property
+    def failed_steps(self) -> frozenset[str]:
+        """The steps that did not end well."""
+        return frozenset(step for step, _ in self.failed)
+
+    @property
     def reason(self) -> str | None:
         """The first failure, as a person reads it."""
         return f"{self.failed[0][0]}: {self.failed[0][1]}" if self.failed else None
@@ -66,7 +71,7 @@ class NodeStory:
     def route(self) -> tuple[str, ...]:
         """All steps that this node has to take, as far as is known now."""
         if self.course == "back":
-            return ("drain", "resume") if any(step == "drain" for step, _ in self.failed) else RETURN
+            return ("drain", "resume") if "drain" in self.failed_steps else RETURN
         turned = next((step for step, _ in self.failed if step != "resume"), None)
         if turned is None:
             return FORWARD
@@ -77,18 +82,17 @@ class NodeStory:
 
     @property
     def next_step(self) -> str | None:
-        """What is to be done now; None at the end of the story."""
-        gone = {step for step, _ in self.failed}
-        if gone.intersection(BACK):
+        """What is to be done now; None when there is nothing left."""
+        if self.failed_steps.intersection(BACK):
             return None
-        return next((step for step in self.route if step not in self.done and step not in gone), None)
+        ended = self.done | self.failed_steps
+        return next((step for step in self.route if step not in ended), None)
 
     @property
     def end(self) -> End | None:
         """Where the node came to stand; None while it is on its way."""
         if self.next_step is not None:
             return None
-        gone = [step for step, _ in self.failed]
         if self.course == "back" and "restore" not in self.begun:
             return "new"
         if not self.touched:
@@ -97,10 +101,10 @@ class NodeStory:
             return "old"
         if "verify" in self.done:
             return "new"
-        return "held" if self.hold and not set(gone).intersection(BACK) else "stuck"
+        return "held" if self.hold and not self.failed_steps.intersection(BACK) else "stuck"
 
-    def after(self, entry: Entry) -> NodeStory:
-        """The story with one more entry."""
+    def after(self, entry: Entry) -> NodeProgress:
+        """The same with one more entry."""
         match entry.event:
             case "begun":
                 return replace(self, begun=tuple(dict.fromkeys((*self.begun, entry.step))))
@@ -110,11 +114,11 @@ class NodeStory:
                 return replace(self, failed=(*self.failed, (entry.step, str(entry.data))))
 
 
-def stories(
+def progress_by_node(
     entries: Iterable[Entry], nodes: Iterable[str], *, course: Course, hold: bool
-) -> dict[str, NodeStory]:
-    """Every node's story out of a run's journal."""
-    found = {node: NodeStory(course, hold) for node in nodes}
+) -> dict[str, NodeProgress]:
+    """How far every node has come, by a run's journal."""
+    found = {node: NodeProgress(course, hold) for node in nodes}
     for entry in entries:
         if entry.node in found and entry.step in STEPS:
             found[entry.node] = found[entry.node].after(entry)

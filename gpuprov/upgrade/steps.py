@@ -44,17 +44,17 @@ def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 def snapshot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """The site's own way back, if it has one."""
-    return hooks.run(context, "snapshot", names)
+    return hooks.run_hook(context, "snapshot", names)
 
 
 def drain(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Take nodes out of service."""
-    return hooks.run(context, "drain", names)
+    return hooks.run_hook(context, "drain", names)
 
 
 def resume(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Put nodes into service again."""
-    return hooks.run(context, "resume", names)
+    return hooks.run_hook(context, "resume", names)
 
 
 def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:

@@ -1,4 +1,4 @@
-"""Upgrades in words and in JSON: the gate, the order, how a run ended, its story."""
+"""Upgrades in words and in JSON: the gate, the order, how a run ended, its journal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
     return {"schema": "gpuprov.upgrade/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
 
 
-def story_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
+def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
     """What a run did, as its journal tells it: one line for each step of each batch, nodes folded."""
     yield f"{entries[0].at}  begun by {about.who}: {about.course}, {len(about.nodes)} nodes"
     if about.accepted:

@@ -22,6 +22,6 @@ def is_open(window: Window | None, now: datetime) -> bool:
     )
 
 
-def words(window: Window) -> str:
+def describe_window(window: Window) -> str:
     """`sat, sun 22:00 to 04:00 (UTC)`."""
     return f"{', '.join(window.days)} {window.start} to {window.end} ({window.zone})"

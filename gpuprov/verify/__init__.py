@@ -9,8 +9,8 @@ A plain pytest-testinfra package. `gpuprov verify` runs it; by hand it is
 
 from __future__ import annotations
 
-from gpuprov.verify.connection import Limits
+from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.runner import run_verification
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 
-__all__ = ["CheckResult", "Limits", "NodeVerdict", "Verdict", "run_verification"]
+__all__ = ["CheckResult", "NodeVerdict", "TimeLimits", "Verdict", "run_verification"]

@@ -15,7 +15,7 @@ ANSWERED = "gpuprov-answered"
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """Seconds: for one command on a node, and for all commands of a node together."""
 
     command_s: float = 30.0

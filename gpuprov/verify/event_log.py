@@ -1,4 +1,4 @@
-"""The account of a pytest run: a JSON object a line, so that a run cut short still tells what it saw.
+"""The events of a pytest run: a JSON object a line, so that a run cut short still tells what it saw.
 
 `{"node", "plan": [check…]}` when a node's tests are known, one `{"node", …CheckResult}` a test, and
 `{"node", "lost": status, "message"}` for a node that cannot be judged.
@@ -16,8 +16,8 @@ from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 
 
-class Account:
-    """Writes the account; to nowhere without a path."""
+class EventLog:
+    """Writes events; to nowhere without a path."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("w", buffering=1, encoding="utf-8") if path else None
@@ -46,8 +46,8 @@ class Account:
 
 
 @dataclass
-class _Told:
-    """What the account tells of one node."""
+class _NodeEvents:
+    """The events of one node."""
 
     plan: list[str] | None = None
     lost: tuple[Any, str] | None = None
@@ -62,16 +62,16 @@ class _Told:
         return NodeVerdict(name, "failed" if failed else "passed", self.results)
 
 
-def read_account(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVerdict]:
-    """The verdicts over the nodes `names`; `cut_short` is said of one whose story has no end."""
-    told = {name: _Told() for name in names}
+def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVerdict]:
+    """The verdicts over the nodes `names`; `cut_short` is said of one whose events have no end."""
+    known = {name: _NodeEvents() for name in names}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        _note(told, json.loads(line))
-    return [node.verdict(name, cut_short) for name, node in told.items()]
+        _note(known, json.loads(line))
+    return [node.verdict(name, cut_short) for name, node in known.items()]
 
 
-def _note(told: dict[str, _Told], entry: dict[str, Any]) -> None:
-    node = told[entry.pop("node")]
+def _note(known: dict[str, _NodeEvents], entry: dict[str, Any]) -> None:
+    node = known[entry.pop("node")]
     if "plan" in entry:
         node.plan = entry["plan"]
     elif "lost" in entry:

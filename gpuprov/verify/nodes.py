@@ -16,7 +16,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
 from gpuprov.ssh.contained import contained
-from gpuprov.verify.connection import LOCAL, Limits, ssh_argv, sudo_answer
+from gpuprov.verify.connection import LOCAL, TimeLimits, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
@@ -69,7 +69,7 @@ class NodeUnderTest:
 
 
 def nodes_under_test(
-    lock: Lock, *, local: bool, limits: Limits, password: str | None = None
+    lock: Lock, *, local: bool, limits: TimeLimits, password: str | None = None
 ) -> list[NodeUnderTest]:
     """All nodes of a lock, not yet connected; `local` means this machine in place of every one."""
     nodes = []

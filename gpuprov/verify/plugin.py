@@ -1,4 +1,4 @@
-"""The pytest plugin: `--lock`, one run of each test a node, and an account of what was seen.
+"""The pytest plugin: `--lock`, one run of each test a node, and a log of what was seen.
 
     pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify.suite --lock fleet.lock.yml
 
@@ -16,8 +16,8 @@ import pytest
 
 from gpuprov.errors import Exit, GpuprovError, Unreachable
 from gpuprov.model.lock import read_lock
-from gpuprov.verify.connection import Limits
-from gpuprov.verify.event_log import Account
+from gpuprov.verify.connection import TimeLimits
+from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.modules import register
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
 from gpuprov.verify.selection import narrowed
@@ -36,9 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     ours.addoption("--sudo-password-fd", type=int, help="read sudo's password from this file descriptor")
     ours.addoption("--account", type=Path, help="write what was seen to this file, a JSON object a line")
     ours.addoption(
-        "--command-timeout", type=float, default=Limits.command_s, help="seconds a command may take"
+        "--command-timeout", type=float, default=TimeLimits.command_s, help="seconds a command may take"
     )
-    ours.addoption("--node-timeout", type=float, default=Limits.node_s, help="seconds a node may take")
+    ours.addoption("--node-timeout", type=float, default=TimeLimits.node_s, help="seconds a node may take")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -48,22 +48,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         lock = narrowed(read_lock(option.lock), option.limit)
     except GpuprovError as error:
         raise pytest.UsageError(str(error)) from None
-    limits = Limits(option.command_timeout, option.node_timeout)
+    limits = TimeLimits(option.command_timeout, option.node_timeout)
     nodes = nodes_under_test(lock, local=option.local, limits=limits, password=_password(option))
-    session.config.pluginmanager.register(Verification(nodes, Account(option.account)))
+    session.config.pluginmanager.register(Verification(nodes, EventLog(option.account)))
 
 
 class Verification:
     """One session's nodes and the hooks that test them."""
 
-    def __init__(self, nodes: list[NodeUnderTest], account: Account) -> None:
-        self.nodes, self.account = nodes, account
+    def __init__(self, nodes: list[NodeUnderTest], events: EventLog) -> None:
+        self.nodes, self.events = nodes, events
         self.compared: tuple[Any, Any] | None = None
         self.begun: list[NodeUnderTest] = []
         connect_all(nodes)
         for node in nodes:
             if node.lost:
-                account.lost(node.name, node.lost)
+                events.lost(node.name, node.lost)
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Add our mark to pytest and our modules to testinfra's hosts."""
@@ -86,7 +86,7 @@ class Verification:
         for item in items:
             plans[item.callspec.params["node"].name].append(_mark(item).args[0])  # type: ignore[attr-defined]
         for name, checks in plans.items():
-            self.account.plan(name, checks)
+            self.events.plan(name, checks)
 
     def _turn(self, item: pytest.Item) -> tuple[int, int]:
         """Node by node, and of each the checks in the order in which the lock brings them about."""
@@ -112,7 +112,7 @@ class Verification:
         ask_all_ahead(alike[0], reachable)
         for other in reachable:
             if other.lost:
-                self.account.lost(other.name, other.lost)
+                self.events.lost(other.name, other.lost)
 
     def pytest_assertrepr_compare(self, left: Any, right: Any) -> None:
         """Keep what was seen and what was expected, as values."""
@@ -122,7 +122,7 @@ class Verification:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Account for a test that ran; a failed one looks at what its check names."""
+        """Log a test that ran; a failed one looks at what its check names."""
         report = yield
         compared, self.compared = self.compared, None
         node = _node(item)
@@ -132,19 +132,19 @@ class Verification:
         error = call.excinfo.value if call.excinfo else None
         if isinstance(error, Unreachable):
             node.lost = error
-            self.account.lost(node.name, error)
+            self.events.lost(node.name, error)
             return report
         result = _result(item, node, report, error, compared)
         if result.detail:
             report.sections.append((f"{result.check} on {node.name}", result.detail))
-        self.account.result(node.name, result)
+        self.events.result(node.name, result)
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Close the shells; nodes out of reach decide the exit code where nothing failed."""
         for node in self.nodes:
             node.backend.shell.close()
-        self.account.close()
+        self.events.close()
         fine = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if fine and any(node.lost for node in self.nodes):
             session.exitstatus = Exit.UNREACHABLE

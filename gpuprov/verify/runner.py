@@ -16,8 +16,8 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.runs import now
-from gpuprov.verify.connection import Limits, with_absolute_paths
-from gpuprov.verify.event_log import read_account
+from gpuprov.verify.connection import TimeLimits, with_absolute_paths
+from gpuprov.verify.event_log import read_events
 from gpuprov.verify.junit import junit_xml
 from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import NodeVerdict, Verdict
@@ -36,7 +36,7 @@ def run_verification(
     forks: int = 64,
     local: bool = False,
     password: str | None = None,
-    limits: Limits | None = None,
+    limits: TimeLimits | None = None,
 ) -> Verdict:
     """Verify hosts of a lock.
 
@@ -59,7 +59,7 @@ def run_verification(
     together = min(max(1, forks), NODES_IN_A_PROCESS)
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
-    how = _How(local, password, limits or Limits())
+    how = _How(local, password, limits or TimeLimits())
     checked_at = now()
     with ThreadPoolExecutor(processes) as pool:
         verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
@@ -72,7 +72,7 @@ def run_verification(
 class _How:
     local: bool
     password: str | None
-    limits: Limits
+    limits: TimeLimits
 
     def options(self) -> list[str]:
         limits = self.limits
@@ -85,7 +85,7 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
     names = list(lock.hosts())
     with tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as name:
         folder = Path(name)
-        account, lock_path = folder / "account.jsonl", folder / "fleet.lock.yml"
+        events, lock_path = folder / "events.jsonl", folder / "fleet.lock.yml"
         write_lock(with_absolute_paths(lock), lock_path)
         command = [
             sys.executable,
@@ -96,9 +96,9 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
             "--pyargs",
             "gpuprov.verify.suite",
         ]
-        command += ["--lock", str(lock_path), "--account", str(account), *how.options()]
+        command += ["--lock", str(lock_path), "--account", str(events), *how.options()]
         ended = _wait(command, folder, START_S + how.limits.node_s * len(names), how.password)
-        return read_account(account, names, cut_short=ended)
+        return read_events(events, names, cut_short=ended)
 
 
 def _wait(command: list[str], folder: Path, timeout_s: float, password: str | None) -> str:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.model.rollout import Rollout
 from gpuprov.ssh import transport
-from gpuprov.ssh.transport import Limits, Output, Session, Target
+from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target
 from gpuprov.upgrade.context import UpgradeContext
 from tests import RECORDED_FACTS, RECORDED_LOCK
 
@@ -69,7 +69,7 @@ _STATE = {
 class PaperSession(Session):
     """A session in which every command has the same answer."""
 
-    def __init__(self, target: Target, limits: Limits, answer: Answer) -> None:
+    def __init__(self, target: Target, limits: ConnectionLimits, answer: Answer) -> None:
         super().__init__(target, limits)
         self._answer = answer
 
@@ -108,7 +108,7 @@ class Fleet:
         """The fleet while one node answers `bad`."""
 
         @contextmanager
-        def opened(node: Target, limits: Limits) -> Iterator[Session]:
+        def opened(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
             yield PaperSession(node, limits, bad if node.name == BAD else good or self.good)
 
         with patch.object(transport, "open_session", opened):

@@ -22,7 +22,7 @@ from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.history.record import of_majority, of_survey
-from gpuprov.inventory.discover import kinds, look
+from gpuprov.inventory.discover import kinds, match_hosts
 from gpuprov.locking.repository.apt import AptRecords, parse_depends, unpack
 from gpuprov.locking.repository.index import Index
 from gpuprov.model.lock import Connection
@@ -33,7 +33,7 @@ from gpuprov.report.printable import printable
 from gpuprov.report.text import drift_lines
 from gpuprov.runs import now
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import Limits, Target
+from gpuprov.ssh.transport import ConnectionLimits, Target
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
@@ -89,7 +89,7 @@ class Ways:
             gates = {gate.name: gate for gate in ask_gate(self.fleet.context(), self.fleet.names)}
             assert all("facts" not in [each.rule for each in gates[name].findings] for name in GOOD)
             json.dumps([gate.as_dict() for gate in gates.values()], allow_nan=False).encode()
-            found = dict(look(self.fleet.names, Connection(), self.kinds))
+            found = dict(match_hosts(self.fleet.names, Connection(), self.kinds))
             assert not any(isinstance(found[name], GpuprovError) for name in GOOD)
         if isinstance(facts := answers[BAD], Facts):
             told = contained(BAD, lambda: printable("\n".join(describe(facts))))
@@ -113,7 +113,7 @@ class Ways:
         said = data.draw(st.binary(max_size=200))
         context = self.fleet.context(drain={"run": "true", "on": "node"})
         with self.fleet.in_which(lambda _: said, lambda _: b""):
-            failed = hooks.run(context, "drain", self.fleet.names)
+            failed = hooks.run_hook(context, "drain", self.fleet.names)
         assert not set(failed) & set(GOOD)
         "".join(failed.values()).encode()
 
@@ -125,7 +125,7 @@ class Ways:
         def answer(command: str) -> bytes:
             return said + (command.encode() if echoed else b"") + said
 
-        session = PaperSession(Target(BAD, "127.0.0.1", Connection()), Limits(), answer)
+        session = PaperSession(Target(BAD, "127.0.0.1", Connection()), ConnectionLimits(), answer)
         with Documented():
             source_address(session)
 

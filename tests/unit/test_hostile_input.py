@@ -94,12 +94,12 @@ def flood(tmp_path: Path) -> list[str]:
 def test_an_answer_of_100_megabytes_is_cut_off(flood: list[str]) -> None:
     limit = 8 * 1024 * 1024
     with pytest.raises(NodeFailed, match="answered more than 8 MB"):
-        openssh.run(flood, "probe", b"", seconds=30, limit=limit)
+        openssh.run_command(flood, "probe", b"", seconds=30, limit=limit)
 
 
 def test_a_node_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match=r"no answer within 0\.3 s"):
-        openssh.run(["sleep"], "30", b"", seconds=0.3, limit=100)
+        openssh.run_command(["sleep"], "30", b"", seconds=0.3, limit=100)
 
 
 @pytest.mark.parametrize("text", ["gpu01 ssh-ed25519\n", "gpu01 ssh-ed25519 %%%\n", "\x00\x01\n", "\n\n"])

@@ -15,14 +15,14 @@ from click.testing import CliRunner
 
 from gpuprov.apply import guarded
 from gpuprov.apply.deadman import source_address
-from gpuprov.cli.discover import command as discover
+from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.history.record import of_majority
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
-from gpuprov.ssh.transport import Limits, Target, fan_out
+from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
 from gpuprov.upgrade.leases import Leases
@@ -115,7 +115,7 @@ def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
 
 
 def session(answer: Any) -> PaperSession:
-    return PaperSession(Target(BAD, "127.0.0.1", Connection()), Limits(), answer)
+    return PaperSession(Target(BAD, "127.0.0.1", Connection()), ConnectionLimits(), answer)
 
 
 def echo(command: str) -> bytes:
@@ -191,7 +191,9 @@ def test_an_empty_packet_is_unreachable_in_one_line(empty_packets: int, tmp_path
     key.write_private_key_file(str(tmp_path / "id"))
     spec = Connection(port=empty_packets, identity_file=str(tmp_path / "id"), known_hosts=str(tmp_path / "k"))
     [(_, answer)] = fan_out(
-        [Target(BAD, "127.0.0.1", spec)], lambda session: None, limits=Limits(connect_s=5, command_s=5)
+        [Target(BAD, "127.0.0.1", spec)],
+        lambda session: None,
+        limits=ConnectionLimits(connect_s=5, command_s=5),
     )
     assert isinstance(answer, Unreachable)
     assert str(answer).startswith(f"no SSH on port {empty_packets}: what answers breaks the SSH protocol")

@@ -9,6 +9,7 @@ from functools import cache
 import grimp
 import pytest
 
+from gpuprov.cli.common.verbs import VERBS
 from tests import ROOT
 
 ENTRIES = 26
@@ -32,6 +33,13 @@ def test_the_top_can_be_surveyed() -> None:
         entry.name for entry in (ROOT / "gpuprov").iterdir() if entry.name not in ("__pycache__", "share")
     ]
     assert len(entries) <= ENTRIES, sorted(entries)
+
+
+def test_the_command_line_is_one_file_a_verb() -> None:
+    """`drift.py`, and `inventory_discover.py` for a verb of a verb; what they share is in `common`."""
+    stems = {entry.stem for entry in (ROOT / "gpuprov/cli").glob("*.py")} - {"__init__"}
+    assert {stem.partition("_")[0] for stem in stems} == set(VERBS)
+    assert {module for module, _ in VERBS.values()} <= stems
 
 
 def test_rooms_stand_on_few_levels(imports: dict[str, set[str]]) -> None:

@@ -56,7 +56,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gpu:
+class GpuModel:
     """One GPU model. Compares by identity: the catalog holds each once.
 
     What a record leaves out is that of its architecture and of its segment.

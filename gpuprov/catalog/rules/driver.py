@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import Branch, Gpu, Toolkit
+from gpuprov.catalog.records import Branch, GpuModel, Toolkit
 from gpuprov.catalog.version import Version
 
 Way = Literal["native", "minor", "forward", "forward?", "unknown", "no"]
@@ -51,7 +51,7 @@ def minor_compat(catalog: Catalog, driver: Version, cuda_major: int) -> bool:
     return floor is not None and driver >= floor
 
 
-def forward_compat_gpu(gpu: Gpu) -> bool | None:
+def forward_compat_gpu(gpu: GpuModel) -> bool | None:
     """Whether the vendor supports compat packages on that GPU; None for workstation boards: "selected
     NGC-Ready RTX boards", and the catalog does not know which.
 
@@ -72,7 +72,7 @@ def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
 
 
 def way(
-    catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[Gpu]
+    catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[GpuModel]
 ) -> Way:
     """How CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on the driver of a host with
     `gpus`.
@@ -99,7 +99,7 @@ def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
     return known is not None and cuda_major > known.max_cuda_major_without_forward_compat
 
 
-def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
+def gpu_driver_ok(gpu: GpuModel, driver: Version) -> bool | None:
     """Whether the driver supports the GPU; None: no list names it that early, and nothing rules it out.
 
     `min_driver_branch` comes from device lists with gaps: below it a GPU is unproven, unless the branch is
@@ -116,7 +116,7 @@ def gpu_driver_ok(gpu: Gpu, driver: Version) -> bool | None:
     return False if gpu.compute_capability >= HOPPER and not gpu.listed_only else None
 
 
-def predates_architecture(branch: Branch, gpu: Gpu) -> bool:
+def predates_architecture(branch: Branch, gpu: GpuModel) -> bool:
     """Whether the branch's own CUDA is older than the first one that knows the GPU's compute capability.
 
     Source: Architecture Matrix (first CUDA by compute capability, native CUDA by branch).
@@ -124,7 +124,7 @@ def predates_architecture(branch: Branch, gpu: Gpu) -> bool:
     return gpu.first_cuda is not None and branch.native_cuda < gpu.first_cuda.minor
 
 
-def gpu_cuda_ok(gpu: Gpu, cuda: Version) -> bool:
+def gpu_cuda_ok(gpu: GpuModel, cuda: Version) -> bool:
     """Whether a toolkit can build for and run on the GPU: between the first and the last CUDA of its
     architecture.
 
@@ -134,7 +134,7 @@ def gpu_cuda_ok(gpu: Gpu, cuda: Version) -> bool:
     return newest and (gpu.first_cuda is None or cuda.minor >= gpu.first_cuda)
 
 
-def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[Gpu, ...]) -> bool:
+def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuModel, ...]) -> bool:
     """What a plan may accept: every GPU fits driver and toolkit, and there is a way for the toolkit to
     run."""
     fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)

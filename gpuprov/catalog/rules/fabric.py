@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.version import Version
 
 Need = Literal["required", "likely", "possible", "never"]
@@ -20,7 +20,7 @@ SWITCHED_GROUP = 8
 a guest whose host runs the fabric manager."""
 
 
-def gpu_need(gpu: Gpu, count: int | None) -> Need:
+def gpu_need(gpu: GpuModel, count: int | None) -> Need:
     """What `count` GPUs of a model (None: a machine of that model, number not stated) say about NVSwitches.
 
     Superchips reach their switches in the rack, not on the host: GB200 and GB300 run no fabric manager,
@@ -33,7 +33,7 @@ def gpu_need(gpu: Gpu, count: int | None) -> Need:
     return "likely" if count is None and gpu.switchless_boards else "required"
 
 
-def host_need(counts: dict[Gpu, int | None]) -> Need:
+def host_need(counts: dict[GpuModel, int | None]) -> Need:
     """The strongest need among the host's GPUs."""
     return max(
         (gpu_need(gpu, count) for gpu, count in counts.items()), key=_RANK.__getitem__, default="never"
@@ -46,12 +46,12 @@ def matches_driver(component: Version, driver: Version) -> bool:
     return component == driver or (len(component.parts) == 1 and driver.within(component))
 
 
-def needs_nvlsm(gpus: tuple[Gpu, ...]) -> bool:
+def needs_nvlsm(gpus: tuple[GpuModel, ...]) -> bool:
     """Whether the switches are NVLink 5: then the fabric manager works through nvlsm, and telemetry through
     NVSDM."""
     return any(gpu.fabric_manager == "nvlink5" and not gpu.superchip for gpu in gpus)
 
 
-def needs_imex(gpus: tuple[Gpu, ...]) -> bool:
+def needs_imex(gpus: tuple[GpuModel, ...]) -> bool:
     """Whether the host is part of a multi-node NVLink domain (GB200, GB300)."""
     return any(gpu.multi_node_nvlink for gpu in gpus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from gpuprov.catalog.records import Flavour, Gpu, KernelSeries, KnownIssue
+from gpuprov.catalog.records import Flavour, GpuModel, KernelSeries, KnownIssue
 from gpuprov.catalog.version import Version, version
 
 Build = Literal["builds", "fails", "unknown"]
@@ -19,7 +19,7 @@ def kernel_version(uname: str) -> Version | None:
 
 
 def concerns(
-    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[Gpu, ...]
+    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[GpuModel, ...]
 ) -> bool:
     """Whether an issue is about this driver, flavour, system and these GPUs. An empty field concerns all."""
     of_driver = driver in issue.drivers or driver.major in issue.branches

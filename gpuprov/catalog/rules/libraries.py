@@ -7,7 +7,7 @@ makefiles.
 from __future__ import annotations
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import BuildRange, Gpu
+from gpuprov.catalog.records import BuildRange, GpuModel
 from gpuprov.catalog.version import Version
 
 
@@ -39,7 +39,7 @@ def cudnn_min_driver(catalog: Catalog, cudnn: Version, cuda_major: int) -> Versi
     return next((row.min_driver for row in rows if _covers(row, cudnn)), None)
 
 
-def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: Gpu) -> bool:
+def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: GpuModel) -> bool:
     """Whether cuDNN still holds code for the GPU: after 9.10.2 nothing below compute capability 7.5.
 
     Source: cuDNN Support Matrix 9.10.2 (Maxwell to Volta deprecated) and 9.17.0.
@@ -69,7 +69,7 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 
 
-def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: Gpu) -> bool:
+def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel) -> bool:
     """Whether builds of NCCL hold code for the GPU: CUDA 12 builds from 2.28 start at 6.0, CUDA 13 builds
     at 7.5.
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuprov.catalog.records import Branch, Flavour, Gpu
+from gpuprov.catalog.records import Branch, Flavour, GpuModel
 
 FIRST_OPEN = 515
 OPEN_BY_DEFAULT = 560
 OPEN_ONLY = 615
 
 
-def gpu_flavours(gpu: Gpu) -> frozenset[Flavour]:
+def gpu_flavours(gpu: GpuModel) -> frozenset[Flavour]:
     """Flavours that drive the GPU: proprietary alone before Turing, open alone for Blackwell and Grace
     superchips.
 
@@ -41,7 +41,7 @@ def branch_flavours(branch: int, record: Branch | None = None) -> frozenset[Flav
     return frozenset({"open", "proprietary"} if branch >= FIRST_OPEN else {"proprietary"})
 
 
-def host_flavours(gpus: Iterable[Gpu], branch: int, record: Branch | None = None) -> frozenset[Flavour]:
+def host_flavours(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> frozenset[Flavour]:
     """Flavours that drive every GPU of the host and that the branch ships; empty: impossible."""
     flavours = branch_flavours(branch, record)
     for gpu in gpus:
@@ -49,7 +49,7 @@ def host_flavours(gpus: Iterable[Gpu], branch: int, record: Branch | None = None
     return flavours
 
 
-def default_flavour(gpus: Iterable[Gpu], branch: int, record: Branch | None = None) -> Flavour | None:
+def default_flavour(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> Flavour | None:
     """The flavour to take when none is stated: open from 560 on, proprietary before, where the host allows
     it."""
     allowed = host_flavours(gpus, branch, record)
@@ -59,7 +59,7 @@ def default_flavour(gpus: Iterable[Gpu], branch: int, record: Branch | None = No
     return next(iter(allowed), None)
 
 
-def open_is_experimental(gpu: Gpu, record: Branch) -> bool:
+def open_is_experimental(gpu: GpuModel, record: Branch) -> bool:
     """Whether the open flavour of the branch is alpha or beta on that GPU: GeForce and workstation before
     560."""
     return gpu.segment != "data-center" and record.open_modules_geforce_workstation in ("alpha", "beta")

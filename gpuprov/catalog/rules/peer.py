@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.version import Version
 
 SOURCE = ("geforce-peer",)
 _ADA, _TURING = Version("8.9"), Version("7.5")
 
 
-def peer_to_peer(gpu: Gpu) -> Literal["no", "bridge"] | None:
+def peer_to_peer(gpu: GpuModel) -> Literal["no", "bridge"] | None:
     """How GeForce boards of that model reach each other: not at all from Ada on, over an NVLink bridge alone
     on Turing and Ampere; None for all others, whose ways the topology tells."""
     if gpu.segment != "geforce" or gpu.compute_capability < _TURING:

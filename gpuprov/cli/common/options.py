@@ -171,6 +171,19 @@ def _expand(text: str, expand: Any) -> list[str]:
     return names
 
 
+def way_to(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
+    """The way to a host: the lock's where it has that host, else as the command line says.
+
+    Raises:
+        InvalidInput: the port is not a number.
+    """
+    from gpuprov.model.lock import read_lock
+    from gpuprov.ssh.transport import targets
+
+    named = targets(read_lock(lock_path), [host]) if lock_path.is_file() else []
+    return named[0] if named else target(host, identity, known_hosts)
+
+
 def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
     """The way to `[USER@]HOST[:PORT]`, which no lock names.
 

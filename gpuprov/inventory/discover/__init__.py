@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.inventory.discover.match import Kind, Match, kinds, match
-from gpuprov.inventory.discover.propose import propose
-from gpuprov.inventory.discover.reach import look, within
+from gpuprov.inventory.discover.propose import names_of, propose
+from gpuprov.inventory.discover.reach import match_hosts, within
 
-__all__ = ["Kind", "Match", "kinds", "look", "match", "propose", "within"]
+__all__ = ["Kind", "Match", "kinds", "match", "match_hosts", "names_of", "propose", "within"]

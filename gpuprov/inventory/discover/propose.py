@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,26 @@ def propose(
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][names[address]] = address
     folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
     return {"groups": folded, "ssh": connection.model_dump(mode="json", exclude_defaults=True)}
+
+
+def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
+    """What each host is to be called: as it was named, or by its own name where an address was."""
+    taken: set[str] = set()
+    names = {}
+    for host, facts in found.items():
+        own = facts.host.partition(".")[0]
+        name = own if _is_address(host) and own and own not in taken else host
+        taken.add(name)
+        names[host] = name
+    return names
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _system(facts: Facts, catalog: Catalog) -> str:

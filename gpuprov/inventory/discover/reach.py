@@ -13,12 +13,12 @@ from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.ssh.transport import Limits, Session, Target, fan_out
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 NAME = re.compile(r"^[a-z0-9._-]{1,40}$")
 VERSION = re.compile(r"^[a-z0-9._-]{0,40}$")
 ADDRESSES_AT_MOST = 4096
-LIMITS = Limits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
+LIMITS = ConnectionLimits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
@@ -57,7 +57,7 @@ def _addresses(text: str) -> list[str]:
     return [str(address) for address in network.hosts()]
 
 
-def look(
+def match_hosts(
     hosts: Iterable[str],
     connection: Connection,
     among: Sequence[Kind],

@@ -13,11 +13,11 @@ from gpuprov.model.lock import Lock
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.ssh.transport import Limits, Session, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out, targets
 from gpuprov.topology import Topology
 from gpuprov.topology.live import topology_of
 
-LIMITS = Limits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator[Node]:

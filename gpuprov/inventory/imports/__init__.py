@@ -11,16 +11,16 @@ from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports import lists, metadata, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
-from gpuprov.inventory.imports.machine import Said, groups_of
+from gpuprov.inventory.imports.machine import ImportHints, groups_of
 from gpuprov.model.documents import read_text
 
-__all__ = ["Format", "Said", "import_fleet"]
+__all__ = ["Format", "ImportHints", "import_fleet"]
 
 Format = Literal["ansible", "hosts", "terraform", "metadata", "slurm"]
 
 
 def import_fleet(
-    paths: Sequence[Path], said: Said, form: Format | None = None, wanted: Iterable[str] = ()
+    paths: Sequence[Path], said: ImportHints, form: Format | None = None, wanted: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The keys of a fleet for what the files list.
 

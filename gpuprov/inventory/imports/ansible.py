@@ -23,7 +23,7 @@ from gpuprov.inventory.ansible import (
     AnsibleGroup,
     AnsibleInventory,
 )
-from gpuprov.inventory.imports.machine import Said, fold_hosts
+from gpuprov.inventory.imports.machine import ImportHints, fold_hosts
 from gpuprov.resources import share
 
 TIMEOUT_S = 300
@@ -58,7 +58,7 @@ def read_inventory(path: Path) -> AnsibleInventory:
     return AnsibleInventory(groups, host_vars)
 
 
-def fleet_of(inventory: AnsibleInventory, said: Said, wanted: Iterable[str] = ()) -> dict[str, Any]:
+def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[str] = ()) -> dict[str, Any]:
     """The keys of a fleet.
 
     Args:
@@ -121,7 +121,7 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
     return owners
 
 
-def _said_of(name: str, said: Said) -> dict[str, str]:
+def _said_of(name: str, said: ImportHints) -> dict[str, str]:
     found = {}
     for what, hint in (("profile", "`gpuprov inventory profiles` lists them"), ("os", "such as ubuntu24.04")):
         stated = said.of(what, name)

@@ -41,7 +41,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Said:
+class ImportHints:
     """What the person who imports says of groups whose list does not tell it; key "" means every group."""
 
     profile: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Said:
         return stated.get(group) or stated.get("")
 
 
-def groups_of(machines: Iterable[Machine], said: Said, catalog: Catalog) -> dict[str, Any]:
+def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) -> dict[str, Any]:
     """The keys of a fleet: its groups, and the variables of hosts.
 
     Machines of one group that are not of one kind become several groups, `train`, `train-2`, ….
@@ -97,7 +97,7 @@ def _is(group: dict[str, Any] | None, kind: dict[str, Any]) -> bool:
     return group is None or {key: value for key, value in group.items() if key != "hosts"} == kind
 
 
-def _kind(machine: Machine, said: Said, catalog: Catalog) -> dict[str, Any]:
+def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
     """What a fleet states of a machine's group."""
     kind = _profile(machine, said, catalog)
     os = said.of("os", machine.group) or machine.os
@@ -112,7 +112,7 @@ def _kind(machine: Machine, said: Said, catalog: Catalog) -> dict[str, Any]:
     return kind | ({"site": machine.site} if machine.site else {})
 
 
-def _profile(machine: Machine, said: Said, catalog: Catalog) -> dict[str, Any]:
+def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
     """The profile: what was said, that of the machine type, or the one with these GPUs."""
     stated = said.of("profile", machine.group)
     if stated:

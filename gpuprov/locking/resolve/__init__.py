@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from gpuprov.locking.resolve.answer import Alternative, Answer, Finding, PackageSet, Stack, Verdict, failed
+from gpuprov.locking.resolve.answer import (
+    Alternative,
+    Answer,
+    PackageSet,
+    RuleFinding,
+    Stack,
+    Verdict,
+    failed,
+)
 from gpuprov.locking.resolve.request import ABSENT, Request
 from gpuprov.locking.resolve.resolver import resolve
 
@@ -10,9 +18,9 @@ __all__ = [
     "ABSENT",
     "Alternative",
     "Answer",
-    "Finding",
     "PackageSet",
     "Request",
+    "RuleFinding",
     "Stack",
     "Verdict",
     "failed",

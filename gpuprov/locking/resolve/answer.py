@@ -13,7 +13,7 @@ Verdict = Literal["ok", "warn", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """One reason, warning or violation."""
 
     rule: str
@@ -101,9 +101,9 @@ class Answer:
     stack: Stack
     packages: dict[str, PackageSet] = field(default_factory=dict)
     """Component (`driver`, `cuda`, `cudnn` ...) to its packages; empty when refused."""
-    reasons: tuple[Finding, ...] = ()
-    warnings: tuple[Finding, ...] = ()
-    violations: tuple[Finding, ...] = ()
+    reasons: tuple[RuleFinding, ...] = ()
+    warnings: tuple[RuleFinding, ...] = ()
+    violations: tuple[RuleFinding, ...] = ()
     nearest: tuple[Alternative, ...] = ()
     """For a refusal: the nearest stacks that would work, each one change away."""
     gpus: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpuprov.catalog import Catalog, Version, version
 from gpuprov.catalog.gpu_names import counted, find_gpus, stated_device
 from gpuprov.catalog.identity import driver_text, find_arch, find_system, library_text
-from gpuprov.catalog.records import Branch, Flavour, Gpu, Policy, System, Toolkit
+from gpuprov.catalog.records import Branch, Flavour, GpuModel, Policy, System, Toolkit
 from gpuprov.catalog.rules.frameworks import Framework, find_framework
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve.request import ABSENT, Request
@@ -22,9 +22,9 @@ class Case:
 
     catalog: Catalog
     request: Request
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuModel, ...]
     """The host's distinct GPU models, in the catalog's order."""
-    counts: dict[Gpu, int | None]
+    counts: dict[GpuModel, int | None]
     """How many of each (None: not stated)."""
     system: System | None
     """None: understood, and served by nobody."""
@@ -110,7 +110,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
     )
 
 
-def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
+def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | None]:
     """A single bare name says what the machine has and not how many; everything else counts."""
     found = [find_gpus(catalog, name) for name in names]
     total: dict[str, int] = {}
@@ -125,7 +125,7 @@ def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[Gpu, int | None]:
     return {gpu: None if open_number else total[gpu.id] for gpu in models}
 
 
-def _own_arch(counts: dict[Gpu, int | None]) -> str:
+def _own_arch(counts: dict[GpuModel, int | None]) -> str:
     return "aarch64" if any(gpu.superchip for gpu in counts) else "x86_64"
 
 

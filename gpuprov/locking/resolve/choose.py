@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from gpuprov.catalog import Version
-from gpuprov.catalog.records import Cudnn, Gpu, Nccl, Toolkit
+from gpuprov.catalog.records import Cudnn, GpuModel, Nccl, Toolkit
 from gpuprov.catalog.rules import containers, driver, fabric, libraries, module, systems
 from gpuprov.locking.resolve.case import Case, Draft
 
@@ -118,7 +118,7 @@ class Chooser:
             ]
         return self._cudnn_by_major[cuda_major]
 
-    def _cudnn_proven(self, record: Cudnn, gpu: Gpu) -> bool:
+    def _cudnn_proven(self, record: Cudnn, gpu: GpuModel) -> bool:
         """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
         floor = record.min_compute_capability
         read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"

@@ -8,10 +8,10 @@ from typing import Any
 
 from gpuprov.catalog import Catalog, Version, load, version
 from gpuprov.errors import InvalidInput
-from gpuprov.locking.resolve.answer import Answer, Finding
+from gpuprov.locking.resolve.answer import Answer, RuleFinding
 from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, system
 from gpuprov.locking.resolve.request import Request
-from gpuprov.locking.resolve.resolver import Settled, settle
+from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 
 SCHEMA = "gpuprov.explain/1"
 MOST_NEWER = 6
@@ -34,7 +34,7 @@ class Newer:
 
     value: str
     verdict: str
-    needs: tuple[Finding, ...]
+    needs: tuple[RuleFinding, ...]
     """What speaks against it: violations, or else warnings that the chosen one does not have."""
 
 
@@ -44,7 +44,7 @@ class Explanation:
 
     component: str
     value: str | None
-    because: tuple[Finding, ...]
+    because: tuple[RuleFinding, ...]
     newer: tuple[Newer, ...]
     answer: Answer
 
@@ -63,7 +63,7 @@ def explain(component: str, request: Request, catalog: Catalog | None = None) ->
     if name not in COMPONENTS:
         raise InvalidInput(f"nothing is called {component!r}", expected="one of " + ", ".join(COMPONENTS))
     catalog = catalog or load()
-    settled = settle(request, catalog)
+    settled = resolve_once(request, catalog)
     because = [finding for check in COMPONENTS[name] for _, finding in check(settled.case, settled.draft)]
     if name == "driver" and request.driver is None:
         because.insert(0, _policy(settled))
@@ -72,9 +72,9 @@ def explain(component: str, request: Request, catalog: Catalog | None = None) ->
     return Explanation(name, value, tuple(because), newer, settled.answer)
 
 
-def _policy(settled: Settled) -> Finding:
+def _policy(settled: Resolution) -> RuleFinding:
     policy = settled.case.policy
-    return Finding(
+    return RuleFinding(
         "policy", f"policy {policy.name}: {policy.title}", settled.case.catalog.cite(*policy.source)
     )
 
@@ -110,10 +110,10 @@ def _try(component: str, value: str, request: Request, catalog: Catalog, now: An
         kept["driver"] = now.stack.driver
     if component in ("cudnn", "nccl"):
         kept["cuda"] = now.stack.cuda
-    answer = settle(replace(request, **kept), catalog).answer
+    answer = resolve_once(replace(request, **kept), catalog).answer
     return Newer(value, answer.verdict, tuple(answer.violations) or tuple(_added(answer, now)))
 
 
-def _added(answer: Answer, now: Answer) -> Iterator[Finding]:
+def _added(answer: Answer, now: Answer) -> Iterator[RuleFinding]:
     known = {finding.rule for finding in now.warnings}
     yield from (finding for finding in answer.warnings if finding.rule not in known)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.rules import fabric, systems
-from gpuprov.locking.resolve.answer import Answer, Finding, Stack, Verdict
+from gpuprov.locking.resolve.answer import Answer, RuleFinding, Stack, Verdict
 from gpuprov.locking.resolve.candidates import candidates
 from gpuprov.locking.resolve.case import Case, Draft, understand
-from gpuprov.locking.resolve.checks import judge
+from gpuprov.locking.resolve.checks import check_draft
 from gpuprov.locking.resolve.checks.mends import mends
 from gpuprov.locking.resolve.choose import Chooser
 from gpuprov.locking.resolve.nearest import nearest
@@ -25,14 +25,14 @@ def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
     Raises:
         InvalidInput: a name or version that is not understood or ambiguous, or a bad value.
     """
-    settled = settle(request, catalog or load())
+    settled = resolve_once(request, catalog or load())
     if settled.answer.verdict != "refused":
         return settled.answer
     return replace(settled.answer, nearest=nearest(settled.case, settled.answer, _settled_answer))
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Resolution:
     """An answer without alternatives, with the case and the complete draft behind it."""
 
     answer: Answer
@@ -41,10 +41,10 @@ class Settled:
 
 
 def _settled_answer(request: Request, catalog: Catalog) -> Answer:
-    return settle(request, catalog).answer
+    return resolve_once(request, catalog).answer
 
 
-def settle(request: Request, catalog: Catalog) -> Settled:
+def resolve_once(request: Request, catalog: Catalog) -> Resolution:
     """The best draft for a request: the first candidate that violates nothing, or the one that violates
     least.
 
@@ -56,17 +56,17 @@ def settle(request: Request, catalog: Catalog) -> Settled:
     judged = []
     for candidate in candidates(case):
         draft = chooser.complete(candidate)
-        said: dict[str, list[Finding]] = {"reason": [], "warning": [], "violation": []}
-        for level, finding in judge(case, draft):
+        said: dict[str, list[RuleFinding]] = {"reason": [], "warning": [], "violation": []}
+        for level, finding in check_draft(case, draft):
             said[level].append(finding)
         judged.append((draft, said))
         if all("driver" not in mends(finding.rule) for finding in said["violation"]):
             break
     draft, said = min(judged, key=lambda pair: len(pair[1]["violation"]))
-    return Settled(_answer(case, draft, said), case, draft)
+    return Resolution(_answer(case, draft, said), case, draft)
 
 
-def _answer(case: Case, draft: Draft, said: dict[str, list[Finding]]) -> Answer:
+def _answer(case: Case, draft: Draft, said: dict[str, list[RuleFinding]]) -> Answer:
     verdict: Verdict = "refused" if said["violation"] else "warn" if said["warning"] else "ok"
     return Answer(
         verdict=verdict,

@@ -170,7 +170,7 @@ _IN_URL = re.compile(r"(\w://)[^/@\s\"']+@")
 HIDDEN = "(hidden)"
 
 
-def blot(text: str) -> str:
+def redact(text: str) -> str:
     """The text with the values of passwords, tokens and keys hidden, also those inside URLs."""
     text = _OPTION.sub(r"\1" + HIDDEN, _ASSIGNED.sub(r"\1" + HIDDEN, text))
     return _IN_URL.sub(r"\1" + HIDDEN + "@", text)
@@ -183,5 +183,5 @@ def blot_value(value: "Any", name: str = "") -> "Any":
     if isinstance(value, list):
         return [blot_value(inner, name) for inner in value]
     if isinstance(value, str):
-        return HIDDEN if re.match("(?i)^" + _HIDE + "$", name) else blot(value)
+        return HIDDEN if re.match("(?i)^" + _HIDE + "$", name) else redact(value)
     return value

@@ -5,7 +5,7 @@ import json
 import os
 import re
 
-from gpuprov.probe.node.base import blot, collector, link_name, names_in, read, read_or_none, run
+from gpuprov.probe.node.base import collector, link_name, names_in, read, read_or_none, redact, run
 from gpuprov.probe.node.network import default_routes, interface_addresses
 
 TYPE_CHECKING = False
@@ -163,4 +163,4 @@ def mounts(parameters: "Values") -> "Any":
     """Mounts of devices and of network file systems, and of the root."""
     rows = (line.split(" ") for line in read("/proc/mounts").splitlines())
     kept = [row for row in rows if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
-    return {"text": blot("\n".join(" ".join(row) for row in kept))}
+    return {"text": redact("\n".join(" ".join(row) for row in kept))}

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 
-from gpuprov.probe.node.base import Failed, blot, collector, find_program, names_in, read_or_none, run
+from gpuprov.probe.node.base import Failed, collector, find_program, names_in, read_or_none, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _without_comments(text: "str | None") -> str:
     """Lines that say something; a key written into a .sources file becomes one word."""
     lines = [line for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
     text = re.sub(r"(?s)-----BEGIN PGP.*?END PGP[^\n]*", "BEGIN PGP", "\n".join(lines))
-    return blot(re.sub(r"\n{3,}", "\n\n", text).strip())
+    return redact(re.sub(r"\n{3,}", "\n\n", text).strip())
 
 
 def _keyrings(texts: "dict[str, str]") -> "list[str]":

@@ -1,6 +1,6 @@
 """Collectors of services: systemd's units, sshd's effective settings, who listens, our firewall."""
 
-from gpuprov.probe.node.base import blot, collector, find_program, read_or_none, run
+from gpuprov.probe.node.base import collector, find_program, read_or_none, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def units(parameters: "Values") -> "Any":
     if not parameters["units"]:
         return {"text": ""}
     return {
-        "text": blot(
+        "text": redact(
             run(
                 *("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"]),
                 seconds=29,

@@ -10,7 +10,6 @@ import sys
 
 from gpuprov.probe.node.base import (
     Failed,
-    blot,
     blot_value,
     collector,
     find_program,
@@ -18,6 +17,7 @@ from gpuprov.probe.node.base import (
     names_in,
     read,
     read_or_none,
+    redact,
     run,
 )
 
@@ -41,7 +41,7 @@ def system(parameters: "Values") -> "Any":
         "os_release": read_or_none("/etc/os-release") or read("/usr/lib/os-release"),
         "machine": uname.machine,
         "kernel": uname.release,
-        "cmdline": blot(read("/proc/cmdline").strip()),
+        "cmdline": redact(read("/proc/cmdline").strip()),
         "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
         "uptime": float(read("/proc/uptime").split()[0]),
         "python": sys.version.split()[0],
@@ -224,7 +224,7 @@ def containerd(parameters: "Values") -> "Any":
     if not parameters["containerd"] or not find_program("containerd"):
         return {"dump": None}
     shown = "dump" if os.path.exists("/etc/containerd/config.toml") else "default"
-    return {"dump": blot(REGISTRIES.sub("", run("containerd", "config", shown)))}
+    return {"dump": redact(REGISTRIES.sub("", run("containerd", "config", shown)))}
 
 
 @collector(seconds=5)
@@ -236,4 +236,4 @@ def nccl(parameters: "Values") -> "Any":
         for path in sorted(glob.glob(pattern + "libnccl.so.2")):
             libraries[path] = (link_name(path) or "").partition("libnccl.so.")[2]
     conf = read_or_none("/etc/nccl.conf")
-    return {"conf": None if conf is None else blot(conf), "libraries": libraries}
+    return {"conf": None if conf is None else redact(conf), "libraries": libraries}

@@ -1,4 +1,4 @@
-"""Limits of login sessions, from limits.conf(5)."""
+"""ResourceLimits of login sessions, from limits.conf(5)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class PamLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for logins (pam_limits) and for units (systemd's defaults, in systemd's own words)."""
+class ResourceLimits:
+    """ResourceLimits for logins (pam_limits) and for units (systemd's defaults, in systemd's own words)."""
 
     pam: tuple[PamLimit, ...]
     systemd: Mapping[str, str]

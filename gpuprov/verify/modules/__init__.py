@@ -11,7 +11,7 @@ from gpuprov.verify.modules.access import Firewall, Sshd
 from gpuprov.verify.modules.apt import Apt
 from gpuprov.verify.modules.base import Observed
 from gpuprov.verify.modules.containers import Containers
-from gpuprov.verify.modules.gpu import Gpu
+from gpuprov.verify.modules.gpu import Gpus
 from gpuprov.verify.modules.libraries import Libraries
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
 from gpuprov.verify.modules.server import Server
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     class Node(Host):  # type: ignore[misc]
         """testinfra's Host as it is once `register` was called, for type checkers."""
 
-        gpu: Gpu
+        gpu: Gpus
         nvidia_driver: NvidiaDriver
         apt: Apt
         containers: Containers
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MODULES: dict[str, type[Observed]] = {
-    "gpu": Gpu,
+    "gpu": Gpus,
     "nvidia_driver": NvidiaDriver,
     "apt": Apt,
     "containers": Containers,

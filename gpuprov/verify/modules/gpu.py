@@ -57,7 +57,7 @@ class Modes(NamedTuple):
     mig_pending: bool | None
 
 
-class Gpu(Observed):
+class Gpus(Observed):
     """Test the GPUs of a node.
 
     >>> host.gpu.count

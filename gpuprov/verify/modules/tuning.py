@@ -23,7 +23,7 @@ GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 Limit = int | str
 
 
-class Session(NamedTuple):
+class LoginSession(NamedTuple):
     """Limits by name, where soft and hard are one; otherwise both in words. Variables by name."""
 
     limits: dict[str, Limit]
@@ -37,7 +37,7 @@ class Tuning(Observed):
     'unlimited'
     """
 
-    def login(self, user: str) -> Session:
+    def login(self, user: str) -> LoginSession:
         """What a fresh login of a user gets.
 
         Raises:
@@ -46,7 +46,7 @@ class Tuning(Observed):
         return parse_session(self.ask(LOGIN, user))
 
     @cached_property
-    def service(self) -> Session:
+    def service(self) -> LoginSession:
         """What a service gets that is started now."""
         return parse_session(self.ask(SERVICE))
 
@@ -72,13 +72,13 @@ class Tuning(Observed):
         return "<tuning>"
 
 
-def parse_session(text: str) -> Session:
+def parse_session(text: str) -> LoginSession:
     """`S memlock 8192` lines of ulimit, and env's."""
     limits: dict[str, Limit] = {}
     for name in OPTIONS:
         soft, hard = (_limit(name, re.search(rf"^{kind} {name} (\S+)$", text, re.MULTILINE)) for kind in "SH")
         limits[name] = soft if soft == hard else f"{soft}, at most {hard}"
-    return Session(limits, dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", text, re.MULTILINE)))
+    return LoginSession(limits, dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", text, re.MULTILINE)))
 
 
 def _limit(name: str, found: re.Match[str] | None) -> Limit:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.catalog import Version, load, version
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.rules import containers, driver, fabric, issues, libraries, module, systems
 
 CATALOG = load()
@@ -53,7 +53,7 @@ def test_native_drivers_from_the_floor_on_are_compatible_too(release: Version, t
 
 @given(drivers, toolkits, hosts)
 def test_a_way_is_refused_only_below_the_floor(
-    release: Version, toolkit: object, host: tuple[Gpu, ...]
+    release: Version, toolkit: object, host: tuple[GpuModel, ...]
 ) -> None:
     cuda = toolkit.version  # type: ignore[attr-defined]
     if driver.way(CATALOG, release, cuda, toolkit, host) == "no":  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_a_way_is_refused_only_below_the_floor(
 
 @given(drivers, toolkits, hosts)
 def test_geforce_never_runs_by_forward_compatibility(
-    release: Version, toolkit: object, host: tuple[Gpu, ...]
+    release: Version, toolkit: object, host: tuple[GpuModel, ...]
 ) -> None:
     way = driver.way(CATALOG, release, toolkit.version, toolkit, host)  # type: ignore[arg-type, attr-defined]
     assert not way.startswith("forward") or all(gpu.segment != "geforce" for gpu in host)
@@ -79,7 +79,7 @@ def test_forward_compatibility_leaves_new_feature_branches_out() -> None:
 
 
 @given(gpus, drivers, drivers)
-def test_a_gpu_is_supported_in_one_span_of_drivers(gpu: Gpu, one: Version, two: Version) -> None:
+def test_a_gpu_is_supported_in_one_span_of_drivers(gpu: GpuModel, one: Version, two: Version) -> None:
     older, newer = sorted([one, two])
     if driver.gpu_driver_ok(gpu, older) and driver.gpu_driver_ok(gpu, newer) is False:
         assert gpu.max_driver_branch is not None
@@ -89,7 +89,7 @@ def test_a_gpu_is_supported_in_one_span_of_drivers(gpu: Gpu, one: Version, two: 
 
 
 @given(gpus, toolkits)
-def test_a_gpu_is_refused_only_outside_the_span_of_its_architecture(gpu: Gpu, toolkit: object) -> None:
+def test_a_gpu_is_refused_only_outside_the_span_of_its_architecture(gpu: GpuModel, toolkit: object) -> None:
     cuda = toolkit.version  # type: ignore[attr-defined]
     if not driver.gpu_cuda_ok(gpu, cuda):
         too_old = gpu.first_cuda is not None and cuda < gpu.first_cuda
@@ -99,7 +99,7 @@ def test_a_gpu_is_refused_only_outside_the_span_of_its_architecture(gpu: Gpu, to
 
 @given(drivers, toolkits, hosts)
 def test_what_runs_on_a_host_runs_on_every_gpu_alone_in_any_order(
-    release: Version, toolkit: object, host: tuple[Gpu, ...]
+    release: Version, toolkit: object, host: tuple[GpuModel, ...]
 ) -> None:
     together = driver.runs(CATALOG, release, toolkit, host)  # type: ignore[arg-type]
     assert together == driver.runs(CATALOG, release, toolkit, host[::-1])  # type: ignore[arg-type]
@@ -108,7 +108,9 @@ def test_what_runs_on_a_host_runs_on_every_gpu_alone_in_any_order(
 
 
 @given(hosts, st.integers(300, 700))
-def test_flavours_shrink_as_gpus_are_added_and_fit_each_alone(host: tuple[Gpu, ...], branch: int) -> None:
+def test_flavours_shrink_as_gpus_are_added_and_fit_each_alone(
+    host: tuple[GpuModel, ...], branch: int
+) -> None:
     allowed = module.host_flavours(host, branch)
     assert allowed == module.host_flavours(host[::-1], branch)
     assert allowed <= module.host_flavours(host[:1], branch)
@@ -127,7 +129,7 @@ def test_the_numbers_say_what_the_records_of_branches_say(branch: object) -> Non
 
 
 @given(gpus, st.integers(1, 16), st.integers(1, 16))
-def test_more_gpus_never_need_a_fabric_manager_less(gpu: Gpu, one: int, two: int) -> None:
+def test_more_gpus_never_need_a_fabric_manager_less(gpu: GpuModel, one: int, two: int) -> None:
     order = ("never", "possible", "likely", "required")
     fewer, more = sorted([one, two])
     assert order.index(fabric.gpu_need(gpu, fewer)) <= order.index(fabric.gpu_need(gpu, more))
@@ -148,7 +150,7 @@ def test_an_nccl_wheel_or_build_that_exists_is_allowed(nccl: Version, major: int
 
 
 @given(cudnns, cudnns, gpus)
-def test_a_gpu_that_cudnn_dropped_stays_dropped(one: Version, two: Version, gpu: Gpu) -> None:
+def test_a_gpu_that_cudnn_dropped_stays_dropped(one: Version, two: Version, gpu: GpuModel) -> None:
     older, newer = sorted([one, two])
     assert libraries.cudnn_gpu_ok(CATALOG, older, gpu) or not libraries.cudnn_gpu_ok(CATALOG, newer, gpu)
     if gpu.compute_capability >= Version("7.5"):
@@ -156,7 +158,7 @@ def test_a_gpu_that_cudnn_dropped_stays_dropped(one: Version, two: Version, gpu:
 
 
 @given(nccls, majors, gpus)
-def test_nccl_refuses_only_gpus_below_its_code(nccl: Version, major: int, gpu: Gpu) -> None:
+def test_nccl_refuses_only_gpus_below_its_code(nccl: Version, major: int, gpu: GpuModel) -> None:
     if not libraries.nccl_gpu_ok(CATALOG, nccl, major, gpu):
         assert gpu.compute_capability < Version("7.5")
 

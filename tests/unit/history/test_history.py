@@ -68,7 +68,7 @@ def test_the_story_of_a_node_goes_from_old_to_new(path: Path) -> None:
     with History(path) as history:
         for id_, seen in (("a", node("gpu1", HOLD)), ("b", lost("gpu1")), ("c", node("gpu1"))):
             history.record(run(seen, node("gpu2"), id_=id_))
-        assert [(line.id, seen.status) for line, seen in history.story("gpu1", last=2)] == [
+        assert [(line.id, seen.status) for line, seen in history.of_node("gpu1", last=2)] == [
             ("b", "unreachable"),
             ("c", "in_sync"),
         ]

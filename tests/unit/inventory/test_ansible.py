@@ -13,7 +13,7 @@ import pytest
 
 from gpuprov.cli.common.group import run
 from gpuprov.inventory.ansible import group_name, inventory_of
-from gpuprov.inventory.imports import Said, import_fleet
+from gpuprov.inventory.imports import ImportHints, import_fleet
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
 from gpuprov.model.lock import write_lock
@@ -105,7 +105,7 @@ def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
 @pytest.mark.parametrize("text", [FLEET, AWKWARD], ids=["full", "awkward"])
 def test_a_fleet_comes_back_whole(tmp_path: Path, text: str) -> None:
     (tmp_path / "fleet.yml").write_text(text)
-    back = import_fleet([generated(tmp_path)], Said())
+    back = import_fleet([generated(tmp_path)], ImportHints())
     assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")
 
 
@@ -117,7 +117,7 @@ def test_a_locked_fleet_tells_roles_what_to_do_and_comes_back_whole(tmp_path: Pa
     listed = json.loads(ansible(tmp_path, "-i", "out", "--list"))
     driver = lock.groups["infer"].components.driver
     assert listed["_meta"]["hostvars"]["all1"]["nvidia_driver_packages"] == driver.closure
-    back = import_fleet([out], Said())
+    back = import_fleet([out], ImportHints())
     assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")
 
 
@@ -180,5 +180,5 @@ def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: 
     listed = json.loads(ansible(tmp_path, "-i", "out", "--list"))
     assert len(listed["_meta"]["hostvars"]) == 2 * len(NAMES)
     assert all(own["nvidia_driver_packages"] for own in listed["_meta"]["hostvars"].values())
-    back = import_fleet([out], Said())
+    back = import_fleet([out], ImportHints())
     assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")

@@ -228,7 +228,7 @@ def test_a_node_that_refuses_us_is_not_passed_over(
         yield hosts[0], NotThere("no SSH on port 22: timed out")
         yield hosts[1], Unreachable("root@10.0.0.2 refused every key offered")
 
-    monkeypatch.setattr(gpuprov.inventory.discover, "look", look)
+    monkeypatch.setattr(gpuprov.inventory.discover, "match_hosts", look)
     assert run(["inventory", "discover", "10.0.0.0/30"]) == 4
     assert capsys.readouterr().err == "10.0.0.2: root@10.0.0.2 refused every key offered\n"
 

@@ -11,14 +11,14 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
-from gpuprov.inventory.imports import Said, import_fleet, recognise
+from gpuprov.inventory.imports import ImportHints, import_fleet, recognise
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet
 
-ALL = Said({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
+ALL = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
 
 
-def imported(path: Path, text: str, said: Said = ALL, **more: Any) -> Fleet:
+def imported(path: Path, text: str, said: ImportHints = ALL, **more: Any) -> Fleet:
     path.write_text(text)
     return parse_fleet(render_plain(import_fleet([path], said, **more)), "imported")
 
@@ -51,7 +51,7 @@ ansible_user=ops
 
 
 def test_an_ini_inventory_keeps_groups_addresses_and_variables(tmp_path: Path) -> None:
-    said = Said({"": "hgx-h100-8", "infer": "inference-l4"}, {"": "ubuntu24.04"})
+    said = ImportHints({"": "hgx-h100-8", "infer": "inference-l4"}, {"": "ubuntu24.04"})
     fleet = imported(tmp_path / "hosts.ini", INI, said)
     assert fleet.groups["infer"].profile == "inference-l4"
     assert fleet.groups["train"].hosts["gpu04"] == "10.0.0.4"
@@ -115,7 +115,7 @@ PartitionName=everything Nodes=ALL
 
 
 def test_slurm_tells_nodes_gpus_and_partitions(tmp_path: Path) -> None:
-    said = Said({"nodes": "base"}, {"": "debian12"})
+    said = ImportHints({"nodes": "base"}, {"": "debian12"})
     fleet = imported(tmp_path / "slurm.conf", SLURM, said)
     assert {group.profile: list(group.hosts) for group in fleet.groups.values()} == {
         "hgx-h100-8": ["gpu01", "gpu02"],
@@ -167,7 +167,7 @@ STATE = {
 
 
 def test_terraforms_state_tells_profiles_by_machine_type(tmp_path: Path) -> None:
-    fleet = imported(tmp_path / "terraform.tfstate", json.dumps(STATE), Said({}, {"": "ubuntu24.04"}))
+    fleet = imported(tmp_path / "terraform.tfstate", json.dumps(STATE), ImportHints({}, {"": "ubuntu24.04"}))
     told = {name: (group.profile, group.hosts) for name, group in fleet.groups.items()}
     assert told == {
         "train": ("hgx-h100-8", {"t0": "10.0.0.1", "train-1": "10.0.0.2"}),
@@ -187,7 +187,7 @@ def test_terraforms_show_in_modules(tmp_path: Path) -> None:
         "terraform_version": "1.9.0",
         "values": {"root_module": {"child_modules": [{"resources": [leaf]}]}},
     }
-    fleet = imported(tmp_path / "show.json", json.dumps(shown), Said({}, {"": "ubuntu24.04"}))
+    fleet = imported(tmp_path / "show.json", json.dumps(shown), ImportHints({}, {"": "ubuntu24.04"}))
     assert fleet.groups["n"].hosts == {"n-a": "192.0.2.9"}
 
 
@@ -211,7 +211,7 @@ METADATA = {
 
 @pytest.mark.parametrize(("document", "name", "profile"), METADATA.values(), ids=METADATA)
 def test_a_machines_own_metadata(tmp_path: Path, document: object, name: str, profile: str) -> None:
-    fleet = imported(tmp_path / "metadata.json", json.dumps(document), Said({}, {"": "ubuntu24.04"}))
+    fleet = imported(tmp_path / "metadata.json", json.dumps(document), ImportHints({}, {"": "ubuntu24.04"}))
     [group] = fleet.groups.values()
     assert (list(group.hosts), group.profile) == ([name], profile)
 
@@ -222,7 +222,7 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
         v1 = {**CLOUD_INIT["v1"], "local_hostname": f"n{number}"}
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps({**CLOUD_INIT, "v1": v1}))
-    fleet = parse_fleet(render_plain(import_fleet(paths, Said())), "imported")
+    fleet = parse_fleet(render_plain(import_fleet(paths, ImportHints())), "imported")
     [group] = fleet.groups.values()
     assert (list(group.hosts), group.os) == (["n1", "n2"], "ubuntu24.04")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprov.inventory.ansible import dynamic, inventory_of
-from gpuprov.inventory.imports import Said
+from gpuprov.inventory.imports import ImportHints
 from gpuprov.inventory.imports.ansible import fleet_of
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet
@@ -70,7 +70,7 @@ def plain(fleet: Fleet) -> dict[str, Any]:
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_lost(fleet: Fleet) -> None:
     inventory = inventory_of(fleet, {})
-    back = parse_fleet(render_plain(fleet_of(inventory, Said())), "back")
+    back = parse_fleet(render_plain(fleet_of(inventory, ImportHints())), "back")
     assert plain(back) == plain(fleet)
     listed = dynamic(inventory)
     assert set(listed["all"]["children"]) == listed.keys() - {"all", "_meta"}

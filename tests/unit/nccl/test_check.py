@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from gpuprov.cli.nccl import command
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.nccl import allreduce
-from gpuprov.nccl.check import Machine, estimate, look, run, tool
+from gpuprov.nccl.check import Machine, estimate, inspect_machine, measure, tool
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
 from tests import H200
 from tests.unit.programs import write_program
@@ -71,13 +71,15 @@ def test_compare_runs_all_three_and_blames_none_for_what_it_asked() -> None:
 @pytest.mark.usefixtures("machine")
 def test_multicast_stays_off_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
-    outcome = run(look(), "default", *tool(4), timeout_s=30)
+    outcome = measure(inspect_machine(), "default", *tool(4), timeout_s=30)
     assert outcome.log.environment["NCCL_NVLS_ENABLE"].keys() == {"0"}
 
 
 @pytest.mark.usefixtures("machine")
 def test_a_path_without_nvlink_fails_the_check() -> None:
-    outcome = run(look(), "default", "stub", ["cat", str(H200 / "nccl-socket.log")], timeout_s=30)
+    outcome = measure(
+        inspect_machine(), "default", "stub", ["cat", str(H200 / "nccl-socket.log")], timeout_s=30
+    )
     levels = {finding.rule: finding.level for finding in outcome.verdict}
     assert (levels["intra.transport"], levels["check.speed"]) == ("bad", "warn")
 
@@ -86,7 +88,7 @@ def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     write_program(tmp_path / "hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
     begun = time.monotonic()
     with pytest.raises(NodeFailed, match="did not end in 1 s"):
-        run(Machine(2, None, None), "default", "stub", [str(tmp_path / "hang")], timeout_s=1)
+        measure(Machine(2, None, None), "default", "stub", [str(tmp_path / "hang")], timeout_s=1)
     assert time.monotonic() - begun < 20
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + 5
@@ -97,31 +99,31 @@ def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_without_a_word_of_nccl() -> None:
     with pytest.raises(NodeFailed, match="ended with 3: no CUDA"):
-        run(Machine(2, None, None), "default", "stub", ["sh", "-c", "echo no CUDA; exit 3"], timeout_s=30)
+        measure(Machine(2, None, None), "default", "stub", ["sh", "-c", "echo no CUDA; exit 3"], timeout_s=30)
 
 
 def test_a_failure_that_nccl_explains_is_a_verdict() -> None:
     line = "h:1:1 [0] x.cc:1 NCCL WARN Duplicate GPU detected"
-    outcome = run(Machine(2, None, None), "default", "stub", ["sh", "-c", f"echo '{line}'; exit 3"], 30)
+    outcome = measure(Machine(2, None, None), "default", "stub", ["sh", "-c", f"echo '{line}'; exit 3"], 30)
     assert {finding.rule for finding in outcome.verdict} >= {"nccl.error", "check.result"}
 
 
 def test_one_gpu_has_nothing_to_reduce_with(machine: Path) -> None:
     write_program(machine / "nvidia-smi", 'echo "GPU 0: NVIDIA H200"')
     with pytest.raises(NodeFailed, match="1 GPU"):
-        look()
+        inspect_machine()
 
 
 @pytest.mark.usefixtures("machine")
 def test_more_gpus_than_there_are() -> None:
     with pytest.raises(InvalidInput, match="8 GPUs asked for, 4 found"):
-        look(8)
+        inspect_machine(8)
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeFailed, match="nvidia-smi: not found"):
-        look()
+        inspect_machine()
 
 
 def test_no_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

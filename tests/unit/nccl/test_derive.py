@@ -9,36 +9,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.nccl.derive import agree, derive
-from gpuprov.nccl.networks import Nic
-from gpuprov.nccl.rdma import Gid, Hca, gid_index
+from gpuprov.nccl.networks import NetworkInterface
+from gpuprov.nccl.rdma import Gid, RdmaPort, gid_index
 from gpuprov.nccl.site import matching
 
-LO = Nic("lo", "virtual", addresses=("127.0.0.1/8", "::1/128"))
-DOCKER = Nic("docker0", "bridge", addresses=("172.17.0.1/16",))
+LO = NetworkInterface("lo", "virtual", addresses=("127.0.0.1/8", "::1/128"))
+DOCKER = NetworkInterface("docker0", "bridge", addresses=("172.17.0.1/16",))
 CNI = (
-    Nic("cni0", "bridge", addresses=("10.244.1.1/24",)),
-    Nic("flannel.1", "virtual", addresses=("10.244.1.0/32",)),
-    Nic("cali1f2e3d", "virtual"),
-    Nic("veth01", "virtual", master="cni0"),
+    NetworkInterface("cni0", "bridge", addresses=("10.244.1.1/24",)),
+    NetworkInterface("flannel.1", "virtual", addresses=("10.244.1.0/32",)),
+    NetworkInterface("cali1f2e3d", "virtual"),
+    NetworkInterface("veth01", "virtual", master="cni0"),
 )
-MANAGEMENT = Nic(
+MANAGEMENT = NetworkInterface(
     "eno1", speed=1_000, addresses=("192.168.0.5/24",), mtu=1500, driver="igb", default_route=True
 )
 
 
-def ethernet(name: str, gigabits: int, network: int = 0, mtu: int = 9000, **more: object) -> Nic:
+def ethernet(name: str, gigabits: int, network: int = 0, mtu: int = 9000, **more: object) -> NetworkInterface:
     address = (f"10.{network}.0.5/24",)
-    return replace(Nic(name, speed=gigabits * 1000, addresses=address, mtu=mtu), **more)  # type: ignore[arg-type]
+    return replace(NetworkInterface(name, speed=gigabits * 1000, addresses=address, mtu=mtu), **more)  # type: ignore[arg-type]
 
 
-def infiniband(index: int, rate: float = 400, **more: object) -> Hca:
-    base = Hca(f"mlx5_{index}", rate=rate, interfaces=(f"ib{index}",))
+def infiniband(index: int, rate: float = 400, **more: object) -> RdmaPort:
+    base = RdmaPort(f"mlx5_{index}", rate=rate, interfaces=(f"ib{index}",))
     return replace(base, **more)  # type: ignore[arg-type]
 
 
-def roce(index: int, interface: str, gid: int = 3, rate: float = 100, **more: object) -> Hca:
+def roce(index: int, interface: str, gid: int = 3, rate: float = 100, **more: object) -> RdmaPort:
     gids = (Gid(1, "IB/RoCE v1", "::ffff:10.0.0.5"), Gid(gid, "RoCE v2", "::ffff:10.0.0.5"))
-    base = Hca(f"mlx5_{index}", 1, "ACTIVE", "Ethernet", rate, (interface,), gids)
+    base = RdmaPort(f"mlx5_{index}", 1, "ACTIVE", "Ethernet", rate, (interface,), gids)
     return replace(base, **more)  # type: ignore[arg-type]
 
 
@@ -47,9 +47,9 @@ class Layout:
     """Interfaces and ports; the variables that must come out (None: must not), and what is excluded."""
 
     name: str
-    nics: tuple[Nic, ...]
+    nics: tuple[NetworkInterface, ...]
     expected: dict[str, str | None]
-    hcas: tuple[Hca, ...] = ()
+    hcas: tuple[RdmaPort, ...] = ()
     excluded: dict[str, str] = field(default_factory=dict)
     finding: str | None = None
 
@@ -66,15 +66,15 @@ LAYOUTS = [
         "bond of two",
         (
             ethernet("bond0", 50, kind="bond"),
-            Nic("ens1f0", speed=25_000, master="bond0"),
-            Nic("ens1f1", speed=25_000, master="bond0"),
+            NetworkInterface("ens1f0", speed=25_000, master="bond0"),
+            NetworkInterface("ens1f1", speed=25_000, master="bond0"),
         ),
         {"NCCL_SOCKET_IFNAME": "=bond0"},
         excluded={"ens1f0": "part of bond0", "ens1f1": "part of bond0"},
     ),
     Layout(
         "VLAN on a bond without address",
-        (Nic("bond0", "bond", speed=50_000), ethernet("bond0.300", 50, kind="vlan")),
+        (NetworkInterface("bond0", "bond", speed=50_000), ethernet("bond0.300", 50, kind="vlan")),
         {"NCCL_SOCKET_IFNAME": "=bond0.300"},
         excluded={"bond0": "no address"},
     ),
@@ -114,7 +114,7 @@ LAYOUTS = [
     ),
     Layout(
         "InfiniBand without addresses: the management network makes first contact",
-        (MANAGEMENT, Nic("ib0", infiniband=True, speed=200_000)),
+        (MANAGEMENT, NetworkInterface("ib0", infiniband=True, speed=200_000)),
         {"NCCL_SOCKET_IFNAME": "=eno1", "NCCL_IB_HCA": "=mlx5_0:1"},
         hcas=(infiniband(0, 200),),
         excluded={"ib0": "no address"},
@@ -151,13 +151,17 @@ LAYOUTS = [
     ),
     Layout(
         "RoCE over a bond",
-        (ethernet("bond0", 200, kind="bond"), Nic("ens1f0", master="bond0"), Nic("ens1f1", master="bond0")),
+        (
+            ethernet("bond0", 200, kind="bond"),
+            NetworkInterface("ens1f0", master="bond0"),
+            NetworkInterface("ens1f1", master="bond0"),
+        ),
         {"NCCL_IB_HCA": "=mlx5_bond_0:1", "NCCL_SOCKET_IFNAME": "=bond0"},
         hcas=(roce(0, "ens1f0", name="mlx5_bond_0", rate=200, interfaces=("ens1f0", "ens1f1")),),
     ),
     Layout(
         "RoCE ports of storage and of a link that is down",
-        (ethernet("stor0", 100, 1), ethernet("ens2", 100, 2), Nic("ens3", up=False)),
+        (ethernet("stor0", 100, 1), ethernet("ens2", 100, 2), NetworkInterface("ens3", up=False)),
         {"NCCL_IB_HCA": "=mlx5_1:1", "NCCL_SOCKET_IFNAME": "=ens2"},
         hcas=(roce(0, "stor0"), roce(1, "ens2"), roce(2, "ens3")),
         excluded={"mlx5_0:1": "storage", "mlx5_2:1": "down", "stor0": "storage", "ens3": "down"},
@@ -171,7 +175,7 @@ LAYOUTS = [
     ),
     Layout(
         "InfiniBand present but down",
-        (ethernet("eth0", 25), Nic("ib0", up=False, infiniband=True)),
+        (ethernet("eth0", 25), NetworkInterface("ib0", up=False, infiniband=True)),
         {"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": None, "NCCL_SOCKET_IFNAME": "=eth0"},
         hcas=(infiniband(0, state="DOWN"), infiniband(1, state="INIT")),
         excluded={"mlx5_0:1": "DOWN", "mlx5_1:1": "INIT", "ib0": "down"},
@@ -180,58 +184,66 @@ LAYOUTS = [
     Layout(
         "AWS: several ENA, and EFA",
         (
-            Nic("ens32", driver="ena", addresses=("172.31.1.5/20",), default_route=True),
-            Nic("ens65", driver="ena", addresses=("172.31.1.6/20",)),
+            NetworkInterface("ens32", driver="ena", addresses=("172.31.1.5/20",), default_route=True),
+            NetworkInterface("ens65", driver="ena", addresses=("172.31.1.6/20",)),
         ),
         {"NCCL_SOCKET_IFNAME": "=ens32", "NCCL_IB_DISABLE": "1"},
-        hcas=(Hca("rdmap16s27", link_layer="Unspecified"),),
+        hcas=(RdmaPort("rdmap16s27", link_layer="Unspecified"),),
         excluded={"ens65": "not on the default route", "rdmap16s27:1": "EFA"},
         finding="rdma.efa",
     ),
     Layout(
         "cloud without a known route",
-        tuple(Nic(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",)) for i in (10, 2)),
+        tuple(NetworkInterface(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",)) for i in (10, 2)),
         {"NCCL_SOCKET_IFNAME": "=eth2"},
         finding="network.doubt",
     ),
     Layout(
         "Google: gVNIC",
         (
-            Nic("eth1", driver="gve", addresses=("10.1.0.5/32",)),
-            Nic("eth0", driver="gve", addresses=("10.0.0.5/32",), default_route=True),
+            NetworkInterface("eth1", driver="gve", addresses=("10.1.0.5/32",)),
+            NetworkInterface("eth0", driver="gve", addresses=("10.0.0.5/32",), default_route=True),
         ),
         {"NCCL_SOCKET_IFNAME": "=eth0"},
     ),
     Layout(
         "Azure: the synthetic NIC owns its virtual function",
         (
-            Nic("eth0", driver="hv_netvsc", speed=100_000, addresses=("10.0.0.4/24",), default_route=True),
-            Nic("enP45s1", driver="mlx5_core", speed=100_000, master="eth0"),
+            NetworkInterface(
+                "eth0", driver="hv_netvsc", speed=100_000, addresses=("10.0.0.4/24",), default_route=True
+            ),
+            NetworkInterface("enP45s1", driver="mlx5_core", speed=100_000, master="eth0"),
         ),
         {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_IB_HCA": "=mlx5_ib0:1"},
         hcas=(
-            Hca("mlx5_an0", link_layer="Ethernet", rate=100, interfaces=("enP45s1",)),
+            RdmaPort("mlx5_an0", link_layer="Ethernet", rate=100, interfaces=("enP45s1",)),
             infiniband(0, 200, name="mlx5_ib0"),
         ),
         excluded={"enP45s1": "part of eth0", "mlx5_an0:1": "accelerated networking"},
     ),
     Layout(
         "Azure: MANA",
-        (Nic("eth0", driver="mana", addresses=("10.0.0.4/24",), default_route=True),),
+        (NetworkInterface("eth0", driver="mana", addresses=("10.0.0.4/24",), default_route=True),),
         {"NCCL_SOCKET_IFNAME": "=eth0"},
     ),
     Layout(
         "Docker and CNI",
-        (LO, DOCKER, *CNI, Nic("br-1a2b3c", "bridge", addresses=("172.18.0.1/16",)), ethernet("eth0", 10)),
+        (
+            LO,
+            DOCKER,
+            *CNI,
+            NetworkInterface("br-1a2b3c", "bridge", addresses=("172.18.0.1/16",)),
+            ethernet("eth0", 10),
+        ),
         {"NCCL_SOCKET_IFNAME": "=eth0"},
         excluded=dict.fromkeys(("docker0", "cni0", "flannel.1", "cali1f2e3d", "br-1a2b3c"), "made by"),
     ),
     Layout(
         "hypervisor and VPN",
         (
-            Nic("virbr0", "bridge", addresses=("192.168.122.1/24",)),
-            Nic("tun0", "virtual", addresses=("10.8.0.2/24",)),
-            Nic("tap1", "virtual"),
+            NetworkInterface("virbr0", "bridge", addresses=("192.168.122.1/24",)),
+            NetworkInterface("tun0", "virtual", addresses=("10.8.0.2/24",)),
+            NetworkInterface("tap1", "virtual"),
             ethernet("enp3s0", 10),
         ),
         {"NCCL_SOCKET_IFNAME": "=enp3s0"},
@@ -239,7 +251,7 @@ LAYOUTS = [
     ),
     Layout(
         "IPv6 only",
-        (Nic("eth0", speed=100_000, mtu=9000, addresses=("fd00::5/64", "fe80::1/64")),),
+        (NetworkInterface("eth0", speed=100_000, mtu=9000, addresses=("fd00::5/64", "fe80::1/64")),),
         {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_SOCKET_FAMILY": "AF_INET6"},
     ),
     Layout(
@@ -258,19 +270,19 @@ LAYOUTS = [
         (
             ethernet("mgmt0", 100, 1),
             ethernet("ens3", 100, 3),
-            Nic("idrac", driver="cdc_ether", addresses=("169.254.0.2/16",)),
+            NetworkInterface("idrac", driver="cdc_ether", addresses=("169.254.0.2/16",)),
         ),
         {"NCCL_SOCKET_IFNAME": "=ens3"},
         excluded={"mgmt0": "management", "idrac": "management"},
     ),
     Layout(
         "the host's address is on a bridge",
-        (ethernet("br0", 10, kind="bridge"), Nic("enp1s0", speed=10_000, master="br0"), DOCKER),
+        (ethernet("br0", 10, kind="bridge"), NetworkInterface("enp1s0", speed=10_000, master="br0"), DOCKER),
         {"NCCL_SOCKET_IFNAME": "=br0"},
     ),
     Layout(
         "a container",
-        (LO, Nic("eth0", "virtual", speed=10_000, addresses=("10.78.0.2/24",))),
+        (LO, NetworkInterface("eth0", "virtual", speed=10_000, addresses=("10.78.0.2/24",))),
         {"NCCL_SOCKET_IFNAME": "=eth0"},
     ),
     Layout(
@@ -281,7 +293,7 @@ LAYOUTS = [
     ),
     Layout(
         "nothing to talk over",
-        (LO, DOCKER, Nic("eth0", up=False)),
+        (LO, DOCKER, NetworkInterface("eth0", up=False)),
         {"NCCL_SOCKET_IFNAME": None, "NCCL_IB_DISABLE": "1", "NCCL_CROSS_NIC": None},
         finding="network.none",
     ),
@@ -303,7 +315,10 @@ def test_a_healthy_layout_has_no_findings() -> None:
 
 
 def test_a_known_route_leaves_no_doubt() -> None:
-    nics = [Nic(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",), default_route=i == 1) for i in (0, 1)]
+    nics = [
+        NetworkInterface(f"eth{i}", driver="ena", addresses=(f"10.0.{i}.5/24",), default_route=i == 1)
+        for i in (0, 1)
+    ]
     assert derive(nics).findings == ()
 
 
@@ -388,7 +403,7 @@ NAMES = st.sampled_from(["eth0", "ens5", "bond0", "bond0.7", "docker0", "ib0", "
 @given(
     st.lists(
         st.builds(
-            Nic,
+            NetworkInterface,
             name=NAMES,
             kind=st.sampled_from(["physical", "bond", "vlan", "bridge", "virtual"]),
             up=st.booleans(),
@@ -399,7 +414,7 @@ NAMES = st.sampled_from(["eth0", "ens5", "bond0", "bond0.7", "docker0", "ib0", "
         unique_by=lambda nic: nic.name,
     )
 )
-def test_what_is_taken_reaches_other_nodes(nics: list[Nic]) -> None:
+def test_what_is_taken_reaches_other_nodes(nics: list[NetworkInterface]) -> None:
     derived = derive(nics)
     taken = derived.environment.get("NCCL_SOCKET_IFNAME", "=").removeprefix("=").split(",")
     by_name = {nic.name: nic for nic in nics}

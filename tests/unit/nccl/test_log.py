@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprov.nccl.lines import Hca, Interface, environment, hcas, interfaces, messages, path, version
+from gpuprov.nccl.lines import Interface, LoggedHca, environment, hcas, interfaces, messages, path, version
 from gpuprov.nccl.log import NcclLog, read_log
 from tests import H200
 from tests.unit.nccl import logs
@@ -67,7 +67,7 @@ def test_2_10_over_infiniband_under_mpirun() -> None:
 def test_2_18_over_roce() -> None:
     log = read(logs.V218_ROCE_WITHOUT_GDR)
     assert (log.gdrdma, log.gdrdma_refused) == (False, True)
-    assert log.hcas == {Hca("mlx5_0", 1, "RoCE")}
+    assert log.hcas == {LoggedHca("mlx5_0", 1, "RoCE")}
     assert log.environment["NCCL_IB_HCA"] == {"mlx5_0": 1}
     assert log.transports["inter"] == {"NET/IB": 2}
 
@@ -215,7 +215,7 @@ def test_environment_loses_the_sentence_dot_alone() -> None:
 
 def test_interfaces_and_hcas_of_one_line() -> None:
     text = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE [RO]; OOB ib0.8001:10.0.0.1<0>"
-    assert hcas(text) == [Hca("mlx5_0", 1, "IB"), Hca("mlx5_bond_0", 1, "RoCE")]
+    assert hcas(text) == [LoggedHca("mlx5_0", 1, "IB"), LoggedHca("mlx5_bond_0", 1, "RoCE")]
     assert interfaces(text) == [Interface("ib0.8001", "10.0.0.1", "oob")]
 
 

@@ -14,8 +14,8 @@ from gpuprov.model.fleet import read_fleet
 from gpuprov.model.lock import Setting
 from gpuprov.nccl import live
 from gpuprov.nccl.derive import Derived, derive
-from gpuprov.nccl.networks import Nic
-from gpuprov.nccl.rdma import Hca
+from gpuprov.nccl.networks import NetworkInterface
+from gpuprov.nccl.rdma import RdmaPort
 from gpuprov.nccl.record import read_record, record_path, write_record
 from gpuprov.ssh.transport import Target
 
@@ -31,8 +31,8 @@ groups:
 
 
 def node(hcas: int = 8) -> Derived:
-    nics = [Nic("eth0", speed=25_000, addresses=("10.0.0.5/24",))]
-    ports = [Hca(f"mlx5_{index}", rate=400.0) for index in range(hcas)]
+    nics = [NetworkInterface("eth0", speed=25_000, addresses=("10.0.0.5/24",))]
+    ports = [RdmaPort(f"mlx5_{index}", rate=400.0) for index in range(hcas)]
     return derive(nics, ports, {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=eth0"})
 
 
@@ -46,7 +46,11 @@ def fleet(tmp_path: Path) -> Path:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What live nodes would answer, by name."""
-    said: dict[str, Any] = {"gpu01": node(), "gpu02": node(), "l1": derive([Nic("ens5", driver="ena")])}
+    said: dict[str, Any] = {
+        "gpu01": node(),
+        "gpu02": node(),
+        "l1": derive([NetworkInterface("ens5", driver="ena")]),
+    }
 
     def answered(targets: list[Target], site: Any, **_: Any) -> dict[str, Any]:
         assert site["gpu01"]["NCCL_DEBUG"] == "WARN"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.nccl.check import look, run, tool
+from gpuprov.nccl.check import inspect_machine, measure, tool
 from gpuprov.nccl.shells import Remote
 from tests.unit.nccl.test_check import ALL_REDUCE_PERF, NVIDIA_SMI
 from tests.unit.programs import write_program
@@ -35,14 +35,14 @@ def node(tmp_path: Path) -> Remote:
 
 def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:
     write_program(tmp_path / "all_reduce_perf", ALL_REDUCE_PERF)
-    machine = look(shell=node)
+    machine = inspect_machine(shell=node)
     name, command = tool(machine.gpus, shell=node)
-    outcome = run(machine, "default", name, command, 30, node)
+    outcome = measure(machine, "default", name, command, 30, node)
     assert (machine.gpus, name) == (4, "nccl-tests")
     assert outcome.limit is not None
     assert outcome.limit.path.startswith("NVLink")
     assert outcome.log.results.peak
-    socket = run(machine, "socket", name, command, 30, node)
+    socket = measure(machine, "socket", name, command, 30, node)
     assert socket.log.transports["intra"] != outcome.log.transports["intra"]
 
 
@@ -57,13 +57,13 @@ def test_what_is_placed_is_removed(node: Remote, tmp_path: Path) -> None:
 
 def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match="nvidia-smi: not found on gpu01"):
-        look(shell=Remote(Shelled("/usr/bin:/bin"), "gpu01"))
+        inspect_machine(shell=Remote(Shelled("/usr/bin:/bin"), "gpu01"))
 
 
 def test_what_hangs_is_ended_there(node: Remote) -> None:
-    machine = look(shell=node)
+    machine = inspect_machine(shell=node)
     with pytest.raises(NodeFailed, match="did not end in 1 s"):
-        run(machine, "default", "stub", ["sleep", "20"], 1, node)
+        measure(machine, "default", "stub", ["sleep", "20"], 1, node)
 
 
 def test_a_failure_keeps_its_code_and_last_words(node: Remote) -> None:

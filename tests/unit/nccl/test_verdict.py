@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from gpuprov.cli.nccl import command
 from gpuprov.nccl.log import read_log
-from gpuprov.nccl.verdict import Expectation, Inter, Intra, judge
+from gpuprov.nccl.verdict import ExpectedPaths, Inter, Intra, judge_log
 from tests import H200
 from tests.unit.nccl import logs
 
 
 def verdict(text: str, intra: Intra | None = None, inter: Inter | None = None) -> dict[str, tuple[str, str]]:
-    found = judge(read_log([io.StringIO(text)]), Expectation(intra, inter))
+    found = judge_log(read_log([io.StringIO(text)]), ExpectedPaths(intra, inter))
     return {finding.rule: (finding.level, finding.text) for finding in found}
 
 

@@ -31,7 +31,7 @@ FINGERPRINT = "A89A2E66D020CFEFCD92D0C9B67622777A37BBB8"
     ],
 )
 def test_secrets_are_hidden(text: str, hidden: str) -> None:
-    assert base.blot(text) == hidden
+    assert base.redact(text) == hidden
 
 
 def test_secrets_in_json_are_hidden_by_name() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.lock import Connection
-from gpuprov.ssh.transport import Limits, Output, Session, Target, fan_out
+from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out
 
-QUICK = Limits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
+QUICK = ConnectionLimits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
 HUNG_UP = (OSError, EOFError, paramiko.SSHException)
 
 

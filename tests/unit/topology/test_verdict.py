@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuprov.cli.topo import command
-from gpuprov.topology import judge, nearest_nics, parse_topology
+from gpuprov.topology import judge_topology, nearest_nics, parse_topology
 from gpuprov.topology.svg import draw
 from gpuprov.topology.verdict import fold
 from tests import H200
@@ -30,7 +30,9 @@ NIC Legend:
 
 
 def texts(rule: str, matrix: str = TWO_SOCKETS) -> list[tuple[str, str]]:
-    return [(found.level, found.text) for found in judge(parse_topology(matrix)) if found.rule == rule]
+    return [
+        (found.level, found.text) for found in judge_topology(parse_topology(matrix)) if found.rule == rule
+    ]
 
 
 def test_all_pairs_by_nvlink() -> None:
@@ -46,7 +48,9 @@ def test_pairs_without_nvlink_are_named() -> None:
 
 
 def test_a_gap_is_a_fault_where_the_board_has_nvlink() -> None:
-    levels = {found.rule: found.level for found in judge(parse_topology(TWO_SOCKETS), expect_nvlink=True)}
+    levels = {
+        found.rule: found.level for found in judge_topology(parse_topology(TWO_SOCKETS), expect_nvlink=True)
+    }
     assert levels["gpu.pairs"] == "bad"
 
 

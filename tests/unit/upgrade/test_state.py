@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.upgrade.journal import Journal, parse, read
-from gpuprov.upgrade.state import FORWARD, Entry, NodeStory, out_of_service, stories
+from gpuprov.upgrade.state import FORWARD, Entry, NodeProgress, out_of_service, progress_by_node
 
 NODE = "n1"
 
 
-def drive(story: NodeStory, fails: set[str], deaths: list[int]) -> tuple[NodeStory, list[str]]:
+def drive(story: NodeProgress, fails: set[str], deaths: list[int]) -> tuple[NodeProgress, list[str]]:
     """Take every step; those in `fails` fail, and the controller dies at the given moments."""
     taken: list[str] = []
     entries: list[Entry] = []
@@ -31,7 +31,7 @@ def drive(story: NodeStory, fails: set[str], deaths: list[int]) -> tuple[NodeSto
         return moment not in deaths
 
     while True:
-        now = stories(entries, [NODE], course=story.course, hold=story.hold)[NODE]
+        now = progress_by_node(entries, [NODE], course=story.course, hold=story.hold)[NODE]
         step = now.next_step
         if step is None:
             return now, taken
@@ -52,7 +52,7 @@ steps = st.sampled_from([*FORWARD, "restore", "mend", "confirm"])
     st.lists(st.integers(1, 30), max_size=5),
 )
 def test_every_story_ends_somewhere_that_has_a_name(course, hold, fails, deaths) -> None:  # type: ignore[no-untyped-def]
-    story, taken = drive(NodeStory(course, hold), fails, deaths)
+    story, taken = drive(NodeProgress(course, hold), fails, deaths)
     assert story.end is not None
     if story.end == "new":
         assert "restore" not in taken if course == "back" else "verify" in taken
@@ -65,8 +65,8 @@ def test_every_story_ends_somewhere_that_has_a_name(course, hold, fails, deaths)
 @given(st.booleans(), st.sets(steps), st.lists(st.integers(1, 30), max_size=5))
 def test_a_death_changes_no_end(hold: bool, fails: set[str], deaths: list[int]) -> None:
     assert (
-        drive(NodeStory("forward", hold), fails, deaths)[0].end
-        == drive(NodeStory("forward", hold), fails, [])[0].end
+        drive(NodeProgress("forward", hold), fails, deaths)[0].end
+        == drive(NodeProgress("forward", hold), fails, [])[0].end
     )
 
 
@@ -93,17 +93,17 @@ def test_a_death_changes_no_end(hold: bool, fails: set[str], deaths: list[int]) 
     ],
 )
 def test_stories(fails: tuple[str, ...], hold: bool, taken: tuple[str, ...], end: str) -> None:
-    story, steps_taken = drive(NodeStory("forward", hold), set(fails), [])
+    story, steps_taken = drive(NodeProgress("forward", hold), set(fails), [])
     assert (tuple(steps_taken), story.end) == (taken, end)
 
 
 def test_the_way_back_alone() -> None:
-    story, taken = drive(NodeStory("back"), set(), [])
+    story, taken = drive(NodeProgress("back"), set(), [])
     assert (taken, story.end) == (["drain", "restore", "mend", "confirm", "resume"], "old")
 
 
 def test_a_way_back_that_could_not_begin_leaves_the_node_serving_on_the_new_set() -> None:
-    story, taken = drive(NodeStory("back"), {"drain"}, [])
+    story, taken = drive(NodeProgress("back"), {"drain"}, [])
     assert (taken, story.end) == (["drain", "resume"], "new")
 
 

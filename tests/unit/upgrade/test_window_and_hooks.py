@@ -18,7 +18,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.rollout import DAYS, Hook, Window
 from gpuprov.upgrade import schedule
 from gpuprov.upgrade.hooks import command
-from gpuprov.upgrade.ready import READY
+from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 from gpuprov.upgrade.window import is_open
 from tests.unit.programs import write_program
 
@@ -118,17 +118,17 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(("name", "moment"), SAYS)
 def test_a_ready_hook_tells_its_tool_once(tmp_path: Path, name: str, moment: str) -> None:
-    code, calls = call(tmp_path, READY[name].commands[moment])
+    code, calls = call(tmp_path, KNOWN_HOOKS[name].commands[moment])
     assert code == 0, calls
     assert any(line.startswith(SAYS[name, moment]) for line in calls), calls
     if moment == "snapshot" and name != "btrfs":  # that one looks for its snapshot in / itself
-        code, calls = call(tmp_path, READY[name].commands[moment])
+        code, calls = call(tmp_path, KNOWN_HOOKS[name].commands[moment])
         assert code == 0
         assert not any(line.startswith(SAYS[name, moment]) for line in calls), "a second snapshot"
 
 
 def test_slurm_waits_for_running_jobs(tmp_path: Path) -> None:
-    _, calls = call(tmp_path, READY["slurm"].commands["drain"])
+    _, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"])
     assert [line.split()[0] for line in calls] == ["scontrol", "squeue", "sleep", "squeue"]
 
 
@@ -142,13 +142,13 @@ ASKED += [("zfs", "snapshot", "findmnt")]
 def test_a_ready_hook_fails_when_a_tool_does(
     tmp_path: Path, name: str, moment: str, tool: str, status: int
 ) -> None:
-    code, calls = call(tmp_path, READY[name].commands[moment], **{tool: f"exit {status}"})
+    code, calls = call(tmp_path, KNOWN_HOOKS[name].commands[moment], **{tool: f"exit {status}"})
     assert code != 0, calls
 
 
 def test_slurm_fails_when_a_later_question_does(tmp_path: Path) -> None:
     answers = "[ ! -e $CALLS.asked ] || exit 1; touch $CALLS.asked; echo '7 gpu job user R 1:00 1 gpu01'"
-    code, calls = call(tmp_path, READY["slurm"].commands["drain"], squeue=answers)
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"], squeue=answers)
     assert (code, [line.split()[0] for line in calls]) == (1, ["scontrol", "squeue", "sleep", "squeue"])
 
 
@@ -156,7 +156,7 @@ def test_slurm_fails_when_a_later_question_does(tmp_path: Path) -> None:
 def test_slurm_waits_for_jobs_in_every_state_that_holds_the_node(tmp_path: Path, state: str) -> None:
     asked = rf"""[ -e $CALLS.asked ] && exit; touch $CALLS.asked
 case "$*" in *[=,]{state},*|*[=,]{state}\ *) echo "7 gpu job user {state} 1:00 1 gpu01";; esac"""
-    code, calls = call(tmp_path, READY["slurm"].commands["drain"], squeue=asked)
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"], squeue=asked)
     assert (code, len(calls)) == (0, 4), calls
 
 
@@ -172,19 +172,19 @@ SAVED_BADLY = {
 @pytest.mark.parametrize("name", SAVED_BADLY)
 def test_a_snapshot_that_failed_is_none(tmp_path: Path, name: str) -> None:
     tool = SAYS[name, "snapshot"].split()[0]
-    code, calls = call(tmp_path, READY[name].commands["snapshot"], **{tool: SAVED_BADLY[name]})
+    code, calls = call(tmp_path, KNOWN_HOOKS[name].commands["snapshot"], **{tool: SAVED_BADLY[name]})
     assert code != 0, calls
 
 
 @pytest.mark.parametrize("found", ["", "rg1\\t/disks/os1\\nrg2\\t/disks/os2\\n"])
 def test_azure_takes_no_other_machines_disk(tmp_path: Path, found: str) -> None:
     tool = f'case "$1 $2" in "vm list") printf "{found}";; "snapshot show") exit 1;; esac'
-    code, calls = call(tmp_path, READY["azure"].commands["snapshot"], az=tool)
+    code, calls = call(tmp_path, KNOWN_HOOKS["azure"].commands["snapshot"], az=tool)
     assert (code, [line for line in calls if "snapshot create" in line]) == (1, [])
 
 
 def test_every_ready_command_is_tried_here() -> None:
-    tried = {(name, moment) for name, ready in READY.items() for moment in ready.commands}
+    tried = {(name, moment) for name, ready in KNOWN_HOOKS.items() for moment in ready.commands}
     assert tried == set(SAYS)
 
 

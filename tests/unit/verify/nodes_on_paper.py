@@ -12,7 +12,7 @@ from testinfra.host import Host
 
 from gpuprov.errors import Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, read_lock
-from gpuprov.verify.event_log import Account, read_account
+from gpuprov.verify.event_log import EventLog, read_events
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.plugin import Verification
 from gpuprov.verify.shell import Shell, ShellBackend
@@ -93,6 +93,6 @@ def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
         "no:testinfra",
     ]
     pytest.main(
-        [*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, Account(account))]
+        [*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, EventLog(account))]
     )
-    return {node.name: node for node in read_account(account, [node.name for node in nodes], "cut short")}
+    return {node.name: node for node in read_events(account, [node.name for node in nodes], "cut short")}

@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpuprov.errors import Exit, InvalidInput
-from gpuprov.verify import Limits, Verdict, run_verification
+from gpuprov.verify import TimeLimits, Verdict, run_verification
 from gpuprov.verify.wanted import wanted
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
 
-QUICK = Limits(command_s=10, node_s=60)
+QUICK = TimeLimits(command_s=10, node_s=60)
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ def test_hanging_command_fails_its_checks_and_no_others(commands: Path) -> None:
     write_program(commands / "nvidia-smi", "sleep 60")
     closure = lock_of("here").groups["train"].components.driver.closure
     answer(commands, "dpkg-query", "".join(f"hold installed {name} 1\n" for name in closure))
-    verdict = run_verification(lock_of("here"), ["here"], local=True, limits=Limits(command_s=1, node_s=20))
+    verdict = run_verification(
+        lock_of("here"), ["here"], local=True, limits=TimeLimits(command_s=1, node_s=20)
+    )
     (node,) = verdict.nodes
     answers = next(check for check in node.checks if check.check == "driver.answers")
     assert answers.actual.startswith("no answer to `nvidia-smi")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .files import Files
 from .kernel import Kernel
-from .machine import Gpu
+from .machine import SimGpu
 from .places import LIBRARY, LIBRARY_FOLDERS
 from .settings import Settings
 
@@ -48,7 +48,7 @@ class Driver:
     def branch(self) -> int:
         return int(self.version.split(".")[0])
 
-    def lost(self, gpu: Gpu) -> bool:
+    def lost(self, gpu: SimGpu) -> bool:
         """Whether a GPU fell off the bus."""
         return str(gpu.number) in self.settings.faults().get("gpu-lost", [])
 
@@ -57,7 +57,7 @@ class Driver:
         pid_file = self.files.at("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
         return pid_file.exists() and Path(f"/proc/{pid_file.read_text().strip()}").exists()
 
-    def _working_gpus(self, flavour: str, faults: dict[str, object]) -> list[Gpu]:
+    def _working_gpus(self, flavour: str, faults: dict[str, object]) -> list[SimGpu]:
         if flavour not in self.machine.model.modules or "no-devices" in faults:
             return []
         return list(self.machine.gpus)

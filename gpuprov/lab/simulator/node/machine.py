@@ -37,7 +37,7 @@ class Model(NamedTuple):
         }
 
 
-class Gpu(NamedTuple):
+class SimGpu(NamedTuple):
     """One GPU: where it sits and what tells it from its neighbours."""
 
     number: int
@@ -61,7 +61,7 @@ class Machine(NamedTuple):
 
     name: str
     model: Model
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[SimGpu, ...]
     switches: tuple[str, ...]
     cpus: dict[int, str]
     links: str
@@ -84,7 +84,7 @@ class Machine(NamedTuple):
                 nvlink=model["nvlink"],
                 values=model["values"],
             ),
-            gpus=tuple(Gpu(**gpu) for gpu in document["gpus"]),
+            gpus=tuple(SimGpu(**gpu) for gpu in document["gpus"]),
             switches=tuple(document["switches"]),
             cpus={int(node): cpus for node, cpus in document["cpus"].items()},
             links=document["links"],

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from .files import Files
-from .machine import Gpu, Machine
+from .machine import Machine, SimGpu
 
 _MODULE_SIZES = {"nvidia": 14299136, "nvidia_uvm": 1830912, "nouveau": 2433024}
 _NVIDIA_MAJOR = 195
@@ -86,7 +86,7 @@ def _publish_proc(files: Files, machine: Machine, nvidia: dict[str, str]) -> Non
         _write(files.proc_switches / address, "")
 
 
-def _information(machine: Machine, gpu: Gpu, nvidia: dict[str, str]) -> str:
+def _information(machine: Machine, gpu: SimGpu, nvidia: dict[str, str]) -> str:
     rows = {
         "Model": machine.model.name,
         "IRQ": str(41 + gpu.number),

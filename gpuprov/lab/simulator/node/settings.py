@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from .kernel import Kernel
-from .machine import Gpu
+from .machine import SimGpu
 
 
 class Settings:
@@ -31,7 +31,7 @@ class Settings:
         with self._kernel.state.change() as state:
             self._settle(state)
 
-    def of(self, gpu: Gpu) -> dict[str, Any]:
+    def of(self, gpu: SimGpu) -> dict[str, Any]:
         """What was set on a GPU: `persistence` and, where they were set, `applications` [memory, graphics],
         `graphics` [min, max], `memory` [min, max] (MHz), `power` (W), `compute`, `mig`."""
         state = self._kernel.state.read()
@@ -47,7 +47,7 @@ class Settings:
             if gone or not settings["persistence"]:
                 state["gpus"][index] = {"persistence": False}
 
-    def set(self, gpu: Gpu, name: str, value: Any) -> None:
+    def set(self, gpu: SimGpu, name: str, value: Any) -> None:
         """Change one setting; None takes the driver's default again."""
         with self._kernel.state.change() as state:
             settings = state.setdefault("gpus", {}).setdefault(str(gpu.number), {"persistence": False})
@@ -66,7 +66,7 @@ class Settings:
     def daemon_runs(self) -> bool:
         return self._kernel.holder(self._kernel.state.read()) is not None
 
-    def mode(self, gpu: Gpu, name: str) -> tuple[str, str]:
+    def mode(self, gpu: SimGpu, name: str) -> tuple[str, str]:
         """Current and pending mode of "ecc" or "mig": "Enabled", "Disabled" or "N/A"."""
         if (name == "ecc" and "ecc" not in self.model.features) or (name == "mig" and self.model.mig is None):
             return "N/A", "N/A"
@@ -77,7 +77,7 @@ class Settings:
         modes = self._kernel.durable.read().get(name, {}).get(str(gpu.number))
         return (modes["current"], modes["pending"]) if modes else (default, default)
 
-    def set_mode(self, gpu: Gpu, name: str, value: str) -> None:
+    def set_mode(self, gpu: SimGpu, name: str, value: str) -> None:
         """Ask for an ECC or MIG mode; it becomes current when the model says so."""
         if name == "mig" and self.model.mig == "immediate":
             self.set(gpu, "mig", value)
@@ -86,7 +86,7 @@ class Settings:
         with self._kernel.durable.change() as durable:
             durable.setdefault(name, {})[str(gpu.number)] = {"current": current, "pending": value}
 
-    def reset(self, gpu: Gpu) -> None:
+    def reset(self, gpu: SimGpu) -> None:
         """`nvidia-smi --gpu-reset` of one GPU: pending modes become current, faults and clocks go."""
         with self._kernel.durable.change() as durable:
             for modes in durable.values():

@@ -9,7 +9,7 @@ from . import smi_mig, smi_query, smi_settings, smi_table, smi_topology
 from .answers import Answer
 from .driver import Driver, NvmlError, library_version, nvml_version
 from .files import Files
-from .machine import Gpu
+from .machine import SimGpu
 from .values import cuda_version
 
 USAGE = 2
@@ -112,14 +112,16 @@ def _answer(files: Files, arguments: list[str]) -> int:
     return 0
 
 
-def _question(options: dict[str, str]) -> Callable[[Driver, list[Gpu], dict[str, str]], Iterable[str]]:
+def _question(
+    options: dict[str, str],
+) -> Callable[[Driver, list[SimGpu], dict[str, str]], Iterable[str]]:
     for name, question in smi_query.QUESTIONS.items():
         if name in options:
             return question
     return smi_table.table
 
 
-def _selected(driver: Driver, wanted: str | None) -> list[Gpu]:
+def _selected(driver: Driver, wanted: str | None) -> list[SimGpu]:
     """GPUs by index, bus id or UUID; all without a wish. Raises NvmlError for none and for a lost one."""
     gpus = [gpu for gpu in driver.gpus if wanted is None or _names(gpu) & set(wanted.split(","))]
     if not gpus:
@@ -130,7 +132,7 @@ def _selected(driver: Driver, wanted: str | None) -> list[Gpu]:
     return gpus
 
 
-def _names(gpu: Gpu) -> set[str]:
+def _names(gpu: SimGpu) -> set[str]:
     return {str(gpu.number), gpu.uuid, gpu.bus_id, gpu.address}
 
 
@@ -142,7 +144,7 @@ def _list(driver: Driver) -> Iterable[str]:
         yield _lost(gpu) if driver.lost(gpu) else f"GPU {gpu.number}: {name} (UUID: {gpu.uuid})"
 
 
-def _lost(gpu: Gpu) -> str:
+def _lost(gpu: SimGpu) -> str:
     reason = "GPU is lost.  Reboot the system to recover this GPU"
     return f"Unable to determine the device handle for gpu {gpu.address.upper()}: {reason}"
 

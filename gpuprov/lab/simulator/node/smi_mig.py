@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from .driver import Driver, NvmlError
-from .machine import Gpu
+from .machine import SimGpu
 
 Say = Callable[[str], None]
 
@@ -50,12 +50,12 @@ def mig(driver: Driver, words: list[str], say: Say) -> int:
     raise NvmlError(_USAGE, "Option is not recognized. Please run 'nvidia-smi mig -h' for help.")
 
 
-def _instances(driver: Driver, gpu: Gpu) -> list[str]:
+def _instances(driver: Driver, gpu: SimGpu) -> list[str]:
     instances: list[str] = driver.settings.of(gpu).get("instances", [])
     return instances
 
 
-def _list(driver: Driver, gpus: list[Gpu], say: Say) -> int:
+def _list(driver: Driver, gpus: list[SimGpu], say: Say) -> int:
     rows = [(gpu, number, name) for gpu in gpus for number, name in enumerate(_instances(driver, gpu), 1)]
     if not rows:
         say("No GPU instances found: Not Found")
@@ -68,7 +68,7 @@ def _list(driver: Driver, gpus: list[Gpu], say: Say) -> int:
     return 0
 
 
-def _create(driver: Driver, gpus: list[Gpu], profiles: list[str], say: Say) -> int:
+def _create(driver: Driver, gpus: list[SimGpu], profiles: list[str], say: Say) -> int:
     for gpu in gpus:
         instances = _instances(driver, gpu)
         for profile in profiles:
@@ -85,7 +85,7 @@ def _create(driver: Driver, gpus: list[Gpu], profiles: list[str], say: Say) -> i
     return 0
 
 
-def _destroy(driver: Driver, gpus: list[Gpu], kind: str, say: Say) -> int:
+def _destroy(driver: Driver, gpus: list[SimGpu], kind: str, say: Say) -> int:
     """Compute instances go first; what they stand on can go only then, which is not played."""
     found = [(gpu, number) for gpu in gpus for number, _ in enumerate(_instances(driver, gpu), 1)]
     if not found:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from .answers import now
 from .driver import Driver, NvmlError
 from .layout import query_fields, query_lines, query_text, query_xml
-from .machine import Gpu
+from .machine import SimGpu
 from .values import cuda_version, values_of
 
-Question = Callable[[Driver, list[Gpu], dict[str, str]], Iterable[str]]
+Question = Callable[[Driver, list[SimGpu], dict[str, str]], Iterable[str]]
 
 _USAGE = 2
 _USED_MEMORY = "used_gpu_memory [MiB]"
@@ -21,7 +21,7 @@ _SECTIONS = (
 )
 
 
-def query(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[str]:
+def query(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """`-q`, with `-x` as XML, with `-d` only some sections. Raises NvmlError for what cannot be combined."""
     if "display" not in options:
         return _xml(driver, gpus) if "xml" in options else _text(driver, gpus, frozenset())
@@ -37,7 +37,7 @@ def query(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[
     return _text(driver, gpus, sections)
 
 
-def query_gpu(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[str]:
+def query_gpu(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """`--query-gpu=FIELDS --format=csv[,noheader][,nounits]`."""
     known = query_fields()
     names = [name.strip() for name in options["query-gpu"].split(",")]
@@ -57,7 +57,7 @@ def query_gpu(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Itera
     return _csv(header, rows, options)
 
 
-def query_supported_clocks(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[str]:
+def query_supported_clocks(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """`--query-supported-clocks=gr,mem`: every combination, a line each."""
     headers = {"gr": "graphics", "graphics": "graphics", "mem": "memory", "memory": "memory"}
     names = [name.strip() for name in options["query-supported-clocks"].split(",")]
@@ -73,7 +73,7 @@ def query_supported_clocks(driver: Driver, gpus: list[Gpu], options: dict[str, s
     return _csv([headers[name] + unit for name in names], rows * len(gpus), options)
 
 
-def query_compute_apps(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[str]:
+def query_compute_apps(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """`--query-compute-apps=FIELDS`: simulated GPUs run no programs, so a header and no rows."""
     headers = {name: name for name in ("pid", "process_name", "gpu_uuid", "gpu_name", "gpu_bus_id")}
     headers |= {"name": "process_name", "used_memory": _USED_MEMORY, "used_gpu_memory": _USED_MEMORY}
@@ -93,7 +93,7 @@ QUESTIONS: dict[str, Question] = {
 """Option name to the function that answers it."""
 
 
-def _text(driver: Driver, gpus: list[Gpu], sections: frozenset[str]) -> Iterator[str]:
+def _text(driver: Driver, gpus: list[SimGpu], sections: frozenset[str]) -> Iterator[str]:
     yield "\n==============NVSMI LOG==============\n"
     yield f"{'Timestamp':<55}: {now()}"
     yield f"{'Driver Version':<55}: {driver.version}"
@@ -116,7 +116,7 @@ def _supported_clocks_text(driver: Driver) -> Iterator[str]:
             yield f"{'            Graphics':<55}: {graphics} MHz"
 
 
-def _xml(driver: Driver, gpus: list[Gpu]) -> Iterator[str]:
+def _xml(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
     """The document type changed from nvsmi_device_v12 to v13 with branch 580."""
     yield '<?xml version="1.0" ?>'
     yield f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v{13 if driver.branch >= 580 else 12}.dtd">'

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .driver import Driver, NvmlError
-from .machine import Gpu
+from .machine import SimGpu
 from .values import COMPUTE_MODES
 
 Say = Callable[[str], None]
-Change = Callable[[Driver, Gpu, str, Say], None]
+Change = Callable[[Driver, SimGpu, str, Say], None]
 
 _INVALID = 2
 _NO_PERMISSION = 4
@@ -22,7 +22,7 @@ class _Unsupported(Exception):
     """The GPU lacks this; nvidia-smi says so, and goes on."""
 
 
-def change(driver: Driver, gpus: list[Gpu], name: str, value: str, say: Say) -> int:
+def change(driver: Driver, gpus: list[SimGpu], name: str, value: str, say: Say) -> int:
     """Change one setting of these GPUs, in nvidia-smi's words. Raises NvmlError where it ends early."""
     for gpu in gpus:
         if not driver.settings.permitted:
@@ -40,7 +40,7 @@ def change(driver: Driver, gpus: list[Gpu], name: str, value: str, say: Say) -> 
     return 0
 
 
-def _persistence(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     wanted = _switch(value, "persistence mode")
     if driver.settings.of(gpu)["persistence"] == wanted:
         say(f"Persistence mode is already {_state(wanted)} for GPU {gpu.bus_id}.")
@@ -55,7 +55,7 @@ def _persistence(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f"Enabled {kind} for GPU {gpu.bus_id}.")
 
 
-def _applications(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     memory, graphics = _pair(value, "memClk,smClk e.g. --applications-clocks=2000,300")
     if "application-clocks" not in driver.machine.model.features:
         raise _Unsupported(f"Setting applications clocks is not supported for GPU {gpu.bus_id}.")
@@ -65,7 +65,7 @@ def _applications(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f'Applications clocks set to "(MEM {memory}, SM {graphics})" for GPU {gpu.bus_id}')
 
 
-def _graphics(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     example = "'gpuClkMin,gpuClkMax' or 'gpuClkVal' e.g. '--lock-gpu-clocks=1500,1500'"
     lowest, highest = _pair(value, example, one_is_enough=True)
     clocks = driver.machine.model.supported_clocks()
@@ -76,7 +76,7 @@ def _graphics(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f'GPU clocks set to "(gpuClkMin {lowest}, gpuClkMax {highest})" for GPU {gpu.bus_id}')
 
 
-def _memory(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _memory(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     example = "'memClkMin,memClkMax' or 'memClkVal' e.g. --lock-memory-clocks=5100,5100"
     lowest, highest = _pair(value, example, one_is_enough=True)
     if "locked-memory" not in driver.machine.model.features:
@@ -87,7 +87,7 @@ def _memory(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f'Memory clocks set to "(memClkMin {lowest}, memClkMax {highest})" for GPU {gpu.bus_id}')
 
 
-def _power(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _power(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     power = driver.machine.model.power
     try:
         wanted = float(value)
@@ -104,7 +104,7 @@ def _power(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f"Power limit for GPU {gpu.bus_id} was set to {wanted:.2f} W from {before:.2f} W.")
 
 
-def _ecc(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     wanted = _state(_switch(value, "ECC configuration code"))
     current, pending = driver.settings.mode(gpu, "ecc")
     if current == "N/A":
@@ -116,7 +116,7 @@ def _ecc(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f"{wanted} ECC support for GPU {gpu.bus_id}.")
 
 
-def _mig(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     wanted = _switch(value, "MIG Mode")
     if driver.machine.model.mig is None:
         verb = "enable" if wanted else "disable"
@@ -131,7 +131,7 @@ def _mig(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f"Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on GPU {gpu.bus_id}")
 
 
-def _compute(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     names = {name.upper(): number for number, name in enumerate(COMPUTE_MODES)}
     mode = names.get(value.upper(), int(value) if value.isdigit() else len(COMPUTE_MODES))
     if mode >= len(COMPUTE_MODES):
@@ -140,7 +140,7 @@ def _compute(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
     say(f"Set compute mode to {COMPUTE_MODES[mode].upper()} for GPU {gpu.bus_id}.")
 
 
-def _reset(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     driver.settings.reset(gpu)
     say(f"GPU {gpu.bus_id} was successfully reset.")
 
@@ -148,7 +148,7 @@ def _reset(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
 def _forget(name: str) -> Change:
     """The change that takes a setting back to the driver's default; it succeeds without a word."""
 
-    def forget(driver: Driver, gpu: Gpu, value: str, say: Say) -> None:
+    def forget(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
         driver.settings.set(gpu, name, None)
 
     return forget
@@ -178,7 +178,7 @@ _NOT_PERSISTENT = (
 )
 
 
-def _forbidden(name: str, gpu: Gpu) -> str:
+def _forbidden(name: str, gpu: SimGpu) -> str:
     if "applications" in name or "graphics" in name or "memory" in name:
         return f"The current user does not have permission to change clocks for GPU {gpu.bus_id}."
     action = {
@@ -192,7 +192,7 @@ def _forbidden(name: str, gpu: Gpu) -> str:
     return f"Unable to {action} for GPU {gpu.bus_id}: Insufficient Permissions"
 
 
-def _refused(combination: str, gpu: Gpu) -> NvmlError:
+def _refused(combination: str, gpu: SimGpu) -> NvmlError:
     text = f'Specified clock combination "{combination}" is not supported for GPU {gpu.bus_id}. {_HINT}'
     return NvmlError(_INVALID, f"{text}\n{_EARLY_END}")
 

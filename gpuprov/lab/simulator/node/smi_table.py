@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .answers import now
 from .driver import Driver
-from .machine import Gpu
+from .machine import SimGpu
 from .values import cuda_version, values_of
 
 _COMPUTE = {"Exclusive_Thread": "E. Thread", "Exclusive_Process": "E. Process"}
@@ -71,7 +71,7 @@ _NARROW = _Shape(
 )
 
 
-def table(driver: Driver, gpus: list[Gpu], options: dict[str, str]) -> Iterable[str]:
+def table(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """The summary; it became two characters wider with branch 550."""
     shape = _WIDE if driver.branch >= 550 else _NARROW
     yield f"{now()}       "

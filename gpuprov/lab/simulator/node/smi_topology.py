@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .driver import Driver, NvmlError
-from .machine import Gpu
+from .machine import SimGpu
 
 _USAGE = 2
 _LINK_WORDS = """
@@ -55,7 +55,7 @@ def _matrix(driver: Driver) -> Iterator[str]:
     yield _LINK_WORDS
 
 
-def _link(driver: Driver, one: Gpu, other: Gpu) -> str:
+def _link(driver: Driver, one: SimGpu, other: SimGpu) -> str:
     if one is other:
         return " X "
     if driver.machine.links:
@@ -71,7 +71,7 @@ def _peers(driver: Driver) -> Iterator[str]:
     yield _PEER_WORDS
 
 
-def _links(driver: Driver, gpus: list[Gpu]) -> Iterator[str]:
+def _links(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
     nvlink = driver.machine.model.nvlink
     if nvlink is None or not driver.machine.links:
         return

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .driver import Driver
-from .machine import Gpu
+from .machine import SimGpu
 
 NATIVE_CUDA = {
     450: "11.0",
@@ -40,7 +40,7 @@ NATIVE_CUDA = {
 COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 
 
-def values_of(driver: Driver, gpu: Gpu) -> dict[str, str]:
+def values_of(driver: Driver, gpu: SimGpu) -> dict[str, str]:
     """Every placeholder of the layouts for one GPU."""
     settings = driver.settings.of(gpu)
     values = dict(driver.machine.model.values) | gpu.values
@@ -58,7 +58,7 @@ def cuda_version(branch: int) -> str:
     return NATIVE_CUDA[max(known for known in NATIVE_CUDA if known <= max(branch, min(NATIVE_CUDA)))]
 
 
-def _identity(driver: Driver, gpu: Gpu) -> dict[str, str]:
+def _identity(driver: Driver, gpu: SimGpu) -> dict[str, str]:
     device = driver.machine.model.device
     domain, bus, place = gpu.address.split(":")
     gsp = "gsp" in driver.machine.model.features
@@ -95,7 +95,7 @@ def _memory(values: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _clocks(driver: Driver, gpu: Gpu, settings: dict[str, Any]) -> dict[str, str]:
+def _clocks(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, str]:
     model = driver.machine.model
     default_memory, default_graphics = model.default_clocks
     memory, graphics = settings.get("applications", model.default_clocks)
@@ -133,7 +133,7 @@ def _power(driver: Driver, settings: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _modes(driver: Driver, gpu: Gpu, settings: dict[str, Any]) -> dict[str, str]:
+def _modes(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, str]:
     ecc_current, ecc_pending = driver.settings.mode(gpu, "ecc")
     mig_current, mig_pending = driver.settings.mode(gpu, "mig")
     remapper = "remapper" in driver.machine.model.features

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks import cuda, doubts, driver, fabric, gpus, libraries, system
-from gpuprov.locking.resolve.checks.findings import Said
+from gpuprov.locking.resolve.checks.findings import Ruling
 
 CHECKS = (
     *system.CHECKS,
@@ -23,7 +23,7 @@ CHECKS = (
 )
 
 
-def judge(case: Case, draft: Draft) -> Iterator[Said]:
+def check_draft(case: Case, draft: Draft) -> Iterator[Ruling]:
     """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA,
     libraries."""
     for check in CHECKS:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpuprov.catalog import Version
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.rules import driver as rules
 from gpuprov.catalog.rules import systems
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, violation, warning
 
 _COMPAT = "cuda-fwd-compat"
 _MINOR = "cuda-minor-compat"
@@ -44,7 +44,7 @@ def gpus(case: Case, draft: Draft) -> Findings:
             yield unsupported(case, "gpu-cuda", f"CUDA {draft.cuda}", gpu, draft.cuda)
 
 
-def unsupported(case: Case, rule: str, what: str, gpu: Gpu, cuda: Version) -> Said:
+def unsupported(case: Case, rule: str, what: str, gpu: GpuModel, cuda: Version) -> Ruling:
     """The violation of a GPU outside the range of a CUDA version that `what` brings."""
     named = f"{gpu.id} ({gpu.architecture}, compute capability {gpu.compute_capability})"
     if gpu.last_cuda is not None and cuda.minor > gpu.last_cuda:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from gpuprov.locking.resolve.answer import Finding
+from gpuprov.locking.resolve.answer import RuleFinding
 from gpuprov.locking.resolve.case import Case
 
 Level = Literal["reason", "warning", "violation"]
-Said = tuple[Level, Finding]
-Findings = Iterator[Said]
+Ruling = tuple[Level, RuleFinding]
+Findings = Iterator[Ruling]
 
 
-def reason(case: Case, rule: str, text: str, *source: str) -> Said:
+def reason(case: Case, rule: str, text: str, *source: str) -> Ruling:
     """Why something is as it is."""
-    return "reason", Finding(rule, text, case.catalog.cite(*source))
+    return "reason", RuleFinding(rule, text, case.catalog.cite(*source))
 
 
-def warning(case: Case, rule: str, text: str, *source: str) -> Said:
+def warning(case: Case, rule: str, text: str, *source: str) -> Ruling:
     """Works, within limits."""
-    return "warning", Finding(rule, text, case.catalog.cite(*source))
+    return "warning", RuleFinding(rule, text, case.catalog.cite(*source))
 
 
-def violation(case: Case, rule: str, text: str, *source: str) -> Said:
+def violation(case: Case, rule: str, text: str, *source: str) -> Ruling:
     """Cannot work, or is documented not to."""
-    return "violation", Finding(rule, text, case.catalog.cite(*source))
+    return "violation", RuleFinding(rule, text, case.catalog.cite(*source))

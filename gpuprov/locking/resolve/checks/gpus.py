@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.rules import driver as rules
 from gpuprov.catalog.rules import peer
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, violation, warning
 
 _UNPROVEN = "gpu-driver-unproven"
 
@@ -30,7 +30,7 @@ def guessed(case: Case, draft: Draft) -> Findings:
             yield warning(case, "gpu-guessed", text, *gpu.source)
 
 
-def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+def _gpu(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
     branch = draft.driver.major
     if rules.gpu_driver_ok(gpu, draft.driver) is False:
         yield violation(case, "gpu-driver", _unsupported(draft, gpu), *gpu.source)
@@ -48,7 +48,7 @@ def _gpu(case: Case, draft: Draft, gpu: Gpu) -> Findings:
         yield from _other_devices(case, draft, gpu)
 
 
-def _unsupported(draft: Draft, gpu: Gpu) -> str:
+def _unsupported(draft: Draft, gpu: GpuModel) -> str:
     branch, named = draft.driver.major, f"{gpu.id} ({gpu.architecture})"
     if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
         return f"{named} ends with driver branch {gpu.max_driver_branch}, and {branch} is newer"
@@ -57,7 +57,7 @@ def _unsupported(draft: Draft, gpu: Gpu) -> str:
     return f"{gpu.id} needs driver {gpu.min_driver} or newer, not {draft.driver}"
 
 
-def _below_advice(case: Case, draft: Draft, gpu: Gpu) -> Said:
+def _below_advice(case: Case, draft: Draft, gpu: GpuModel) -> Ruling:
     """A driver older than the vendor asks for on the board that switches its GPUs: refused where the host is
     such a board."""
     whole, count = gpu.switched_board_gpus, case.counts[gpu]
@@ -68,7 +68,7 @@ def _below_advice(case: Case, draft: Draft, gpu: Gpu) -> Said:
     return warning(case, "gpu-driver-advised", text, *gpu.source)
 
 
-def _unproven(case: Case, draft: Draft, gpu: Gpu) -> Iterator[str]:
+def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
     """Why nothing proves that the driver takes the GPU; silence where a list has it."""
     driver, branch = draft.driver, draft.driver.major
     stated = [device for device in gpu.pci_device_ids if device in case.devices]
@@ -90,7 +90,7 @@ def _unproven(case: Case, draft: Draft, gpu: Gpu) -> Iterator[str]:
         yield f"{gpu.id} is first listed by the open modules of {first}; {driver} is older"
 
 
-def _other_devices(case: Case, draft: Draft, gpu: Gpu) -> Findings:
+def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
     """Of a model that stands for several devices, those that only a newer driver lists."""
     later = {device: release for device, release in gpu.first_listed.items() if draft.driver < release}
     if later and len(later) < len(gpu.first_listed) and not case.devices & set(gpu.pci_device_ids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuprov.locking.resolve.answer import Finding
+from gpuprov.locking.resolve.answer import RuleFinding
 
 # Whatever decides the driver may mend a rule about the driver.
 _DRIVER = frozenset({"driver", "fabricmanager", "repository", "os", "arch"})
@@ -56,6 +56,6 @@ def documented(rule: str) -> bool:
     return rule in _MENDS
 
 
-def one_change_mends(violations: Iterable[Finding]) -> frozenset[str]:
+def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
     """Fields of which one alone may mend all the violations."""
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.locking.resolve import Request, resolve
 from gpuprov.locking.resolve.checks.mends import documented
 from tests.unit.locking.resolve.requests import answer, rules
@@ -14,7 +14,7 @@ CATALOG = load()
 CURRENT = ("ubuntu22.04", "ubuntu24.04", "debian12", "rhel8", "rhel9", "rhel10", "amzn2023", "azl3")
 
 
-def kinds() -> list[Gpu]:
+def kinds() -> list[GpuModel]:
     """One GPU of each kind that rules tell apart."""
     kinds = {
         (gpu.compute_capability, gpu.segment, gpu.superchip, gpu.max_driver_branch): gpu
@@ -38,7 +38,7 @@ def test_every_device_id_resolves_or_is_refused_by_a_documented_rule() -> None:
 
 
 @pytest.mark.parametrize("gpu", kinds(), ids=lambda gpu: gpu.id)
-def test_every_kind_on_every_system(gpu: Gpu) -> None:
+def test_every_kind_on_every_system(gpu: GpuModel) -> None:
     arch = "aarch64" if gpu.superchip else "x86_64"
     for system in CATALOG.systems.values():
         found = resolve(Request(gpus=(gpu.id,), os=system.id), CATALOG)

@@ -17,7 +17,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True)
-class Reports:
+class ReportFiles:
     """Files to write; None where none was asked for."""
 
     junit: Path | None
@@ -58,6 +58,6 @@ def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--prometheus", type=FILE, help="write a textfile for Prometheus's node exporter here")
     @functools.wraps(verb)
     def with_reports(*, html: Path | None, junit: Path | None, prometheus: Path | None, **others: Any) -> Any:
-        return verb(reports=Reports(junit, html, prometheus), **others)
+        return verb(reports=ReportFiles(junit, html, prometheus), **others)
 
     return with_reports

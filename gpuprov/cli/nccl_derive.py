@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,8 @@ from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.finding import Finding
-    from gpuprov.model.fleet import Fleet
     from gpuprov.nccl.derive import Derived
     from gpuprov.probe.facts import Facts
-    from gpuprov.ssh.transport import Target
     from gpuprov.topology import Topology
 
 SCHEMA = "gpuprov.nccl_environment/1"
@@ -62,6 +59,8 @@ def derive(
 
     Exits with 1 when a node has no usable network, a value of the site fits nothing, or nodes disagree.
     """
+    from gpuprov.nccl.live import derive_fleet
+
     stated = dict(_pair(text) for text in site)
     saved = [source for source in sources if source == "-" or Path(source).is_file()]
     if saved and (len(saved) < len(sources) or write):
@@ -71,7 +70,7 @@ def derive(
         groups = {"": _saved(saved, topology, stated)}
     else:
         password = options.ask_password(ask_become_pass)
-        groups, failed = _live(fleet_path, sources, stated, forks, password)
+        groups, failed = derive_fleet(fleet_path, sources, stated, forks=forks, password=password)
     odd = _odd(groups)
     nodes = {host: derived for group in groups.values() for host, derived in group.items()}
     _show(nodes, odd, failed, output)
@@ -99,57 +98,6 @@ def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dic
     matrix = _topology(topology) if topology else None
     facts = [_facts(name) for name in names]
     return {node.host: derived_from(*from_facts(node, matrix), site) for node in facts}
-
-
-def _live(
-    path: Path, sources: Iterable[str], stated: dict[str, str], forks: int, password: str | None
-) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
-    """Group → node → what was derived; and the nodes that failed."""
-    from gpuprov.model.fleet import read_fleet
-    from gpuprov.nccl.live import derive_live, site_values
-
-    fleet = read_fleet(path)
-    wanted = _wanted(fleet, sources)
-    of_group = {name: {**own, **stated} for name, own in site_values(fleet, path.parent).items()}
-    site = {host: of_group[name] for name, targets in wanted.items() for host in _hosts(targets)}
-    every = [target for targets in wanted.values() for target in targets]
-    answers = derive_live(every, site, forks=forks, password=password)
-    failed = {host: answer for host, answer in answers.items() if isinstance(answer, GpuprovError)}
-    groups = {
-        name: {
-            host: answer for host in _hosts(targets) if not isinstance(answer := answers[host], GpuprovError)
-        }
-        for name, targets in wanted.items()
-    }
-    return groups, failed
-
-
-def _hosts(targets: Iterable[Target]) -> list[str]:
-    return [target.name for target in targets]
-
-
-def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
-    """Group → the nodes of it that are meant."""
-    from gpuprov.nodeset import expand
-    from gpuprov.ssh.transport import Target
-
-    named: set[str] = set()
-    for source in sources:
-        try:
-            named |= set(fleet.groups[source].hosts if source in fleet.groups else expand(source))
-        except ValueError as error:
-            raise InvalidInput(f"not a set of nodes: {source!r}", expected=str(error)) from None
-    known = {host for group in fleet.groups.values() for host in group.hosts}
-    if unknown := named - known:
-        raise InvalidInput(f"the fleet has no node or group {', '.join(sorted(unknown))}")
-    return {
-        name: [
-            Target(host, address, fleet.ssh)
-            for host, address in group.hosts.items()
-            if host in named or not named
-        ]
-        for name, group in fleet.groups.items()
-    }
 
 
 def _facts(name: str) -> Facts:

@@ -1,4 +1,4 @@
-"""Ready hooks: what well-known programs are told around a node's change.
+"""Known hooks: what well-known programs are told around a node's change.
 
 Each can be told twice: a snapshot carries the run in its name, and a second one is not made. Each fails
 when a program that it asks does not answer: what is not known counts as a job that runs, or as no snapshot.
@@ -12,7 +12,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Ready:
+class KnownHook:
     """Commands of a program, and where it runs. A moment it has nothing for is left out."""
 
     on: Literal["controller", "node"]
@@ -20,8 +20,8 @@ class Ready:
 
 
 # Slurm: suspended and stopped jobs keep their memory on the node; CF and CG are on their way in and out.
-READY: dict[str, Ready] = {
-    "slurm": Ready(
+KNOWN_HOOKS: dict[str, KnownHook] = {
+    "slurm": KnownHook(
         "controller",
         {
             "drain": """\
@@ -33,14 +33,14 @@ done
             "resume": 'scontrol update NodeName="$GPUPROV_NODE" State=RESUME',
         },
     ),
-    "kubernetes": Ready(
+    "kubernetes": KnownHook(
         "controller",
         {
             "drain": 'kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data',
             "resume": 'kubectl uncordon "$GPUPROV_NODE"',
         },
     ),
-    "lvm": Ready(
+    "lvm": KnownHook(
         "node",
         {
             "snapshot": """\
@@ -50,7 +50,7 @@ lvs "${group##* }/gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 ||
 """,
         },
     ),
-    "btrfs": Ready(
+    "btrfs": KnownHook(
         "node",
         {
             "snapshot": """\
@@ -58,7 +58,7 @@ lvs "${group##* }/gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 ||
 """,
         },
     ),
-    "zfs": Ready(
+    "zfs": KnownHook(
         "node",
         {
             "snapshot": """\
@@ -67,7 +67,7 @@ zfs list -t snapshot "$root@gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 || zfs snapsho
 """,
         },
     ),
-    "aws": Ready(
+    "aws": KnownHook(
         "controller",
         {
             "snapshot": """\
@@ -83,7 +83,7 @@ aws ec2 create-snapshots --instance-specification "InstanceId=$machine" \\
         },
     ),
     # The boot disk of a Compute Engine machine carries the machine's name unless somebody chose another.
-    "gcloud": Ready(
+    "gcloud": KnownHook(
         "controller",
         {
             "snapshot": """\
@@ -93,7 +93,7 @@ snapshot="gpuprov-$GPUPROV_RUN-$GPUPROV_NODE"
 """,
         },
     ),
-    "azure": Ready(
+    "azure": KnownHook(
         "controller",
         {
             "snapshot": """\

@@ -49,7 +49,7 @@ def command(
     asked or none answers.
     """
     from gpuprov.catalog import load
-    from gpuprov.inventory.discover import kinds, look, propose, within
+    from gpuprov.inventory.discover import kinds, match_hosts, names_of, propose, within
     from gpuprov.model.lock import Connection
     from gpuprov.ssh.failures import NotThere
 
@@ -63,7 +63,7 @@ def command(
     password = options.ask_password(ask_become_pass)
     catalog, found, failed = load(), {}, {}
     among = kinds(catalog, [Path("profiles")])
-    for host, answer in look(asked, way, among, forks=forks, password=password):
+    for host, answer in match_hosts(asked, way, among, forks=forks, password=password):
         if isinstance(answer, GpuprovError):
             failed[host] = answer
         else:
@@ -71,7 +71,7 @@ def command(
     found = {host: found[host] for host in asked if host in found}
     silent = [host for host, error in failed.items() if host in of_networks and isinstance(error, NotThere)]
     failed = {host: failed[host] for host in asked if host in failed and host not in silent}
-    names = _names({host: facts for host, (facts, _) in found.items()})
+    names = names_of({host: facts for host, (facts, _) in found.items()})
     proposal = propose(found, names, way, catalog)
     _show(found, failed, proposal, names, output)
     if not found and not failed:
@@ -82,28 +82,6 @@ def command(
     if fleet and proposal["groups"]:
         _write(fleet, proposal)
     return _verdict([each for _, each in found.values()], failed)
-
-
-def _names(found: dict[str, Facts]) -> dict[str, str]:
-    """What each host is to be called: as it was named, or by its own name where an address was."""
-    taken: set[str] = set()
-    names = {}
-    for host, facts in found.items():
-        own = facts.host.partition(".")[0]
-        name = own if _is_address(host) and own and own not in taken else host
-        taken.add(name)
-        names[host] = name
-    return names
-
-
-def _is_address(host: str) -> bool:
-    import ipaddress
-
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(
