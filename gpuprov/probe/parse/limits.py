@@ -1,4 +1,4 @@
-"""ResourceLimits of login sessions, from limits.conf(5)."""
+"""Limits of login sessions, from limits.conf(5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PamLimit:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """ResourceLimits for logins (pam_limits) and for units (systemd's defaults, in systemd's own words)."""
+    """Limits for logins (pam_limits) and for units (systemd's defaults, in systemd's own words)."""
 
     pam: tuple[PamLimit, ...]
     systemd: Mapping[str, str]
