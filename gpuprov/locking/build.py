@@ -9,11 +9,13 @@ from typing import Any
 
 from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.components import Locker, family_pattern
 from gpuprov.locking.containers import check_containers
+from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, Answer, Request
@@ -84,6 +86,7 @@ class Builder:
         stated = overlay(profile.profile.hardware, group.hardware)
         hardware = locked_hardware(self._catalog, group.profile, stated)
         settings = with_network(_settings(profile, group), name, group, self._network, self._narrate)
+        check_gpu_settings(name, find_gpu(self._catalog, hardware.gpu_model), settings, self._narrate)
         stack = overlay(profile.profile.stack, group.stack)
         before = self._previous.groups.get(name) if self._previous else None
         locked = before.components if before else None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from gpuprov.catalog.records import System
+from gpuprov.errors import Refused
 from gpuprov.locking.archives import Archives, Finder
 from gpuprov.locking.repository.closure import closure
 from gpuprov.locking.repository.index import Index
@@ -63,6 +64,7 @@ class Locker:
         roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
         if stated.module:
             roots[stated.module] = None
+        self._check_held(stated)
         exact = self._exact("driver", stated, roots)
         self._driver_version = exact["version"]
         compiled = (name for name in exact["closure"] if COMPILED.search(name))
@@ -72,6 +74,23 @@ class Locker:
             module="open" if self._answer.stack.module == "open" else "proprietary",
             module_package=stated.module or next(compiled, stated.names[0]),
         )
+
+    def _check_held(self, stated: PackageSet) -> None:
+        """Raises Refused for a driver that the indexes do not have, where they have others of its branch."""
+        index = self._archives(stated).with_stream(stated.stream)
+        wanted = stated.version
+        if wanted is None or _is_pattern(wanted):
+            return
+        offered = dict.fromkeys(
+            index.order.upstream(each.version) for each in index.versions(stated.names[0])
+        )
+        branch = [each for each in offered if matches_upstream(each, wanted.split(".")[0])]
+        if branch and not any(matches_upstream(each, wanted) for each in branch):
+            raise Refused(
+                f"no {stated.names[0]} {wanted} in {', '.join(index.origins)} [driver-in-index]",
+                expected=f"of its branch {' or '.join(branch)}",
+                do="check the number, or sync the mirror",
+            )
 
     def component(self, name: str, version: str | None = None) -> Component:
         """Any other component.

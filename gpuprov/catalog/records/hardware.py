@@ -135,6 +135,8 @@ class Branch:
     proprietary_modules: bool
     open_modules: Literal["none", "available", "default", "only"]
     open_modules_geforce_workstation: Literal["none", "alpha", "beta", "supported"]
+    archives_only: bool = False
+    """Whether distributions' archives alone have it."""
     source: Sources
     doubts: Doubts = ()
     note: str = ""

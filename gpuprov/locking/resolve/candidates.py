@@ -46,6 +46,9 @@ def candidates(case: Case) -> list[Draft]:
 def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
     if len(driver.parts) == 1:
         driver = _newest_of(case, driver, repository)
+    elif driver not in case.catalog.known_drivers:
+        known = [each for each in case.catalog.known_drivers if each.within(driver)]
+        driver = max(known, default=driver)
     return Draft(driver, case.catalog.branches.get(driver.major), repository or _home(case, driver))
 
 
@@ -74,20 +77,34 @@ def _home(case: Case, driver: Version) -> str:
     archived = archive_driver(case.system, driver) or any(
         held.version and held.version.within(driver) for held in case.system.archive_drivers
     )
-    proven = nvidia_serves(case.system, case.arch) and driver_held(case.system, driver.major) == "yes"
-    return "distribution" if archived and not proven else "nvidia"
+    return "distribution" if archived and not _proven(case, driver.major) else "nvidia"
+
+
+def _proven(case: Case, branch: int) -> bool:
+    """Whether NVIDIA's repository for the machine was seen with a branch, as far as anybody looked."""
+    if case.system is None or not nvidia_serves(case.system, case.arch):
+        return False
+    record = case.catalog.branches.get(branch)
+    archives_only = record is not None and record.archives_only
+    return not archives_only and driver_held(case.system, branch) == "yes"
 
 
 def _open(case: Case, repository: str | None) -> Iterable[Draft]:
+    """Drafts best first: what NVIDIA's repository was seen with, what the archive has, what nobody saw."""
     order = _branch_order(case)
-    nvidia = (Draft(branch.latest_known, branch, "nvidia") for branch in order)
-    if repository == "nvidia":
-        return nvidia
+    served = [branch for branch in order if not branch.archives_only]
+    seen = [branch for branch in served if _proven(case, branch.branch)]
+    unseen = [branch for branch in served if branch not in seen]
     archive = list(_in_archive(case, order))
+    if repository == "nvidia":
+        return map(_at_nvidia, served)
     if repository == "distribution":
-        return archive or (replace(draft, repository="distribution") for draft in nvidia)
-    served = case.system is not None and nvidia_serves(case.system, case.arch)
-    return chain(nvidia, archive) if served else chain(archive, nvidia)
+        return archive or (replace(_at_nvidia(branch), repository="distribution") for branch in served)
+    return chain(map(_at_nvidia, seen), archive, map(_at_nvidia, unseen))
+
+
+def _at_nvidia(branch: Branch) -> Draft:
+    return Draft(branch.latest_known, branch, "nvidia")
 
 
 def _branch_order(case: Case) -> list[Branch]:

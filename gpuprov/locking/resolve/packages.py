@@ -10,6 +10,7 @@ from gpuprov.locking.resolve.answer import PackageSet
 from gpuprov.locking.resolve.case import Case, Draft
 
 DCGM = "4"
+_DCGM_FIRST_CUDA = 11
 _OLD_GPUS_CUDA = 12
 _USUAL_KERNEL = "generic"
 
@@ -18,6 +19,12 @@ def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
     """How the driver's packages are called; None where nobody knows."""
     assert case.system is not None  # noqa: S101
     return _rule(case, draft, case.system, "driver", _home(draft, case.system))
+
+
+def dcgm_there(case: Case, draft: Draft) -> bool:
+    """Whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on."""
+    known = draft.branch is None or draft.branch.native_cuda.major >= _DCGM_FIRST_CUDA
+    return known and case.system is not None and systems.nvidia_serves(case.system, case.arch)
 
 
 def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
@@ -60,7 +67,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("compat", "nvidia", "compat", draft.compat),
         ("cudnn", "nvidia", "cudnn8" if cudnn8 else "cudnn", draft.cudnn and draft.cuda),
         ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
-        ("dcgm", "nvidia", "dcgm", draft.branch and systems.nvidia_serves(system, case.arch)),
+        ("dcgm", "nvidia", "dcgm", draft.branch and dcgm_there(case, draft)),
         ("docker", system.family, "docker", "docker" not in case.absent),
         ("containerd", system.family, "containerd", True),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),

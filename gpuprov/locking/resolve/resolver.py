@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprov.catalog import Catalog, load
-from gpuprov.catalog.rules import fabric, systems
+from gpuprov.catalog.rules import fabric
 from gpuprov.locking.resolve.answer import Answer, RuleFinding, Stack, Verdict
 from gpuprov.locking.resolve.candidates import candidates
 from gpuprov.locking.resolve.case import Case, Draft, understand
@@ -13,7 +13,7 @@ from gpuprov.locking.resolve.checks import check_draft
 from gpuprov.locking.resolve.checks.mends import mends
 from gpuprov.locking.resolve.choose import Chooser
 from gpuprov.locking.resolve.nearest import nearest
-from gpuprov.locking.resolve.packages import DCGM, packages
+from gpuprov.locking.resolve.packages import DCGM, dcgm_there, packages
 from gpuprov.locking.resolve.request import ABSENT, Request
 
 
@@ -103,7 +103,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         nvsdm=str(draft.driver) if nvlink5 and case.arch == "x86_64" else ABSENT,
         nvlsm=None if nvlink5 else ABSENT,
         imex=str(draft.driver) if fabric.needs_imex(case.gpus) else ABSENT,
-        dcgm=DCGM if case.system and systems.nvidia_serves(case.system, case.arch) else ABSENT,
+        dcgm=DCGM if dcgm_there(case, draft) else ABSENT,
         compat=text("compat") or ABSENT,
         docker=text("docker"),
         kernel=case.request.kernel,

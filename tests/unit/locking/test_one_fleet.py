@@ -171,3 +171,39 @@ def test_a_frozen_mirror_is_locked_with_its_day(one_group: Write) -> None:
     [source] = group_variables(group)["repositories_sources"]
     assert (source["id"], source["frozen"]) == ("nvidia", str(today))
     assert "Check-Valid-Until: no\n" in fetching.sources(group.model_copy(update={"repositories": {}}), group)
+
+
+@pytest.mark.parametrize(
+    ("driver", "near"),
+    [
+        ("595.91.97", r".*\[driver-in-index\]; expected of its branch 595.91.07 or 595.71.05"),
+        ("630.10.01", r".*; expected one of 615.71.10"),
+    ],
+)
+def test_a_driver_that_no_index_has_is_refused_with_those_of_its_branch(
+    one_group: Write, driver: str, near: str
+) -> None:
+    with pytest.raises(Refused, match=rf"{driver} in {near}"):
+        build_lock(one_group(driver=driver))
+
+
+def test_a_version_cut_short_is_locked_as_the_whole_one(one_group: Write) -> None:
+    assert build_lock(one_group(driver="595.91")).groups["train"].components.driver.version == "595.91.07"
+
+
+def test_a_gpu_that_only_lists_name_is_locked_by_its_own_name(one_group: Write) -> None:
+    path = one_group(driver="580")
+    profile = path.parent / "profiles" / "h200.yml"
+    profile.write_text(yaml.safe_dump({"hardware": {"gpu": {"model": "RTX PRO 4500 Blackwell", "count": 2}}}))
+    hardware = build_lock(path).groups["train"].hardware
+    assert (hardware.gpu_model, hardware.gpu_pci_ids) == ("RTX PRO 4500 Blackwell", ["10de:2c31"])
+    assert not hardware.nvswitch
+
+
+def test_a_group_that_asks_for_instances_of_a_consumer_board_is_refused(one_group: Write) -> None:
+    path = one_group(driver="580")
+    profile = path.parent / "profiles" / "h200.yml"
+    stated = {"gpu": {"model": "RTX 4090", "count": 2}}
+    profile.write_text(yaml.safe_dump({"hardware": stated, "settings": {"mig": ["1g.5gb"]}}))
+    with pytest.raises(Refused, match="gpu-mig"):
+        build_lock(path)

@@ -18,12 +18,12 @@ def branch(case: Case, draft: Draft) -> Findings:
         yield warning(case, "driver-known", text, "dc-supported-615")
         return
     if draft.driver not in case.catalog.known_drivers:
-        yield warning(
-            case,
-            "driver-known",
-            f"driver {draft.driver} is in no list of branch {record.branch}",
-            *record.source,
+        newest = ", ".join(map(str, record.known_versions[:-4:-1]))
+        text = (
+            f"driver {draft.driver} is unknown: no list of branch {record.branch} has it (the newest there: "
+            f"{newest}), and whether it exists a repository's index tells"
         )
+        yield warning(case, "driver-known", text, *record.source)
     kind = _TYPES[record.type] if record.type else "branch of unknown support"
     if rules.end_of_life(record, case.catalog.as_of):
         text = f"driver branch {record.branch} ({kind}) reached its end of life in {record.eol}"

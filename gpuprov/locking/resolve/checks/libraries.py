@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from gpuprov.catalog import Version
 from gpuprov.catalog.rules import driver as rules
 from gpuprov.catalog.rules import frameworks, libraries
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks import cuda as cuda_checks
-from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
 
 
 def cudnn(case: Case, draft: Draft) -> Findings:
@@ -105,23 +106,34 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
     assert draft.nccl is not None  # noqa: S101
     build = draft.nccl_build
     if build is not None and build.major != major:
-        text = (
-            f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}: the "
-            "majors must agree"
-        )
-        yield violation(case, "nccl-cuda-major", text, "nccl-ptx-note")
+        yield _other_major(case, draft, named, build)
     elif libraries.nccl_build_exists(case.catalog, draft.nccl, major) is False:
         row = next(row for row in case.catalog.tables["nccl.builds"] if row.cuda_major == major)
         until = f"to {row.last}" if row.last else f"from {row.first} on"
         text = f"NCCL {draft.nccl} has no build for CUDA {major}: those run {until}"
         yield violation(case, "nccl-build", text, *row.source)
+    built_for = build.major if build else major
     for gpu in case.gpus:
-        if not libraries.nccl_gpu_ok(case.catalog, draft.nccl, major, gpu):
+        if not libraries.nccl_gpu_ok(case.catalog, draft.nccl, built_for, gpu):
             text = (
-                f"{named} for CUDA {major} has no code for {gpu.id} (compute capability "
+                f"{named} for CUDA {built_for} has no code for {gpu.id} (compute capability "
                 f"{gpu.compute_capability})"
             )
             yield violation(case, "nccl-gpu", text, "nccl-repo")
+
+
+def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Said:
+    """A build for the major before the toolkit's works beside it on a driver that knows both."""
+    assert draft.cuda is not None  # noqa: S101
+    text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}"
+    knows = draft.branch is not None and draft.branch.native_cuda.major >= draft.cuda.major
+    if build.major == draft.cuda.major - 1 and knows:
+        meaning = (
+            f"it serves programs that bring CUDA {build.major} with them; what is built with this toolkit "
+            f"takes the build for CUDA {draft.cuda.major}"
+        )
+        return warning(case, "nccl-cuda-major", f"{text}: {meaning}", "nccl-ptx-note")
+    return violation(case, "nccl-cuda-major", f"{text}: the majors must agree", "nccl-ptx-note")
 
 
 def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:

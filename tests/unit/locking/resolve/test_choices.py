@@ -193,3 +193,64 @@ def test_where_nobody_compiles_modules_they_are_compiled_on_the_machine(stated: 
     found = answer("A100 PCIe 80GB", module_build="precompiled", **stated)
     assert "module-precompiled" in rules(found.violations)
     assert "module_build" in {each.change for each in found.nearest}
+
+
+def test_nccl_for_the_major_before_works_beside_a_newer_toolkit_on_a_driver_that_knows_both() -> None:
+    found = answer(A100, driver="580", cuda="13.0", nccl="2.27.3+cuda12.9")
+    assert found.violations == ()
+    (warning,) = (each for each in found.warnings if each.rule == "nccl-cuda-major")
+    assert "programs that bring CUDA 12 with them" in warning.text
+    assert found.packages["nccl"].version == "2.27.3-*+cuda12.9"
+    older = answer(A100, driver="570", cuda="13.0", nccl="2.27.3+cuda12.9")
+    assert "nccl-cuda-major" in rules(older.violations)
+    two_before = answer(A100, driver="580", cuda="13.0", nccl="2.21.5+cuda11.0")
+    assert "nccl-cuda-major" in rules(two_before.violations)
+
+
+def test_a_driver_that_no_list_has_is_unknown_not_impossible() -> None:
+    found = answer(A100, "rhel9", driver="595.91.97")
+    assert found.verdict == "warn"
+    (warning,) = (each for each in found.warnings if each.rule == "driver-known")
+    assert "595.91.97 is unknown" in warning.text
+    assert "595.91.07" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "os", "driver", "repository", "package"),
+    [
+        ("Tesla K80", "ubuntu24.04", "470.256.02", "ubuntu", "nvidia-dkms-470-server"),
+        ("Tesla K80", "ubuntu22.04", "470.256.02", "ubuntu", "nvidia-dkms-470-server"),
+        ("Tesla K80", "debian12", "470.256.02", "debian", "nvidia-tesla-470-kernel-dkms"),
+        ("GRID K1", "ubuntu20.04", "340.108", "ubuntu", "nvidia-340"),
+        ("Tesla P40", "ubuntu24.04", "580.178.04", "nvidia", "cuda-drivers"),
+    ],
+)
+def test_old_gpus_take_the_last_branch_from_where_it_still_is(
+    gpu: str, os: str, driver: str, repository: str, package: str
+) -> None:
+    found = answer(gpu, os)
+    assert found.stack.driver == driver
+    assert found.packages["driver"].repository == repository
+    assert package in found.packages["driver"].names
+
+
+@pytest.mark.parametrize(
+    ("os", "driver", "package"),
+    [
+        ("ubuntu22.04", "390", "nvidia-dkms-390"),
+        ("ubuntu22.04", "418", "nvidia-dkms-418-server"),
+        ("ubuntu20.04", "450", "cuda-drivers-450"),
+        ("debian11", "418.226.00", "nvidia-tesla-418-kernel-dkms"),
+        ("debian11", "390", "nvidia-legacy-390xx-kernel-dkms"),
+    ],
+)
+def test_legacy_branches_by_name(os: str, driver: str, package: str) -> None:
+    found = answer("Tesla K80", os, driver=driver)
+    assert found.violations == ()
+    assert package in found.packages["driver"].names
+    assert found.stack.dcgm == ("4" if driver == "450" else "none")
+
+
+def test_an_old_gpu_is_refused_where_no_repository_has_its_last_branch() -> None:
+    assert rules(answer("Tesla K80", "debian13").violations) == {"driver-on-os"}
+    assert rules(answer("GRID K2", "rhel9").violations) == {"gpu-driver"}

@@ -73,7 +73,7 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("driver-on-os", A100, "debian13", {"repository": "nvidia", "driver": "570"}),
     ("driver-on-os", A100, "debian13", {"repository": "nvidia", "driver": "575"}),
     ("os-served", A100, "ubuntu23.10", {}),
-    ("arch-served", A100, "debian11", {"arch": "arm64"}),
+    ("arch-served", A100, "debian10", {"arch": "arm64"}),
     ("superchip-arch", "GH200 96GB", "ubuntu22.04", {"arch": "x86_64"}),
     ("framework-driver", A100, "ubuntu22.04", {"driver": "550", "framework": "torch==2.11.0"}),
     ("framework-driver", "GeForce RTX 3090", "ubuntu22.04", {"driver": "570", "framework": "torch==2.12.1"}),

@@ -1,0 +1,36 @@
+"""Whether the settings of a group are such as its GPUs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gpuprov.catalog.records import Gpu
+from gpuprov.errors import Refused
+from gpuprov.model.lock import Setting
+
+
+def check_gpu_settings(
+    name: str, gpu: Gpu, settings: Mapping[str, Setting], narrate: Callable[[str], None]
+) -> None:
+    """Hold the settings against what is known of the model. What is not known of it speaks against nothing.
+
+    Args:
+        name: the group, for what is told.
+
+    Raises:
+        Refused: instances are asked for of a GPU that cannot be divided.
+    """
+
+    def stated(setting: str) -> bool:
+        return setting in settings and bool(settings[setting].value)
+
+    if stated("mig") and gpu.mig is False:
+        raise Refused(
+            f"{name}: {gpu.id} cannot be divided into GPU instances [gpu-mig]",
+            do="drop mig from the settings",
+        )
+    if stated("ecc") and gpu.ecc is False:
+        narrate(f"{name}: {gpu.id} ({gpu.segment}) may have no ECC: where it has none, nothing is set")
+    if stated("clocks") and gpu.segment not in ("data-center", "workstation"):
+        instead = "they are locked instead" if gpu.lgc_supported else "nothing sets them"
+        narrate(f"{name}: {gpu.id} ({gpu.segment}) may have no application clocks: where not, {instead}")

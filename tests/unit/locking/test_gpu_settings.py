@@ -1,0 +1,48 @@
+"""Settings that a GPU does not have: refused where they cannot be meant, told where they do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.errors import Refused
+from gpuprov.locking.gpu_settings import check_gpu_settings
+from gpuprov.model.lock import Setting
+
+
+def told(gpu: str, **settings: Any) -> list[str]:
+    """What a person is told of these settings on that GPU."""
+    lines: list[str] = []
+    stated = {
+        name: Setting(value=value, reason="stated", source="fleet.yml") for name, value in settings.items()
+    }
+    check_gpu_settings("train", find_gpu(load(), gpu), stated, lines.append)
+    return lines
+
+
+@pytest.mark.parametrize("gpu", ["GeForce RTX 4090", "RTX 3060 Laptop GPU", "Tesla T4", "L40S", "CMP 170HX"])
+def test_gpu_instances_are_refused_on_what_cannot_be_divided(gpu: str) -> None:
+    with pytest.raises(
+        Refused, match=r"train: .* cannot be divided into GPU instances \[gpu-mig\]; drop mig"
+    ):
+        told(gpu, mig=["1g.5gb"])
+    assert told(gpu, mig=[]) == []
+
+
+@pytest.mark.parametrize("gpu", ["A100 SXM4 80GB", "H200 SXM", "H800 PCIe", "RTX PRO 5000 Blackwell", "H20"])
+def test_boards_that_have_them_and_those_that_nobody_read_of_are_not_refused(gpu: str) -> None:
+    assert told(gpu, mig=["1g.10gb"], ecc=True, clocks={"graphics": 1000, "memory": 1000}) == []
+
+
+def test_what_consumer_boards_lack_is_told() -> None:
+    clocks = {"graphics": 1000, "memory": 1000}
+    (ecc,) = told("GeForce RTX 4090", ecc=True)
+    assert "GeForce RTX 4090 (geforce) may have no ECC" in ecc
+    (locked,) = told("GeForce RTX 4090", clocks=clocks)
+    assert locked.endswith("they are locked instead")
+    (none,) = told("GeForce GTX 1080", clocks=clocks)
+    assert none.endswith("nothing sets them")
+    assert told("GeForce RTX 4090", ecc=False) == []
