@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -111,7 +110,7 @@ class Full:
         run = self._fleet.apply("--no-verify")
         if any(run.failed.values()):
             raise SystemExit(f"gpuprov apply: {dict(run.failed)}")
-        say(f"{run.tasks} tasks")
+        print(f"{run.tasks} tasks")
 
 
 def main() -> int:
@@ -135,8 +134,8 @@ def main() -> int:
     for what, seconds in times.items():
         listed = " ".join(f"{each:.0f}" for each in seconds)
         ratio = statistics.median(seconds) / statistics.median(times["shell script"])
-        say(f"{what:<16}{statistics.median(seconds):>8.1f} s   x {ratio:.2f}   ({listed})")
-    say("gpuprov apply: at most x 1.2")
+        print(f"{what:<16}{statistics.median(seconds):>8.1f} s   x {ratio:.2f}   ({listed})")
+    print("gpuprov apply: at most x 1.2")
     return 0
 
 
@@ -190,13 +189,8 @@ def timed(what: str, work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    say(f"  {what}: {seconds:.0f} s")
+    print(f"  {what}: {seconds:.0f} s")
     return seconds
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> int:
         second = _run(Path(folder), wanted.at_once)
     for name, (seconds, statuses) in (("first", first), ("second", second)):
         told = ", ".join(f"{statuses.count(each)} {each}" for each in sorted(set(statuses)))
-        sys.stdout.write(f"{name} run: {wanted.nodes} nodes in {seconds:.1f} s: {told}\n")
+        print(f"{name} run: {wanted.nodes} nodes in {seconds:.1f} s: {told}")
     return 0 if set(first[1]) == {"changed"} and set(second[1]) == {"ready"} else 1
 
 

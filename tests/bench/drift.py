@@ -83,19 +83,19 @@ def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None
     for _ in range(rounds):
         for name, work in ways.items():
             costs[name].append(work())
-    say(f"{count} targets, {FORKS} at a time, medians of {rounds} rounds")
+    print(f"{count} targets, {FORKS} at a time, medians of {rounds} rounds")
     median = {name: statistics.median(each.seconds for each in found) for name, found in costs.items()}
     for name, found in costs.items():
         listed = " ".join(f"{each.seconds:.2f}" for each in found)
         memory = max(each.memory for each in found)
-        say(
+        print(
             f"  {name:<30}{median[name]:>7.2f} s"
             + (f"{memory:>6.0f} MiB" if memory else "")
             + f"  ({listed})"
         )
     base, probe, drift, apply = median.values()
-    say(f"  drift / (1.5 floor + probe)   {drift / (1.5 * base + probe):>7.2f}   (at most 1)")
-    say(f"  apply / drift                 {apply / drift:>7.2f}   (at most 2)")
+    print(f"  drift / (1.5 floor + probe)   {drift / (1.5 * base + probe):>7.2f}   (at most 1)")
+    print(f"  apply / drift                 {apply / drift:>7.2f}   (at most 2)")
 
 
 def compare_slow(lab: Lab, folder: Path, count: int) -> None:
@@ -112,21 +112,25 @@ def compare_slow(lab: Lab, folder: Path, count: int) -> None:
         times[number] = gpuprov(folder, "apply", "--full", "--check", "--yes", "--no-verify").seconds
     slope = (times[more] - times[few]) / (more - few)
     ansible = times[few] + slope * (count - few)
-    say(f"  gpuprov verify                {verify:>7.1f} s, {verify / drift:.1f} times drift (at least 8)")
-    say("      measured: " + ", ".join(f"{slow:.1f} s beside a drift of {fast:.1f}" for fast, slow in turns))
+    print(f"  gpuprov verify                {verify:>7.1f} s, {verify / drift:.1f} times drift (at least 8)")
+    print(
+        "      measured: " + ", ".join(f"{slow:.1f} s beside a drift of {fast:.1f}" for fast, slow in turns)
+    )
     measured = ", ".join(f"{seconds:.1f} s for {number}" for number, seconds in times.items())
-    say(f"  Ansible --check, drawn out    {ansible:>7.1f} s, {ansible / drift:.1f} times drift (at least 20)")
-    say(f"      measured: {measured}")
+    print(
+        f"  Ansible --check, drawn out    {ansible:>7.1f} s, {ansible / drift:.1f} times drift (at least 20)"
+    )
+    print(f"      measured: {measured}")
 
 
 def grow(lab: Lab, folder: Path, counts: list[int]) -> None:
     """Drift of more and more targets."""
-    say("growth")
+    print("growth")
     for count in counts:
         lock = write_targets(lab, folder, count)
         base, cost = floor(lock), gpuprov(folder, "drift")
         each = cost.seconds / count * 1000
-        say(
+        print(
             f"  {count:>5} targets{cost.seconds:>8.2f} s{each:>7.1f} ms each{cost.memory:>6.0f} MiB"
             f"   floor{base.seconds:>7.2f} s"
         )
@@ -181,11 +185,6 @@ def gpuprov(folder: Path, *words: str) -> Cost:
             f"gpuprov {' '.join(words)}: exit {child.returncode}\n{(folder / 'said').read_text()}"
         )
     return Cost(seconds, used.ru_maxrss / 1024)
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from gpuprov.lab import Lab
-from tests.bench.drift import FORKS, gpuprov, say
+from tests.bench.drift import FORKS, gpuprov
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import gpuprov as once
 from tests.lab.provisioned_node import provision
@@ -69,12 +69,12 @@ def compare(folder: Path, count: int, rounds: int) -> None:
     for _ in range(rounds):
         for name, words in WAYS.items():
             seconds[name].append(gpuprov(folder, *words).seconds)
-    say(f"{count} targets, {FORKS} at a time, medians of {rounds} rounds")
+    print(f"{count} targets, {FORKS} at a time, medians of {rounds} rounds")
     for name, found in seconds.items():
         listed = " ".join(f"{each:.2f}" for each in found)
-        say(f"  {name:<24}{statistics.median(found):>7.2f} s  ({listed})")
+        print(f"  {name:<24}{statistics.median(found):>7.2f} s  ({listed})")
     drift, gate = (statistics.median(found) for found in seconds.values())
-    say(f"  gate / drift            {gate / drift:>7.2f}    (at most 2)")
+    print(f"  gate / drift            {gate / drift:>7.2f}    (at most 2)")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> int:
             f"{what:<16}{middle * 1000:>8.1f} ms   (quartiles {low * 1000:.1f}, {high * 1000:.1f})\n"
         )
     floor, ours = (statistics.median(seconds) for seconds in times.values())
-    sys.stdout.write(f"{'ratio':<16}{ours / floor:>8.2f}\n")
+    print(f"{'ratio':<16}{ours / floor:>8.2f}")
     return 0
 
 

@@ -101,8 +101,7 @@ def figure(seconds: float, kib: int, count: int) -> str:
 
 def say(*cells: str) -> None:
     """One row."""
-    sys.stdout.write("  ".join(cells) + "\n")
-    sys.stdout.flush()
+    print("  ".join(cells))
 
 
 if __name__ == "__main__":

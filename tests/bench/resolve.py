@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def say(what: str, seconds: float) -> None:
-    sys.stdout.write(f"{what:<48}{seconds * 1000:>10.1f} ms\n")
+    print(f"{what:<48}{seconds * 1000:>10.1f} ms")
 
 
 def median(rounds: int, work: Callable[[], object]) -> float:

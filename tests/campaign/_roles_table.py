@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,8 +57,7 @@ class Table:
 
     def say(self, text: str) -> None:
         """A line, with the time since the beginning."""
-        sys.stdout.write(f"{time.monotonic() - self.began:6.0f} s  {text}\n")
-        sys.stdout.flush()
+        print(f"{time.monotonic() - self.began:6.0f} s  {text}")
 
 
 def lines(table: Table) -> Iterator[str]:

@@ -44,14 +44,14 @@ def compiled(lab: Lab, folder: Path, system: str) -> int:
     gpuprov(folder, "lock")
     [locked] = read_lock(folder / "fleet.lock.yml").groups.values()
     driver = locked.components.driver
-    say(f"{system}: {driver.module_package} {driver.closure[driver.module_package]}")
+    print(f"{system}: {driver.module_package} {driver.closure[driver.module_package]}")
     begun = time.monotonic()
     applied = gpuprov(folder, "apply", "--reboot", "--yes", code=None)
-    say(f"  apply: exit {applied.returncode} after {time.monotonic() - begun:.0f} s; {built(node)}")
+    print(f"  apply: exit {applied.returncode} after {time.monotonic() - begun:.0f} s; {built(node)}")
     verified = gpuprov(folder, "verify", code=None)
-    say(f"  verify: exit {verified.returncode}: {verified.stdout.splitlines()[0]}")
+    print(f"  verify: exit {verified.returncode}: {verified.stdout.splitlines()[0]}")
     if applied.returncode or verified.returncode:
-        say(applied.stderr[-3000:] + verified.stdout[-3000:])
+        print(applied.stderr[-3000:] + verified.stdout[-3000:])
     return (applied.returncode != 0) + (verified.returncode != 0)
 
 
@@ -61,11 +61,6 @@ def built(node: Node) -> str:
     module = "$(find /lib/modules/*/updates/dkms -name 'nvidia-current.ko*' | head -n 1)"
     told = node.run(f"modinfo -F vermagic {module}; stat -c '%s bytes' {module}", check=False).stdout
     return f"dkms: {status}; {', '.join(told.split(chr(10))).strip(', ')}"
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -35,12 +35,6 @@ def attempt(ways: Ways, name: str, tries: int, *, number: int) -> None:
     seed(number)(bounded(given(data=st.data())(lambda data: once(data))))()
 
 
-def say(line: str) -> None:
-    """One line, at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Try every way; says how many, how long, what broke."""
     parser = argparse.ArgumentParser(
@@ -60,12 +54,12 @@ def main() -> int:
                 attempt(ways, each, -(-stated.tries * share // 100), number=stated.seed)
             except Exception as error:  # noqa: BLE001
                 broken += 1
-                say(f"{each}: BROKEN: {type(error).__name__}: {error}")
+                print(f"{each}: BROKEN: {type(error).__name__}: {error}")
             spent = time.monotonic() - begun
-            say(f"{each}: {ways.tally.tried[each]} tries in {spent:.0f} s")
+            print(f"{each}: {ways.tally.tried[each]} tries in {spent:.0f} s")
     for what, times in ways.tally.unforeseen.most_common():
-        say(f"contained, and not foreseen: {times} x {what}")
-    say(f"{ways.tally.tried.total()} tries, {broken} of {len(SHARES)} ways broken")
+        print(f"contained, and not foreseen: {times} x {what}")
+    print(f"{ways.tally.tried.total()} tries, {broken} of {len(SHARES)} ways broken")
     return 1 if broken else 0
 
 

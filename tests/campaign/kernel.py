@@ -57,7 +57,7 @@ class Site:
     def saw(self, what: str, seen: object, *, fine: bool) -> None:
         """Print what was seen and whether it is as it should be."""
         lines = str(seen).strip().splitlines() or ["nothing"]
-        say(
+        print(
             f"{'ok ' if fine else 'BAD'} {what}: "
             + "\n      ".join(lines if len(lines) == 1 else ["", *lines])
         )
@@ -73,7 +73,7 @@ class Site:
         """Run a command on the node and print how long it took."""
         begun = time.monotonic()
         self.node.run(command, timeout=1800)
-        say(f"    {what}: {time.monotonic() - begun:.0f} s")
+        print(f"    {what}: {time.monotonic() - begun:.0f} s")
 
     def lock(self, kernel: str, **stack: str) -> None:
         """State the fleet, with the kernel that the module is for, and lock it."""
@@ -92,9 +92,11 @@ class Site:
         begun = time.monotonic()
         done = gpuprov(self.folder, "apply", "--yes", "--no-verify", *words, code=None)
         told = (done.stderr + done.stdout).strip()
-        say(f"    gpuprov apply {' '.join(words)}: exit {done.returncode}, {time.monotonic() - begun:.0f} s")
+        print(
+            f"    gpuprov apply {' '.join(words)}: exit {done.returncode}, {time.monotonic() - begun:.0f} s"
+        )
         for line in told.splitlines():
-            say(f"      | {line}")
+            print(f"      | {line}")
         return told
 
     def facts(self) -> Facts:
@@ -129,7 +131,7 @@ def main() -> int:
             compiled(site, older, newer)
             off = time.monotonic()
             site.node = lab.virtualise(node, older)
-            say(f"    disk made, booted, update-grub: {time.monotonic() - off:.0f} s")
+            print(f"    disk made, booted, update-grub: {time.monotonic() - off:.0f} s")
             waits(site, older, newer)
             gated(site, older)
             rebooted(site, newer)
@@ -137,7 +139,7 @@ def main() -> int:
         finally:
             if not chosen.keep:
                 lab.down()
-    say(f"{len(site.wrong)} not as it should be; {time.monotonic() - begun:.0f} s in all")
+    print(f"{len(site.wrong)} not as it should be; {time.monotonic() - begun:.0f} s in all")
     return 1 if site.wrong else 0
 
 
@@ -156,7 +158,7 @@ def two_kernels(site: Site) -> tuple[str, str]:
 
 def compiled(site: Site, older: str, newer: str) -> None:
     """The driver is there for the newer kernel, and for that one only."""
-    say(f"--- an ordinary node: the driver is compiled for {newer}")
+    print(f"--- an ordinary node: the driver is compiled for {newer}")
     site.lock(newer)
     site.apply(*(word for role in ROLES for word in ("--role", role)))
     status = site.says("dkms status")
@@ -165,7 +167,7 @@ def compiled(site: Site, older: str, newer: str) -> None:
 
 def waits(site: Site, older: str, newer: str) -> None:
     """The machine runs the older kernel; what the lock names is what boots next."""
-    say(f"--- the machine under {older}, {newer} boots next")
+    print(f"--- the machine under {older}, {newer} boots next")
     runs = site.says("uname -r")
     site.saw("uname -r", runs, fine=runs == older)
     entry = site.says("grep -m1 -oE 'vmlinuz-[^ ]+' /boot/grub/grub.cfg")
@@ -197,7 +199,7 @@ def gated(site: Site, older: str) -> None:
 
 def rebooted(site: Site, newer: str) -> None:
     """gpuprov reboots the node, which comes back under the newer kernel."""
-    say("--- gpuprov apply --reboot")
+    print("--- gpuprov apply --reboot")
     before = site.node.boot_id()
     site.apply("--reboot")
     site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
@@ -252,11 +254,6 @@ def nothing_foreign(site: Site, kernel: str) -> None:
     held = site.says(f"modprobe -b -a -R {MODALIAS}").split()
     chosen = f"{free}, with what modprobe.d says {held}"
     site.saw("modules for an A100 on the bus", chosen, fine="nouveau" in free and "nouveau" not in held)
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def main() -> int:
             complaints = killed(node, BRANCHES[number % 2], moment)
             bad += bool(complaints)
             told = "; ".join(complaints) or "good"
-            say(f"{time.monotonic() - began:5.0f} s  killed after {moment} lines of dpkg: {told}")
-    say(f"{len(moments)} kills, {bad} bad")
+            print(f"{time.monotonic() - began:5.0f} s  killed after {moment} lines of dpkg: {told}")
+    print(f"{len(moments)} kills, {bad} bad")
     return 1 if bad else 0
 
 
@@ -78,11 +78,6 @@ def killed(node: MirrorNode, driver: str, moment: int) -> list[str]:
         f"differs: {differs}": bool(differs),
     }
     return [text for text, wrong in seen.items() if wrong]
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

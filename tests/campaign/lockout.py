@@ -16,7 +16,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import yaml
 
@@ -48,12 +47,6 @@ class Outcome:
     recovered: bool
     told: str
     tried: bool = True
-
-
-def say(line: str = "", *, to: TextIO = sys.stdout) -> None:
-    """A line of the report, or of the progress."""
-    to.write(line + "\n")
-    to.flush()
 
 
 def main() -> int:
@@ -121,7 +114,7 @@ def _try(
         outcome = _lose(lab, trial, way, system)
     except GpuprovError as error:
         outcome = Outcome(way, system, str(error), 0.0, recovered=False, told="", tried=False)
-    say(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", to=sys.stderr)
+    print(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", file=sys.stderr)
     lab.down([node.name])
     return outcome
 
@@ -221,13 +214,13 @@ def _say(outcomes: list[Outcome], seconds: float, guard: int, *, verbose: bool) 
     for outcome in outcomes:
         verdict = "in again" if outcome.recovered else "LOST" if outcome.tried else "not tried"
         name = f"{outcome.way.name:<{width}}"
-        say(f"{name}  {outcome.system}  {verdict:<9}  {outcome.seconds:5.1f} s  {outcome.how}")
+        print(f"{name}  {outcome.system}  {verdict:<9}  {outcome.seconds:5.1f} s  {outcome.how}")
         if verbose or not outcome.recovered:
-            say(outcome.told)
+            print(outcome.told)
     back = sum(outcome.recovered for outcome in outcomes)
     slowest = max(outcome.seconds for outcome in outcomes)
     total = f"{back} of {len(outcomes)} ways recovered, the slowest in {slowest:.0f} s"
-    say(f"{total} with a guard of {guard} s; {seconds:.0f} s in all")
+    print(f"{total} with a guard of {guard} s; {seconds:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ def main() -> int:
         done = molecule(scenario)
         bad += done.returncode != 0
         outcome = "good" if done.returncode == 0 else f"BAD\n{done.stdout[-6000:]}{done.stderr[-3000:]}"
-        sys.stdout.write(f"{time.monotonic() - began:6.0f} s  {scenario}: {outcome}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{len(wanted)} scenarios, {bad} bad\n")
+        print(f"{time.monotonic() - began:6.0f} s  {scenario}: {outcome}")
+    print(f"{len(wanted)} scenarios, {bad} bad")
     return 1 if bad else 0
 
 

@@ -53,7 +53,7 @@ def main() -> int:
             named = {check for each in chosen for check in each.checks} | witnesses.need_driver
             unseen = [check for check in witnesses.stated - named if not excused(check)]
             bad += count("checks without a mutation", (Outcome(check, ["none"]) for check in unseen))
-    say(f"{time.monotonic() - begun:.0f} s, {bad} bad")
+    print(f"{time.monotonic() - begun:.0f} s, {bad} bad")
     return 1 if bad else 0
 
 
@@ -95,16 +95,11 @@ def count(title: str, outcomes: Iterator[Outcome]) -> int:
     total = bad = 0
     for outcome in outcomes:
         total, bad = total + 1, bad + bool(outcome.complaints)
-        say(f"    {'BAD ' if outcome.complaints else 'good'}  {outcome.name}")
+        print(f"    {'BAD ' if outcome.complaints else 'good'}  {outcome.name}")
         for complaint in outcome.complaints:
-            say(f"              {complaint}")
-    say(f"{title}: {total}, {bad} bad")
+            print(f"              {complaint}")
+    print(f"{title}: {total}, {bad} bad")
     return bad
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def main() -> int:
     for version in wanted:
         ours = [name for name, full in found.items() if full.startswith(f"{version}.")]
         if not ours:
-            say(f"{version:8} not found")
+            print(f"{version:8} not found")
         for name in ours[:1]:
-            say(f"{found[name]:8} {name}")
+            print(f"{found[name]:8} {name}")
             bad += not tested(name)
     return 1 if bad or not found else 0
 
@@ -73,19 +73,14 @@ def tested(python: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="gpuprov-python-") as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         program = f"{folder}/bin/python"
-        subprocess.run([program, "-m", "pip", "install", "-q", "-e", f"{ROOT}[dev]"], check=True)
+        subprocess.run([program, "-m", "pip", "install", "-qq", "-e", f"{ROOT}[dev]"], check=True)
         ansible = subprocess.check_output([program, "-c", ANSIBLE], text=True).strip()
         done = subprocess.run([program, *PYTEST], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     *before, last = done.stdout.splitlines() or [""]
     if done.returncode:
-        say("\n".join(before))
-    say(f"         ansible-core {ansible}: {last}")
+        print("\n".join(before))
+    print(f"         ansible-core {ansible}: {last}")
     return done.returncode == 0
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

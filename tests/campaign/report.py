@@ -65,14 +65,14 @@ def main() -> int:
         begun = time.perf_counter()
         write_html(fleet(count), page)
         seconds = time.perf_counter() - begun
-        say(f"{count} nodes: {page.stat().st_size / 1024:.0f} KiB, written in {seconds:.2f} s")
+        print(f"{count} nodes: {page.stat().st_size / 1024:.0f} KiB, written in {seconds:.2f} s")
         for size, pixels in SIZES.items():
             for look, words in LOOKS.items():
                 begun = time.perf_counter()
                 complaints += shoot(browser, page, folder / f"{count}-{size}-{look}.png", pixels, words)
-                say(f"    {size}, {look}: {time.perf_counter() - begun:.1f} s")
+                print(f"    {size}, {look}: {time.perf_counter() - begun:.1f} s")
         complaints += behaves(browser, page)
-    say(f"{complaints} complaints; screenshots are in {folder}")
+    print(f"{complaints} complaints; screenshots are in {folder}")
     return 1 if complaints else 0
 
 
@@ -119,7 +119,7 @@ def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]
     told = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
     loud = [line for line in told.stderr.splitlines() if "CONSOLE" in line]
     for line in loud:
-        say(f"    {line}")
+        print(f"    {line}")
     return len(loud) + (not picture.exists())
 
 
@@ -131,7 +131,7 @@ def behaves(browser: str, page: Path) -> int:
         and 'open=""' in dom.partition('id="row2"')[2][:200]
     )
     inert = "<script>alert" not in dom
-    say(f"    script runs: {opened}; values are text: {inert}")
+    print(f"    script runs: {opened}; values are text: {inert}")
     return (not opened) + (not inert)
 
 
@@ -143,11 +143,6 @@ def run(browser: str, *words: str) -> subprocess.CompletedProcess[str]:
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [browser, *how, *root, f"--user-data-dir={profile}", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

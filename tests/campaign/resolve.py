@@ -20,18 +20,8 @@ from typing import Any
 from gpuprov.catalog import Catalog, load
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
+from tests.unit.locking.resolve.requests import FED_BACK
 
-FED_BACK = (
-    "driver",
-    "cuda",
-    "cudnn",
-    "nccl",
-    "container_toolkit",
-    "fabricmanager",
-    "module",
-    "compat",
-    "repository",
-)
 NOISE = (
     "",
     " ",
@@ -73,7 +63,7 @@ def report(title: str, outcomes: Iterator[str]) -> int:
     seconds = time.perf_counter() - start
     total = counted.total()
     told = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
-    sys.stdout.write(f"{title}: {total} in {seconds:.1f} s ({seconds / total * 1000:.2f} ms each): {told}\n")
+    print(f"{title}: {total} in {seconds:.1f} s ({seconds / total * 1000:.2f} ms each): {told}")
     return counted["broken"]
 
 

@@ -245,7 +245,7 @@ def main() -> int:
         Campaign(fleet, table, wanted.verbose).run()
     if wanted.results:
         table.join(wanted.results)
-    sys.stdout.write("\n".join(lines(table)) + "\n")
+    print("\n".join(lines(table)))
     bad = table.bad()
     table.say(f"{len(table.cells)} cells, {len(bad)} bad")
     if wanted.markdown:

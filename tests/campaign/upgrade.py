@@ -75,9 +75,9 @@ def there_and_back(site: Site) -> int:
     for what, end in (("upgrade", "new"), ("rollback", "old")):
         done, seconds = timed(lambda: site.upgrade(**rules) if what == "upgrade" else site.rollback())  # noqa: B023
         ends = site.fleet.ends(done)
-        say(f"{what} of {len(ends)} nodes: {seconds:.0f} s, exit {done.returncode}, {counted(ends)}")
+        print(f"{what} of {len(ends)} nodes: {seconds:.0f} s, exit {done.returncode}, {counted(ends)}")
         if done.returncode:
-            say(done.stderr[-2000:])
+            print(done.stderr[-2000:])
         bad += done.returncode + out_by_batch(site.told())
         if set(ends.values()) == {end}:
             site.moved()
@@ -92,21 +92,21 @@ def out_by_batch(entries: Sequence[Entry]) -> int:
     for batch in header(list(entries)).batches:
         during = [(at, out) for at, out in moments if out.intersection(batch.nodes)]
         if not during:
-            say(f"  {batch.name:<9}{fold(batch.nodes)}: not begun")
+            print(f"  {batch.name:<9}{fold(batch.nodes)}: not begun")
             continue
         most = max(len(out) for _, out in during)
         bad += most > len(batch.nodes)
         at = f"{during[0][0][11:19]} to {during[-1][0][11:19]}"
-        say(f"  {batch.name:<9}{fold(batch.nodes):<40}{at}: {most} out at most, {len(batch.nodes)} may")
+        print(f"  {batch.name:<9}{fold(batch.nodes):<40}{at}: {most} out at most, {len(batch.nodes)} may")
     back = not moments or not moments[-1][1]
-    say(f"  all back in service: {'yes' if back else 'NO'}; {len(moments)} changes in the journal")
+    print(f"  all back in service: {'yes' if back else 'NO'}; {len(moments)} changes in the journal")
     return bad + (not back)
 
 
 def judged_anew(site: Site) -> int:
     """Both witnesses look at every node; how many have something against one."""
     wrong = {**site.drifted(), **site.fleet.wrong(f"{site.here}.lock.yml")}
-    say(f"  afterwards: {len(site.fleet.nodes) - len(wrong)} nodes on {site.here} by drift and verify"
+    print(f"  afterwards: {len(site.fleet.nodes) - len(wrong)} nodes on {site.here} by drift and verify"
         + (f"; wrong: {wrong}" if wrong else ""))  # fmt: skip
     return len(wrong)
 
@@ -121,17 +121,17 @@ def faults(site: Site, chosen: Sequence[Fault]) -> int:
         against = fault.against(seen)
         bad += bool(broken or against)
         working += not broken
-        say(
+        print(
             f"{'BAD' if broken or against else 'ok '} {fault.name} ({time.monotonic() - since:.0f} s)\n"
             f"      fleet   exit {seen.code}, {counted(seen.ends) or 'nothing moved'}\n"
             f"      screen  {seen.said}\n"
             f"      stack   {f'BROKEN {broken}' if broken else 'works on every node'}"
         )
         if against:
-            say(f"      but     {against}")
+            print(f"      but     {against}")
         if broken:  # what comes next deserves whole nodes
             site.fleet.gpuprov("apply", "--full", "--reboot", "--yes", "--allow-downgrade")
-    say(
+    print(
         f"{len(chosen)} faults in {(time.monotonic() - begun) / 60:.0f} minutes:"
         f" a working stack on every node after {working}, ended as they should {len(chosen) - bad}"
     )
@@ -145,7 +145,7 @@ def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
     elif {"new", "stuck"}.intersection(ends.values()):
         done = site.rollback()
         if done.returncode:
-            say(f"      rollback exits with {done.returncode}: {done.stderr[-900:]}")
+            print(f"      rollback exits with {done.returncode}: {done.stderr[-900:]}")
     site.settle()
     return site.fleet.wrong(f"{site.here}.lock.yml")
 
@@ -157,11 +157,11 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
     for shape in shapes:
         done, seconds = timed(lambda: site.upgrade(**shape))  # noqa: B023
         if done.returncode:
-            say(done.stderr)
+            print(done.stderr)
             return 1
         site.moved()
         lasting.append(seconds)
-        say(f"an upgrade of {len(site.fleet.nodes)} nodes takes {seconds:.0f} s: {slowest(site.told())}")
+        print(f"an upgrade of {len(site.fleet.nodes)} nodes takes {seconds:.0f} s: {slowest(site.told())}")
     bad, struck, stood = 0, Counter[str](), Counter[str]()
     took: list[float] = []
     while len(took) < times:
@@ -175,12 +175,12 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
         struck[step] += 1
         stood[stand] += not wrong
         took.append(seconds)
-        say(f"{'BAD' if wrong else 'ok '} kill {number} after {moment:.1f} s, in {step}; {seconds:.0f} s")
+        print(f"{'BAD' if wrong else 'ok '} kill {number} after {moment:.1f} s, in {step}; {seconds:.0f} s")
         if wrong:
-            say(f"      {wrong}")
+            print(f"      {wrong}")
     verified = site.fleet.wrong(f"{site.here}.lock.yml")
-    say(f"killed in: {counted(struck)}; then: {counted(stood)}; median {statistics.median(took):.0f} s")
-    say(f"{times} kills, {bad} bad; at the end verified: {verified or 'every node'}")
+    print(f"killed in: {counted(struck)}; then: {counted(stood)}; median {statistics.median(took):.0f} s")
+    print(f"{times} kills, {bad} bad; at the end verified: {verified or 'every node'}")
     return 1 if bad or verified else 0
 
 
@@ -215,7 +215,7 @@ def real() -> int:
     with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
         try:
             fleet, seconds = timed(lambda: provisioned(lab, Path(folder), 1, name, played=False))
-            say(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
+            print(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
             for version, words, before in (
                 (OLDER, ("upgrade", "--to", fleet.lock(OLDER)), "true"),
                 (NEWER, ("rollback",), "echo 'MAKE[0]=false' >/etc/dkms/nvidia-current.conf"),
@@ -223,10 +223,10 @@ def real() -> int:
                 fleet.nodes[0].run(before)
                 done, seconds = timed(lambda: fleet.gpuprov(*words, "--yes", "-o", "json"))  # noqa: B023
                 wrong = fleet.wrong(f"{version}.lock.yml")
-                say(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")
-                say(f"  verified: {wrong or 'every check'}")
+                print(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")
+                print(f"  verified: {wrong or 'every check'}")
                 if done.returncode or wrong:
-                    say(done.stdout + done.stderr)
+                    print(done.stdout + done.stderr)
                     return 1
             return 0
         finally:
@@ -265,11 +265,6 @@ def counted(ends: dict[str, str] | Counter[str]) -> str:
     """`3 new, 1 old`."""
     found = ends if isinstance(ends, Counter) else Counter(ends.values())
     return ", ".join(f"{number} {name}" for name, number in found.most_common())
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

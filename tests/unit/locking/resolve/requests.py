@@ -11,6 +11,18 @@ V100 = "Tesla V100 SXM2 16GB"
 A100 = "A100 PCIe 80GB"
 H100_BOARD = ("8x H100 SXM5 80GB",)
 H200_BOARD = ("8x NVIDIA H200",)
+FED_BACK = (
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "container_toolkit",
+    "fabricmanager",
+    "module",
+    "compat",
+    "repository",
+)
+"""What an answer names that a request may state."""
 
 
 def answer(gpu: str | tuple[str, ...], os: str = "ubuntu22.04", **stated: Any) -> Answer:

@@ -9,20 +9,9 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
-from tests.unit.locking.resolve.requests import A100, H200_BOARD, V100, answer, rules
+from tests.unit.locking.resolve.requests import A100, FED_BACK, H200_BOARD, V100, answer, rules
 
 CATALOG = load()
-FED_BACK = (
-    "driver",
-    "cuda",
-    "cudnn",
-    "nccl",
-    "container_toolkit",
-    "fabricmanager",
-    "module",
-    "compat",
-    "repository",
-)
 
 
 def test_v100_and_h100_stay_on_580_with_proprietary_modules() -> None:
