@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuprov.catalog.records import Gpu
+from gpuprov.catalog.records import GpuModel
 from gpuprov.errors import Refused
 from gpuprov.model.lock import Setting
 
 
 def check_gpu_settings(
-    name: str, gpu: Gpu, settings: Mapping[str, Setting], narrate: Callable[[str], None]
+    name: str, gpu: GpuModel, settings: Mapping[str, Setting], narrate: Callable[[str], None]
 ) -> None:
     """Hold the settings against what is known of the model. What is not known of it speaks against nothing.
 

@@ -7,7 +7,7 @@ from gpuprov.catalog.rules import driver as rules
 from gpuprov.catalog.rules import frameworks, libraries
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks import cuda as cuda_checks
-from gpuprov.locking.resolve.checks.findings import Findings, Said, reason, violation, warning
+from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, violation, warning
 
 
 def cudnn(case: Case, draft: Draft) -> Findings:
@@ -122,7 +122,7 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
             yield violation(case, "nccl-gpu", text, "nccl-repo")
 
 
-def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Said:
+def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling:
     """A build for the major before the toolkit's works beside it on a driver that knows both."""
     assert draft.cuda is not None  # noqa: S101
     text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}"
