@@ -1,4 +1,4 @@
-"""Settings of the firewall as nftables rules, each exactly as `nft list` prints it back.
+"""Settings of the firewall as nftables rules, each as `nft list` prints it back where protocols have names.
 
 One table of our own: other tables, Docker's among them, are neither read nor changed. What our chain drops no
 other table can let in, and what it accepts they may still drop.
@@ -7,6 +7,7 @@ other table can let in, and what it accepts they may still drop.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ BASICS = [
     "meta l4proto icmp accept",
     "meta l4proto ipv6-icmp accept",
 ]
+NUMBERS = {"icmp": 1, "ipv6-icmp": 58}
+"""Protocols of `BASICS` (https://www.iana.org/assignments/protocol-numbers)."""
+_PROTOCOL = re.compile(r"(?<=\bl4proto )\S+")
 # Replies to a DHCPv6 client come to a multicast request, so they are not "established".
 DHCP = ["udp dport 546 accept"]
 
@@ -56,6 +60,11 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
         "input": [INPUT, *rules],
         "forward": [FORWARD, *_published(firewall, [*ours, *monitor])],
     }
+
+
+def by_number(rules: Iterable[str]) -> list[str]:
+    """The same rules as `nft -p` prints them: they load, at boot too, on a node without /etc/protocols."""
+    return [_PROTOCOL.sub(lambda name: str(NUMBERS.get(name[0], name[0])), rule) for rule in rules]
 
 
 def _published(firewall: Firewall, sources: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuprov.access.ruleset import by_number
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 
@@ -20,8 +21,8 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     return [
         Expectation("firewall.unit", "enabled", role),
         Expectation("firewall.networks", rules["networks"], role),
-        Expectation("firewall.input", rules["input"], role),
-        Expectation("firewall.forward", rules["forward"], role),
+        Expectation("firewall.input", by_number(rules["input"]), role),
+        Expectation("firewall.forward", by_number(rules["forward"]), role),
     ]
 
 
@@ -33,6 +34,6 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     rules = firewall["ruleset"]
     return {
         "firewall_networks": rules["networks"],
-        "firewall_input": rules["input"],
-        "firewall_forward": rules["forward"],
+        "firewall_input": by_number(rules["input"]),
+        "firewall_forward": by_number(rules["forward"]),
     }

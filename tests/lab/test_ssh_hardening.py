@@ -16,6 +16,7 @@ from tests.lab.command_line import gpuprov
 
 ADMIN = "ops"
 KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
+RULES = "nft -p list table inet gpuprov"
 ROLES = ("--role", "ssh_hardening", "--role", "firewall")
 
 
@@ -146,13 +147,30 @@ def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, fault:
     assert hardened.differs()["old"] == set()
 
 
-def test_rules_come_back_with_a_boot(hardened: Hardened) -> None:
+@pytest.mark.parametrize("position", [0, 1])
+def test_rules_outlive_the_unit_that_flushes_all_tables(hardened: Hardened, position: int) -> None:
+    node = hardened.nodes[position]
+    rules = f"sudo {RULES}"
+    before = node.run(rules, user=ADMIN).stdout
+    for verb in ("start", "reload", "restart", "stop", "enable --now", "disable --now"):
+        node.run(f"sudo systemctl -q {verb} nftables.service", user=ADMIN)
+        assert node.run(rules, user=ADMIN, check=False).stdout == before, verb
+    node.run("sudo systemctl stop gpuprov-firewall && sudo systemctl restart nftables", user=ADMIN)
+    assert node.run(rules, user=ADMIN, check=False).returncode  # what was stopped on purpose stays so
+    node.run("sudo systemctl stop nftables && sudo systemctl start gpuprov-firewall", user=ADMIN)
+    assert node.run(rules, user=ADMIN).stdout == before
+
+
+def test_rules_come_back_with_a_boot_also_where_protocols_have_no_names(hardened: Hardened) -> None:
     node = hardened.nodes[1]
-    before = node.run("sudo nft list table inet gpuprov", user=ADMIN).stdout
+    before = node.run(f"sudo {RULES}", user=ADMIN).stdout
+    node.run("sudo mv /etc/protocols /etc/protocols.off", user=ADMIN)
     node.stop()
     node.start()
-    assert node.run("sudo nft list table inet gpuprov", user=ADMIN).stdout == before
+    assert node.run(f"sudo {RULES}", user=ADMIN).stdout == before
     assert hardened.differs()["new"] == set()
+    assert hardened.fails() == set()
+    node.run("sudo mv /etc/protocols.off /etc/protocols", user=ADMIN)
 
 
 def test_a_change_that_shuts_us_out_is_taken_back_and_told(hardened: Hardened) -> None:

@@ -44,10 +44,10 @@ def listening(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def firewall(parameters: "Values") -> "Any":
-    """Our nftables table; no text where there is none, or no nft."""
+    """Our nftables table, protocols by number; no text where there is none, or no nft."""
     if find_program("nft") is None or "table inet gpuprov\n" not in run("nft", "list", "tables") + "\n":
         return {"text": ""}
-    return {"text": run("nft", "list", "table", "inet", "gpuprov")}
+    return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov")}
 
 
 @collector(seconds=5)

@@ -1,4 +1,4 @@
-"""`nft list table` in its own words: sets to elements, chains to their lines."""
+"""`nft -p list table` in its own words: sets to elements, chains to their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table:
 
 
 def parse_table(text: str) -> Table | None:
-    """What `nft list table` prints; None where there is no such table."""
+    """What `nft -p list table` prints; None where there is no such table."""
     if not text.strip():
         return None
     networks: dict[str, list[str]] = {}

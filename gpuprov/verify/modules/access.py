@@ -9,7 +9,7 @@ from functools import cached_property
 from gpuprov.verify.modules.base import Observed
 
 CRITERIA = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
-RULES = "nft -s list table inet gpuprov"
+RULES = "nft -sp list table inet gpuprov"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
 

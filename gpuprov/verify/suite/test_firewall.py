@@ -20,11 +20,11 @@ def test_sets_hold_the_locked_networks(host: Node, expected: dict[str, list[str]
     assert host.firewall.networks(expected) == expected
 
 
-@pytest.mark.check("firewall.input", "nft list chain inet gpuprov input")
+@pytest.mark.check("firewall.input", "nft -p list chain inet gpuprov input")
 def test_what_comes_in_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
     assert host.firewall.chain("input") == expected
 
 
-@pytest.mark.check("firewall.forward", "nft list chain inet gpuprov forward")
+@pytest.mark.check("firewall.forward", "nft -p list chain inet gpuprov forward")
 def test_what_goes_to_containers_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
     assert host.firewall.chain("forward") == expected

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from gpuprov.access.ruleset import BASICS, by_number
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
@@ -13,7 +15,7 @@ from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
 from gpuprov.verify.modules.access import option
 
-# `nft list table inet gpuprov` of nftables 1.0.6, with a set that is long enough to be broken into lines.
+# `nft -p list table inet gpuprov` of nftables 1.0.6, with a set that is long enough to be broken into lines.
 TABLE = """\
 table inet gpuprov {
 \tset fleet4 {
@@ -82,3 +84,14 @@ def test_systemd_listening_in_the_place_of_sshd_counts_on_its_ports_alone() -> N
 def test_both_witnesses_read_an_option_alike(keyword: str, value: str | None) -> None:
     assert option(SSHD, keyword) == value
     assert seen("ssh.options", {keyword: "x"}, sshd={"text": SSHD}) == {keyword: value}
+
+
+def test_protocols_are_numbers_where_rules_are_loaded_and_read() -> None:
+    assert by_number(
+        ["meta l4proto ipv6-icmp accept", "meta l4proto icmp accept", "tcp dport 22 accept"]
+    ) == [
+        "meta l4proto 58 accept",
+        "meta l4proto 1 accept",
+        "tcp dport 22 accept",
+    ]
+    assert not [rule for rule in by_number(BASICS) if re.search(r"l4proto [a-z]", rule)]
