@@ -11,12 +11,15 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError
 from gpuprov.lab import Node, engine
-from gpuprov.lab.host import execute, locked
+from gpuprov.lab.host import execute
 from gpuprov.lab.network import GATEWAY
 
 ADMIN = "ops"
 SWITCH = "var/lib/gpuprov/deadman"
 OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
+RULES = "etc/gpuprov/firewall.nft"
+KEPT = ("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/gpuprov", f"home/{ADMIN}/.ssh")
+"""What the switch gives back."""
 DENY = "tcp dport 22 ct state new drop"
 SHUT = "table inet gpuprov { chain input { type filter hook input priority 0; " + DENY + "; }; }"
 """What a firewall without SSH does, in gpuprov's own table."""
@@ -32,6 +35,19 @@ class Trial:
     controller: subprocess.Popen[str] | None = None
     broken_at: float = 0.0
     seen: str = ""
+    before: dict[str, bytes] = field(default_factory=dict)
+
+    def files(self) -> dict[str, bytes]:
+        """What the switch gives back, as it is now: path → mode, owner and content."""
+        found = {}
+        for top in (self.node.root / name for name in KEPT):
+            for path in [top, *top.rglob("*")] if top.exists() else []:
+                at = path.lstat()
+                content = path.read_bytes() if path.is_file() else b""
+                found[str(path.relative_to(self.node.root))] = (
+                    b"%o %d:%d " % (at.st_mode, at.st_uid, at.st_gid) + content
+                )
+        return found
 
     def console(self, command: str) -> str:
         """Output of a command on the node, run by other ways than SSH.
@@ -65,6 +81,14 @@ class Trial:
     def await_written(self) -> None:
         """Until sshd's options are on the disk."""
         self._await(lambda: self.has(OPTIONS), "written")
+
+    def await_filed(self) -> None:
+        """Until the rules are on the disk."""
+        self._await(lambda: self.has(RULES), "to have rules")
+
+    def await_restoring(self) -> None:
+        """Until the old state comes back; sooner than the controller is told."""
+        self._await(lambda: self.has(f"{SWITCH}/restoring"), "restoring")
 
     def await_loaded(self) -> None:
         """Until the firewall denies."""
@@ -106,9 +130,10 @@ class Way:
     """One way to lose a server.
 
     `before` happens before the run, `during` while it runs; `settings` are the fleet's, `lock` changes the
-    lock by hand. `refused` says that preconditions have to stop it before anything changes, `virtual` that it
-    takes a node with a kernel, and a clock, of its own. There the switch is armed and nothing follows, as if
-    the controller died that moment: what apply does takes an emulated node minutes.
+    lock by hand. `refused` says that preconditions have to stop it before anything changes, `full` that a
+    disk is full in the end and each file has to be as it was, `kept` that the change may stay instead.
+    `virtual` says that it takes a node with a kernel, and a clock, of its own. There the switch is armed and
+    nothing follows, as if the controller died that moment: what apply does takes an emulated node minutes.
     """
 
     name: str
@@ -118,6 +143,8 @@ class Way:
     user: str = ADMIN
     lock: Callable[[dict[str, Any]], None] | None = None
     refused: bool = False
+    full: bool = False
+    kept: bool = False
     virtual: bool = False
 
 
@@ -173,20 +200,6 @@ def clock_set(*jumps: str) -> Step:
         trial.seen = f"its clock went from {' to '.join(clocks.split())}"
 
     return step
-
-
-def small_disk(trial: Trial) -> None:
-    """Put the node on a file system of 300 MB."""
-    node = trial.node
-    with locked(node.lab_folder / "lock"):  # a node without its root would be taken for a broken one
-        node.stop()
-        engine.unmount_below(node.root)
-        execute(["rm", "-rf", node.upper / "var/cache/apt/archives"])
-        execute(["cp", "-a", node.folder, trial.folder / "kept"])
-        execute(["mount", "-t", "tmpfs", "-o", "size=300m", "gpuprov-lockout", node.folder])
-        execute(["cp", "-a", f"{trial.folder}/kept/.", node.folder])
-        node.mount()
-        node.start()
 
 
 KEYS = f"/home/{ADMIN}/.ssh/authorized_keys"
@@ -254,14 +267,6 @@ WAYS = (
         lock=without_ssh,
     ),
     Way("rebooted when nobody gets in", rebooted, lock=without_ssh),
-    Way(
-        "disk full",
-        at(
-            "armed",
-            "dd if=/dev/zero of=/fill bs=1M || dd if=/dev/zero of=/fill2 bs=1k || test -s /fill",
-        ),
-        before=small_disk,
-    ),
     Way("clock set 6 hours ahead, then 12 back", clock_set("6 hours", "12 hours ago"), virtual=True),
 )
 

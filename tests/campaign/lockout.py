@@ -26,6 +26,7 @@ from gpuprov.lab.images import drop_image
 from gpuprov.lab.variants import with_admin
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh.transport import open_session, targets
+from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start
 
@@ -58,7 +59,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=3, help="nodes at a time")
     wanted = parser.parse_args()
     _remove_leftovers()
-    ways = [way for way in WAYS if not wanted.names or any(name in way.name for name in wanted.names)]
+    named = wanted.names or [""]
+    ways = [way for way in (*WAYS, *FULL_DISKS) if any(name in way.name for name in named)]
     begun = time.monotonic()
     with Lab(f"lockout-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
         systems = [SYSTEMS[0 if way.virtual else number % len(SYSTEMS)] for number, way in enumerate(ways)]
@@ -142,10 +144,12 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     recovered = _gets_in(trial, way.user)
     seconds = time.monotonic() - trial.broken_at
     kept, why = trial.has(OPTIONS), trial.text(f"{SWITCH}/undone")
+    wrong = wrong_files(trial, kept=kept) if way.full else []
+    well = recovered and (way.kept or not kept) and not wrong
     if way.refused:
-        return Outcome(way, system, "refused, nothing changed", 0.0, recovered and not kept, told)
+        return Outcome(way, system, _with(wrong, "refused, nothing changed"), 0.0, well, told)
     how = "the change was kept" if kept else _reason(why)
-    return Outcome(way, system, how, seconds, recovered and not kept, told)
+    return Outcome(way, system, _with(wrong, how), seconds, well, told)
 
 
 def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
@@ -162,6 +166,10 @@ def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
     how = f"{_reason(trial.text(f'{SWITCH}/undone'))}; {trial.seen}, the guard was {trial.guard} s"
     # Sooner is no better: a good change needs its time.
     return Outcome(way, system, how, seconds, recovered and seconds >= trial.guard, "")
+
+
+def _with(wrong: list[str], how: str) -> str:
+    return f"{how}; not as they were: {', '.join(wrong)}" if wrong else how
 
 
 def _reason(undone: str) -> str:
