@@ -28,7 +28,9 @@ def command() -> None:
 
 @command.command()
 @click.option("--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="how many")
-@click.option("--os", "system", help="debian12 (the default) or debian13")
+@click.option(
+    "--os", "system", help="debian12 (the default), debian13, or the smallest of either: debian12-minimal"
+)
 @click.option("--gpu", metavar="MACHINE", help="machine the GPU simulator plays, such as h200x4")
 @click.option("--vm", "virtual", is_flag=True, help="machines with a kernel of their own, emulated: slow")
 @click.option("--image", help="start from a saved image instead of a fresh system")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from gpuprov.lab.archive import Archive, harvest, lend, read_archive
 from gpuprov.lab.host import CACHE, execute, locked, remove_tree, say, write_whole
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
+MINIMAL = "-minimal"
+"""Ends the name of a system's smallest image: `debian12-minimal`."""
 
+# The least that boots, lets one in and runs Ansible's modules.
+MINIMAL_PACKAGES = ("systemd-sysv", "openssh-server", "python3", "linux-image-amd64")
 FIRST_PACKAGES = ("systemd", "systemd-sysv", "dbus", "ca-certificates", "gpg", "gpgv")
 # What a rented Debian server has on its first day: a kernel, an initramfs, SSH, Python and automatic updates.
 SERVER_PACKAGES = (
@@ -64,50 +69,57 @@ def contained(root: Path, *command: str) -> list[str]:
 
 
 def find_image(name: str) -> Image:
-    """The image of that name: a system of `CODENAMES` (built now if need be) or a saved layer.
+    """The image of that name: a system, whole or minimal (built now if need be), or a saved layer.
 
     Raises:
         InvalidInput: no such image.
     """
-    if name in CODENAMES:
-        return Image(name, (base_image(name),))
+    if name in base_images():
+        return Image(name.removesuffix(MINIMAL), (base_image(name),))
     if not (_saved(name) / "image.json").is_file():
-        known = ", ".join([*CODENAMES, *saved_images()])
+        known = ", ".join([*base_images(), *saved_images()])
         raise InvalidInput(f"no lab image is called '{name}'", expected=f"one of {known}")
     record = json.loads((_saved(name) / "image.json").read_text())
     return Image(record["os"], (_saved(name) / "layer", *map(Path, record["below"])))
 
 
-def base_image(os: str) -> Path:
+def base_images() -> list[str]:
+    """Names of the images that are built from the package archive."""
+    return [*CODENAMES, *(f"{os}{MINIMAL}" for os in CODENAMES)]
+
+
+def base_image(name: str) -> Path:
     """Root folder of a base system, from the cache or built now (a few minutes).
 
     The folder's name carries a hash of the recipe: a changed recipe is another image.
     """
-    codename = CODENAMES[os]
-    recipe = repr((codename, FIRST_PACKAGES, SERVER_PACKAGES, APT_SETTINGS, FINISH))
-    root = CACHE / "images" / f"{os}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
-    with locked(CACHE / f"{os}.lock"):
+    codename = CODENAMES[name.removesuffix(MINIMAL)]
+    minimal = name.endswith(MINIMAL)
+    first, then = ((), MINIMAL_PACKAGES) if minimal else (FIRST_PACKAGES, SERVER_PACKAGES)
+    recipe = repr((codename, first, then, APT_SETTINGS, FINISH))
+    root = CACHE / "images" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
+    with locked(CACHE / f"{name}.lock"):
         if not root.exists():
-            _build(root, codename, read_archive())
+            say(f"building the base image {name}; this is done once and takes a few minutes")
+            _build(root, codename, read_archive(), first, then)
     return root
 
 
-def _build(root: Path, codename: str, archive: Archive) -> None:
-    say(f"building the base image of {codename}; this is done once and takes a few minutes")
+def _build(root: Path, codename: str, archive: Archive, first: Sequence[str], then: Sequence[str]) -> None:
     part = root.with_name(f".{root.name}.part")
     remove_tree(part)
     part.mkdir(parents=True)
     part.chmod(0o755)
-    packages = ",".join(FIRST_PACKAGES)
+    include = [f"--include={','.join(first)}"] if first else []
     execute(
-        [*ALONE, "debootstrap", "--variant=minbase", f"--include={packages}", codename, part, archive.main],
+        [*ALONE, "debootstrap", "--variant=minbase", *include, codename, part, archive.main],
         timeout=1800,
     )
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
     write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(codename))
     write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)
     lend(part)
-    execute(contained(part, "sh", "-c", FINISH.format(packages=" ".join(SERVER_PACKAGES))), timeout=1800)
+    execute(contained(part, "sh", "-c", FINISH.format(packages=" ".join(then))), timeout=1800)
     harvest(part)
     for package in (part / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
@@ -124,7 +136,7 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
 
     Returns the new image; the node goes on with it and an empty layer of its own.
     """
-    if name in CODENAMES or not name.replace("-", "").replace(".", "").isalnum():
+    if name in base_images() or not name.replace("-", "").replace(".", "").isalnum():
         raise InvalidInput(
             f"'{name}' cannot name a saved image",
             expected="letters, digits, '-' and '.', not a system's name",

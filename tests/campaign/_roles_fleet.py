@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,7 +246,7 @@ def _note(run: Run, path: Path) -> None:
 def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> Fleet:
     """The nodes, the mirror and the archives; gone when the stack is closed."""
     loops = {system: FIRST_LOOP + number for number, system in enumerate(STACKS)}
-    stack.callback(_detach, [loops[system] for system in systems])
+    stack.callback(detach, [loops[system] for system in systems])
     lab = stack.enter_context(Lab(name))
     nodes = {system: new_node(lab, system, f"{plain(system)}-1", loops[system]) for system in systems}
     return fleet_of(stack, lab, folder, nodes, loops)
@@ -288,7 +289,8 @@ def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: B
     return node
 
 
-def _detach(loops: list[int]) -> None:
+def detach(loops: Iterable[int]) -> None:
+    """Let go of loop devices, those that nobody has among them."""
     for number in loops:
         subprocess.run(["losetup", "--detach", f"/dev/loop{number}"], check=False, capture_output=True)
 

@@ -1,0 +1,192 @@
+"""Minimal nodes, one a role, the fleet that states them, and what comes of running the role twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.apply.context import Consent, Event, Options, RunContext
+from gpuprov.apply.converge import converge
+from gpuprov.apply.plan import NodePlan
+from gpuprov.catalog import load
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.images import MINIMAL
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
+from gpuprov.lab.mirror.serve import served
+from gpuprov.lab.variants import at_boot, with_control_groups, with_network_parameters
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov.verify import run_verification
+from gpuprov.verify.wanted import wanted
+from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHED
+from tests.lab.provisioned_node import gpuprov
+
+COLUMNS = {
+    "first": "the role does its work on such a node, with nothing else of gpuprov's there",
+    "second": "a second run changes nothing",
+    "verify": "every check that the role answers for passes",
+}
+Cell = tuple[str, str, str]
+"""System, role, column."""
+FIRST_LOOP = 240
+"""Numbers of loop devices that stand for drives; the campaign `roles` has those above."""
+LOOPS = {"debian12": FIRST_LOOP, "debian13": FIRST_LOOP + 1}
+COMPONENTS = {
+    "cuda_toolkit": ("cuda",),
+    "cudnn": ("cuda", "cudnn"),
+    "nccl": ("cuda", "nccl"),
+    "container_toolkit": ("container_toolkit",),
+    "docker": ("docker",),
+    "containerd": ("containerd",),
+    "profiling_tools": ("profiling_tools",),
+    "monitoring": ("dcgm", "node_exporter"),
+}
+"""What a role's lock states beside the driver; that of the others states no component more."""
+OF_CONTAINERS = ("docker", "containerd", "container_toolkit")
+FORKS = 6
+
+
+class Trials:
+    """The lab, and the mirror that its nodes take NVIDIA's packages from."""
+
+    def __init__(self, stack: ExitStack, lab: Lab, folder: Path, systems: list[str]) -> None:
+        self.lab, self.folder = lab, folder
+        self._images: list[str] = []
+        stack.callback(self._drop_images)
+        with signing_key() as key:
+            self.mirror = nvidia.build(folder / "mirror", load(), systems, key=key)
+        self.server = stack.enter_context(served(self.mirror.root))
+        (folder / "profiles").mkdir()
+        profile = {"hardware": {"gpu": {"model": SWITCHED.model, "count": SWITCHED.gpus}}}
+        (folder / "profiles/board.yml").write_text(yaml.safe_dump(profile))
+        self._began = time.monotonic()
+
+    def nodes(self, system: str, roles: list[str], image: str = "") -> dict[str, Node]:
+        """A node for each role, by role."""
+
+        def drive(root: Path) -> None:
+            at_boot(root, "drive", DRIVE.format(n=LOOPS[system]))
+
+        found = {}
+        for role in roles:
+            steps = [with_control_groups, with_network_parameters, *([drive] if role == "storage" else [])]
+            name = f"{system}-{role.replace('_', '-')}"
+            [found[role]] = self.lab.up(
+                1, image=image or f"{system}{MINIMAL}", gpu=SWITCHED.machine, names=[name], prepare=steps
+            )
+        return found
+
+    def saved(self, node: Node) -> str:
+        """Keep a node as an image."""
+        name = f"{self.lab.name}-{node.os}"
+        self.lab.save(node, name)
+        self._images.append(name)
+        return name
+
+    def run(self, nodes: dict[str, Node], consent: Consent) -> dict[Cell, str]:
+        """Each role on its node twice, then verify."""
+        if not nodes:
+            return {}
+        lock, system = self._lock(nodes), next(iter(nodes.values())).os
+        said = {"first": self._converge(lock, nodes, consent, idle=False)}
+        said["second"] = self._converge(lock, nodes, consent, idle=True)
+        said["verify"] = self._verify(lock, nodes)
+        cells = {(system, role, column): said[column][role] for role in nodes for column in COLUMNS}
+        for (_, role, column), complaint in cells.items():
+            if complaint != "seen":
+                self._say(f"BAD  {role} on {system}, {column}: {complaint}")
+        return cells
+
+    def _lock(self, nodes: dict[str, Node]) -> Lock:
+        key = str(self.mirror.key)
+        repositories = {
+            "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
+            "container-toolkit": {"url": self.mirror.container_toolkit(self.server.url), "key": key},
+        }
+        ssh = yaml.safe_load(self.lab.fleet("board"))["ssh"]
+        groups = {node.name: _group(role, node) for role, node in nodes.items()}
+        fleet = {"ssh": ssh, "groups": groups, "repositories": repositories}
+        (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # YAML too, without aliases
+        gpuprov(self.folder, "lock")
+        return read_lock(self.folder / "fleet.lock.yml")
+
+    def _converge(
+        self, lock: Lock, nodes: dict[str, Node], consent: Consent, *, idle: bool
+    ) -> dict[str, str]:
+        """What there is to complain of, by role."""
+        began = time.monotonic()
+        changed: dict[str, list[str]] = {node.name: [] for node in nodes.values()}
+
+        def listen(event: Event) -> None:
+            if event.get("status") == "changed":
+                changed[event["host"]].append(event["task"])
+
+        folder = self.folder / f"run-{time.monotonic_ns()}"
+        folder.mkdir()
+        run = RunContext(lock, folder, Options(forks=FORKS), consent, listen)
+        plans = [
+            NodePlan(node.name, tuple(dict.fromkeys(("preflight", "repositories", role))), False, (), ())
+            for role, node in nodes.items()
+        ]
+        outcomes = converge(run, plans).outcomes
+        told = {}
+        for role, node in nodes.items():
+            outcome = outcomes[node.name]
+            failures = [f"{each['role']}: {each.get('msg')}" for each in outcome.failed]
+            failures += [outcome.unreachable] if outcome.unreachable else []
+            failures += [f"changed {', '.join(changed[node.name])}"] if idle and changed[node.name] else []
+            told[role] = "; ".join(failures) or "seen"
+        self._say(
+            f"{'second' if idle else 'first'} run of {len(nodes)} roles: {time.monotonic() - began:.0f} s"
+        )
+        return told
+
+    def _verify(self, lock: Lock, nodes: dict[str, Node]) -> dict[str, str]:
+        by_name = {node.name: role for role, node in nodes.items()}
+        groups, told = lock.hosts(), {}
+        for seen in run_verification(lock, list(by_name), forks=FORKS).nodes:
+            role = by_name[seen.name]
+            own = {check for check, each in wanted(groups[seen.name]).items() if each.role == role}
+            failed = {
+                each.check: each.actual
+                for each in seen.checks
+                if each.check in own and each.status != "passed"
+            }
+            ran = own & {each.check for each in seen.checks}
+            told[role] = f"failed: {failed}" if failed else "seen" if ran == own else f"not run: {own - ran}"
+        return told
+
+    def _drop_images(self) -> None:
+        self.lab.down()
+        for name in self._images:
+            self.lab.drop(name)
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self._began:6.0f} s  {text}\n")
+        sys.stdout.flush()
+
+
+def _group(role: str, node: Node) -> dict[str, Any]:
+    """What the lock states of a role's node: that it has GPUs, a driver, and what the role is for."""
+    versions = {**STACKS[node.os][0], **COMMON[0]}
+    settings: dict[str, Any] = {"kernel": node.kernel, **SETTINGS[0]}
+    if role not in OF_CONTAINERS:
+        settings.pop("containers")
+    if role == "storage":
+        drive = f"/dev/loop{LOOPS[node.os]}"
+        settings["scratch"] = [{"device": drive, "mount": "/scratch/fast", "read_ahead_kib": 4096}]
+    stack = {"repository": "nvidia", "driver": versions["driver"]}
+    stack |= {each: versions.get(each, "auto") for each in COMPONENTS.get(role, ())}
+    return {
+        "profile": "board",
+        "os": node.os,
+        "hosts": {node.name: node.address},
+        "stack": stack,
+        "settings": settings,
+    }
