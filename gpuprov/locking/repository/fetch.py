@@ -1,4 +1,4 @@
-"""Files of a repository by URL, `http(s):` and `file:`: bounded in time, cached.
+"""Files of a repository by URL, `http(s):` and `file:`: bounded in time and size, cached.
 
 Proxies are those of the environment (`https_proxy`, `no_proxy`), as urllib reads them.
 """
@@ -13,9 +13,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
+from threading import Thread
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -27,6 +29,14 @@ SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
 LATER = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may well succeed."""
+
+UNSTATED = 10_000_000
+"""Bytes that a file may have whose size no index states: Release, repomd.xml, a key. apt's limit for Release
+files is the same (`Acquire::MaxReleaseFileSize` in its acquire-item.cc); Debian's have some 200 KB."""
+STATED = 1 << 30
+"""Bytes that a file may have whatever its index states."""
+GRACE_S = 1.0
+"""Seconds in which a body that comes too slowly ends by itself, and can say how far it came."""
 
 
 def default_cache() -> Path:
@@ -42,7 +52,7 @@ class Fetcher:
         cache: folder of what was fetched before.
         offline: never ask the network; what is not in the cache is an error that says so.
         timeout: seconds for a connection and for each read.
-        patience: seconds for one file as a whole: a mirror that drips is as good as none.
+        patience: seconds for one file with all its attempts: a mirror that drips is as good as none.
         attempts: tries for one file, with a growing pause between them.
     """
 
@@ -57,36 +67,38 @@ class Fetcher:
         """The content of a file, or None when the server (or folder) has none of that name.
 
         With `size` and `sha256` the content is checked, and taken from the cache when it is there; without,
-        the server is asked whether its copy is newer than the cached one (ETag, Last-Modified).
+        the server is asked whether its copy is newer than the cached one (ETag, Last-Modified). No more than
+        `size` bytes are read, or than the limit of this module for a file of no stated size.
 
         Raises:
             InvalidInput: not a URL of a kind that is read here.
             Unreachable: no route, no answer in time, or offline and not in the cache.
-            Refused: the content is not what the index promised, or access is denied.
+            Refused: the content is not what the index promised, larger than it may be, or access is denied.
         """
+        limit = UNSTATED if size is None else min(size, STATED)
         scheme = _scheme(url)
         if scheme == "file":
-            content = _read_file(url)
+            content = _read_file(url, limit)
         elif sha256:
-            content = self._by_content(url, sha256)
+            content = self._by_content(url, sha256, limit)
         else:
-            content = self._revalidated(url)
+            content = self._revalidated(url, limit)
         if content is not None and sha256:
             _check(url, content, size, sha256)
         return content
 
-    def _by_content(self, url: str, sha256: str) -> bytes | None:
+    def _by_content(self, url: str, sha256: str, limit: int) -> bytes | None:
         kept = self.cache / "content" / sha256
         if kept.exists() and hashlib.sha256(content := kept.read_bytes()).hexdigest() == sha256:
             return content
         if self.offline:
             self._not_cached(url)
-        answer, _ = self._ask(url, {})
+        answer, _ = self._ask(url, {}, limit)
         if answer and hashlib.sha256(answer).hexdigest() == sha256:
             _write(kept, answer)
         return answer
 
-    def _revalidated(self, url: str) -> bytes | None:
+    def _revalidated(self, url: str, limit: int) -> bytes | None:
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
         said = kept.with_suffix(".json")
         known = kept.exists() and said.exists()
@@ -94,7 +106,7 @@ class Fetcher:
             return kept.read_bytes() if known else self._not_cached(url)
         validators = json.loads(said.read_text()) if known else {}
         asked = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
-        content, headers = self._ask(url, {asked[name]: value for name, value in validators.items()})
+        content, headers = self._ask(url, {asked[name]: value for name, value in validators.items()}, limit)
         if content is None and headers.get(":status") == "304":
             return kept.read_bytes()
         if content is not None:
@@ -108,38 +120,67 @@ class Fetcher:
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
         )
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> tuple[bytes | None, dict[str, str]]:
+    def _ask(self, url: str, headers: Mapping[str, str], limit: int) -> tuple[bytes | None, dict[str, str]]:
         """One GET, tried again after passing troubles; without content the headers say `:status`."""
+        deadline = time.monotonic() + self.patience
         for attempt in range(1, self.attempts + 1):
             try:
-                return self._once(url, headers)
+                return self._in_time(url, headers, limit, deadline)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code not in LATER or attempt == self.attempts:
                     raise self._denied(url, error) from error
             except (OSError, http.client.HTTPException) as error:
-                if attempt == self.attempts:
+                if attempt == self.attempts or time.monotonic() > deadline:
                     raise self._no_answer(url, error) from error
             time.sleep(self.pause * attempt)
         raise AssertionError("attempts is at least 1")
 
-    def _once(self, url: str, headers: Mapping[str, str]) -> tuple[bytes | None, dict[str, str]]:
+    def _in_time(
+        self, url: str, headers: Mapping[str, str], limit: int, deadline: float
+    ) -> tuple[bytes | None, dict[str, str]]:
+        """`_once` in a thread of its own, which is given up at the deadline.
+
+        A time-out of a socket bounds each read; a server (a proxy, a resolver) that says a byte now and then
+        never meets it.
+        """
+        answer: Future[tuple[bytes | None, dict[str, str]]] = Future()
+
+        def once() -> None:
+            try:
+                answer.set_result(self._once(url, headers, limit, deadline))
+            except Exception as error:  # noqa: BLE001 - raised again where the answer is awaited
+                answer.set_exception(error)
+
+        Thread(target=once, daemon=True).start()
+        try:
+            return answer.result(max(0.0, deadline - time.monotonic()) + GRACE_S)
+        except TimeoutError as error:
+            if answer.done():
+                raise
+            raise TimeoutError(f"not done in {self.patience:.0f} s") from error
+
+    def _once(
+        self, url: str, headers: Mapping[str, str], limit: int, deadline: float
+    ) -> tuple[bytes | None, dict[str, str]]:
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:  # noqa: S310
-                return self._whole(answer), dict(answer.headers.items())
+                return self._whole(url, answer, limit, deadline), dict(answer.headers.items())
         except urllib.error.HTTPError as error:
             if error.code not in (304, *GONE):
                 raise
             error.close()
             return None, {":status": str(error.code)}
 
-    def _whole(self, answer: http.client.HTTPResponse) -> bytes:
+    def _whole(self, url: str, answer: http.client.HTTPResponse, limit: int, deadline: float) -> bytes:
         """The body, read piece by piece, so that neither a dripping nor a broken answer goes unnoticed."""
-        promised, deadline = answer.length, time.monotonic() + self.patience
+        promised = answer.length
         content = bytearray()
         while len(content) != promised and (part := answer.read1(1 << 16)):
             content += part
+            if len(content) > limit:
+                raise _too_large(url, limit)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(content)} bytes in {self.patience:.0f} s")
         if promised is not None and len(content) < promised:
@@ -182,14 +223,28 @@ def _scheme(url: str) -> str:
     return scheme
 
 
-def _read_file(url: str) -> bytes | None:
+def _read_file(url: str, limit: int) -> bytes | None:
     path = Path(urllib.request.url2pathname(urlsplit(url).path))
     try:
-        return path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise Refused(f"{path} is not a file")
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > limit:
+        raise _too_large(url, limit)
+    return content
+
+
+def _too_large(url: str, limit: int) -> Refused:
+    return Refused(
+        f"{url} is larger than {limit} bytes",
+        expected="no more than its index says, or than any file of its kind has",
+        do="the mirror is broken, or was tampered with: do not install from it",
+    )
 
 
 def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
-from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.fetch import UNSTATED, Fetcher
 
 CONTENT = b"Origin: test\n"
 
@@ -27,6 +30,9 @@ class Site:
     asked: list[dict[str, str]] = field(default_factory=list)
     short: int = 0
     drip: float = 0.0
+    flood: bool = False
+    sent: int = 0
+    header: float = 0.0
 
 
 @pytest.fixture
@@ -40,10 +46,18 @@ def site() -> Iterator[Site]:
             if status == 200 and self.headers.get("If-None-Match") == '"one"':
                 status = 304
             self.send_response(status)
+            with suppress(OSError):
+                while about.header:  # a header that never ends, a byte at a time
+                    time.sleep(about.header)
+                    self.wfile.write(b"X")
             self.send_header("ETag", '"one"')
             body = CONTENT if status == 200 else b""
-            self.send_header("Content-Length", str(len(body) + about.short))
+            if not about.flood:
+                self.send_header("Content-Length", str(len(body) + about.short))
             self.end_headers()
+            with suppress(OSError):
+                while about.flood:
+                    about.sent += self.wfile.write(bytes(1 << 16))
             with suppress(BrokenPipeError):  # who waits no longer has hung up
                 for byte in body:
                     time.sleep(about.drip)
@@ -120,6 +134,45 @@ def test_answer_that_drips(site: Site, fetcher: Fetcher) -> None:
     site.drip = 0.05
     with pytest.raises(Unreachable, match=r"gives no complete answer .*: \d+ bytes in 0 s"):
         replace(fetcher, patience=0.1, attempts=1).get(site.url)
+
+
+def test_a_header_that_drips(site: Site, fetcher: Fetcher) -> None:
+    """Each byte comes well within the time-out of a read; all of it never."""
+    site.header = 0.05
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match=r"gives no complete answer .*: not done in 0 s"):
+        replace(fetcher, patience=0.2, attempts=3).get(site.url)
+    assert time.monotonic() - begun < 5
+    site.header = 0.0
+
+
+def test_patience_is_for_all_attempts_together(site: Site, fetcher: Fetcher) -> None:
+    site.drip = 0.1
+    with pytest.raises(Unreachable):
+        replace(fetcher, patience=0.2, attempts=5).get(site.url)
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("promised", [{}, {"size": 1000, "sha256": "0" * 64}], ids=["first", "indexed"])
+def test_a_flood_is_cut_off(site: Site, fetcher: Fetcher, promised: dict[str, Any]) -> None:
+    site.flood = True
+    limit = promised.get("size", UNSTATED)
+    with pytest.raises(Refused, match=f"is larger than {limit} bytes; expected no more than its index says"):
+        fetcher.get(site.url, **promised)
+    assert site.sent < UNSTATED * 2
+    assert not (fetcher.cache / "content").exists()
+    assert not (fetcher.cache / "url").exists()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "fifo", "folder", "large"])
+def test_what_is_no_file_or_too_large_a_one(tmp_path: Path, fetcher: Fetcher, name: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(UNSTATED + 1)
+    said = "is larger than 10000000 bytes" if name == "large" else "is not a file"
+    with pytest.raises(Refused, match=said):
+        fetcher.get((tmp_path / name).as_uri())
 
 
 @pytest.mark.parametrize("url", ["http://[1", "debian", "/srv/mirror"])

@@ -1,0 +1,53 @@
+"""Packed files that are more than they seem."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import Refused
+from gpuprov.locking.repository import unpack as module
+from gpuprov.locking.repository.unpack import unpack
+
+ZEROS = bytes(50_000_000)
+PACK: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".gz": gzip.compress, ".bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("size", [None, 1_000_000], ids=["of-no-stated-size", "of-stated-size"])
+def test_a_bomb_is_unpacked_to_its_limit_and_no_further(
+    monkeypatch: pytest.MonkeyPatch, suffix: str, size: int | None
+) -> None:
+    monkeypatch.setattr(module, "LIMIT", 2_000_000)
+    limit = size or 2_000_000
+    with pytest.raises(Refused, match=f"Packages unpacks to more than {limit}; expected {limit} bytes"):
+        unpack(PACK[suffix](ZEROS), suffix, "Packages", size)
+
+
+@pytest.mark.parametrize("suffix", ["", *PACK])
+def test_the_stated_size_is_the_size(suffix: str) -> None:
+    packed = PACK.get(suffix, bytes)(b"plain")
+    assert unpack(packed, suffix, "Packages", 5) == unpack(packed, suffix, "Packages") == b"plain"
+    with pytest.raises(Refused, match="unpacks to 5; expected 6 bytes, as its index says"):
+        unpack(packed, suffix, "Packages", 6)
+
+
+def test_several_streams_in_a_row_are_one_file() -> None:
+    """As parallel compressors write them."""
+    for suffix, pack in PACK.items():
+        assert unpack(pack(b"one ") + pack(b"two"), suffix, "Packages", 7) == b"one two"
+
+
+def test_zstd_is_ended_when_it_unpacks_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "zstd"
+    program.write_text("#!/bin/sh\ncat >/dev/null\nexec cat /dev/zero\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(Refused, match="unpacks to more than 1000"):
+        unpack(b"packed", ".zst", "primary.xml.zst", 1000)
