@@ -104,6 +104,7 @@ def reach(name: str, address: str, fleet: Connection, login: Login) -> Contact:
         transport = paramiko.Transport(_socket(target))
         transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
         transport.start_client(timeout=LIMITS.connect_s)
+        transport.get_remote_server_key()  # none where the time was over first
     except (SSHException, OSError, EOFError) as error:
         if transport:
             transport.close()

@@ -8,14 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
-from gpuprov.errors import Unreachable
-from gpuprov.ssh.known_hosts import read_known_hosts
-
-
-def host_name(address: str, port: int) -> str:
-    """What a host is called in a known-hosts file."""
-    return address if port == 22 else f"[{address}]:{port}"
+from gpuprov.errors import InvalidInput, Unreachable
+from gpuprov.model.exclusive import exclusive
+from gpuprov.ssh.failures import stranger
+from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -30,53 +28,83 @@ class HostKeys:
     Args:
         pinned: the fleet's; made when the first key is pinned.
         given: keys that somebody vouches for, in the same format.
+
+    Raises:
+        InvalidInput: one of them cannot be read.
     """
 
     def __init__(self, pinned: Path, given: Path | None) -> None:
-        self.path, self._given = pinned, given
-        self._pinned = read_known_hosts(pinned) if pinned.exists() else paramiko.HostKeys()
+        self.path = pinned
+        self._pinned = read_known_hosts(pinned) if pinned.exists() else KnownHosts(pinned)
         self._vouched = read_known_hosts(given) if given else None
 
     def knows(self, address: str, port: int) -> bool:
         """Whether a key of the host is pinned."""
-        return bool(self._lookup(self._pinned, address, port))
+        return bool(self._pinned.keys(*names_of(address, port)))
 
     def trusts(self, address: str, port: int, key: paramiko.PKey) -> bool:
         """Whether the key is the host's; False when nobody can say but a person.
 
         Raises:
-            Unreachable: it is another than the one known or vouched for, or `given` does not name the host.
+            Unreachable: it is another than the one known or vouched for, it is revoked, or `given` does not
+                name the host.
         """
-        for keys, source in ((self._pinned, self.path), (self._vouched, self._given)):
-            known = self._lookup(keys, address, port) if keys else {}
-            if not known:
-                continue
-            if known.get(key.get_name()) == key.asbytes():
+        names, files = names_of(address, port), [file for file in (self._pinned, self._vouched) if file]
+        for file in files:
+            if file.revocation(key, *names):
+                raise stranger(address, file, key)
+        for file in files:
+            known = file.keys(*names)
+            if known.get(key.get_name()) == key:
                 return True
-            raise Unreachable(
-                f"the host key of {address} is {fingerprint(key)}, another than in {source}",
-                do="make sure that it is the right machine, then remove the old key with "
-                f"`ssh-keygen -R '{host_name(address, port)}' -f {source}`",
-            )
+            if known:
+                raise Unreachable(
+                    f"the host key of {address} is {fingerprint(key)}, another than in {file.path}",
+                    do="make sure that it is the right machine, then remove the old key with "
+                    f"`ssh-keygen -R '{names[0]}' -f {file.path}`",
+                )
         if self._vouched is not None:
             raise Unreachable(
-                f"{self._given} has no key of {address}",
-                expected=f"its {fingerprint(key)}, if that is the machine",
+                f"{self._vouched.path} has no key of {address}",
+                expected=f"its {fingerprint(key)}, if that is the machine{self._vouched.complaint()}",
             )
         return False
 
-    def pin(self, address: str, port: int, keys: Iterable[str]) -> bool:
-        """Write keys (`TYPE BASE64`) of a host down; True when one of them was new."""
-        name, known = host_name(address, port), self._lookup(self._pinned, address, port)
-        fresh = [line for line in keys if line.split()[0] not in known]
-        if fresh:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="ascii") as file:
-                file.writelines(f"{name} {line}\n" for line in fresh)
-            self._pinned.load(str(self.path))
-        return bool(fresh)
+    def pin(self, address: str, port: int, keys: Iterable[str]) -> int:
+        """Write keys (`TYPE BASE64`) of a host down, one of each type that is not known of it.
 
-    @staticmethod
-    def _lookup(keys: paramiko.HostKeys, address: str, port: int) -> dict[str, bytes]:
-        found = keys.lookup(host_name(address, port)) or keys.lookup(address)
-        return {kind: key.asbytes() for kind, key in found.items()} if found else {}
+        What a node prints is a key, or it is left out: whatever stands in the file, every later connection of
+        the fleet reads.
+
+        Returns:
+            How many were left out.
+
+        Raises:
+            InvalidInput: the file cannot be read or written.
+        """
+        stated: dict[str, paramiko.PKey] = {}
+        unread = 0
+        for line in keys:
+            try:
+                kind, text = line.split()[:2]
+                stated.setdefault(kind, parse_key(kind, text))
+            except (ValueError, UnknownKeyType):
+                unread += 1
+        try:
+            self._add(names_of(address, port), stated)
+        except OSError as error:
+            raise InvalidInput(f"{self.path} cannot be written: {error.strerror}") from error
+        return unread
+
+    def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
+        with exclusive(self.path):  # others pin as well: threads of this run, and other runs
+            now = read_known_hosts(self.path)
+            known = now.keys(*names)
+            fresh = [key for kind, key in stated.items() if kind not in known]
+            if fresh:
+                ended = self.path.read_bytes()[-1:] in (b"", b"\n")
+                lines = [f"{names[0]} {key.get_name()} {key.get_base64()}\n" for key in fresh]
+                with self.path.open("a", encoding="ascii") as file:
+                    file.write(("" if ended else "\n") + "".join(lines))
+                now = read_known_hosts(self.path)
+            self._pinned = now

@@ -15,7 +15,8 @@ from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.lock import Connection
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import Session, Target, forget_host_keys, open_session
+from gpuprov.ssh.known_hosts import forget_host_keys
+from gpuprov.ssh.transport import Session, Target, open_session
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 Confirm = Callable[[dict[str, str]], bool]
@@ -124,7 +125,8 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
         keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
         session = contact.log_in(login)
         _prepare(node, session, goal, login.sudo_password or login.password)
-        keys.pin(node.target.address, port, node.host_keys)
+        if unread := keys.pin(node.target.address, port, node.host_keys):
+            node.notes.append(f"host keys left out, which cannot be read: {unread}")
 
     node.failure = contained(node.name, log_in)
     node.target = as_fleet(contact.target, goal.fleet) if node.failure is None else node.target

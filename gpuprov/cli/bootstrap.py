@@ -68,7 +68,7 @@ def command(
     from gpuprov.bootstrap.public_keys import public_keys
     from gpuprov.bootstrap.run import Goal, bootstrap
     from gpuprov.model.fleet import read_fleet
-    from gpuprov.ssh.failures import KNOWN_HOSTS
+    from gpuprov.ssh.known_hosts import KNOWN_HOSTS
 
     fleet = read_fleet(fleet_path)
     chosen = _hosts(fleet, hosts)

@@ -8,8 +8,8 @@ import paramiko
 
 from gpuprov.errors import Unreachable
 from gpuprov.model.lock import Connection
+from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
 
-KNOWN_HOSTS = "~/.ssh/known_hosts"
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
@@ -22,10 +22,13 @@ def unreachable(address: str, connection: Connection, error: Exception) -> Unrea
     """One line for a person, from the many ways in which SSH says no."""
     who = f"{connection.user}@{address}"
     if isinstance(error, paramiko.BadHostKeyException):
+        file = known_hosts(connection.known_hosts)
+        if file.revocation(error.key):
+            return stranger(address, file, error.key)
         return Unreachable(
             f"the host key of {address} has changed",
             do="make sure that it is the right machine, then remove the old key with "
-            f"`ssh-keygen -R {address} -f {connection.known_hosts or KNOWN_HOSTS}`",
+            f"`ssh-keygen -R {address} -f {file.path}`",
         )
     if isinstance(error, paramiko.AuthenticationException):
         key = connection.identity_file
@@ -33,14 +36,22 @@ def unreachable(address: str, connection: Connection, error: Exception) -> Unrea
             f"{who} refused " + (f"the key {key}" if key else "every key offered"),
             do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
         )
-    if "not found in known_hosts" in str(error):
-        return Unreachable(
-            f"the host key of {address} is not known",
-            do=f"add it to {connection.known_hosts or KNOWN_HOSTS} once you have compared it",
-        )
     return NotThere(
         f"no SSH on port {connection.port}: {reason(error)}",
         do="is it up, and is its address right?",
+    )
+
+
+def stranger(address: str, file: KnownHosts, key: paramiko.PKey) -> Unreachable:
+    """Why a host is not let near whose key the file does not have: it is unknown, or known to be revoked."""
+    if place := file.revocation(key):
+        return Unreachable(
+            f"the host key of {address} is revoked in {place}",
+            do="others may hold it: give the machine a new one, and pin that",
+        )
+    return Unreachable(
+        f"the host key of {address} is not known",
+        do=f"add it to {file.path} once you have compared it{file.complaint()}",
     )
 
 

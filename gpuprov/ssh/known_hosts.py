@@ -1,28 +1,219 @@
-"""Known-hosts files, read in one place: a line that is none is said, it does not break the reader."""
+"""Known-hosts files as ssh reads them: patterns, hashed names, markers; a broken line breaks no other.
+
+The format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; patterns: ssh_config(5), "PATTERNS". Paramiko's own reader
+ends at the first key that does not decode, and passes over markers: a revoked key would be good.
+"""
 
 from __future__ import annotations
 
+import hmac
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import paramiko
-from paramiko.hostkeys import InvalidHostKey
+from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import InvalidInput
 
+KNOWN_HOSTS = "~/.ssh/known_hosts"
+REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
-def read_known_hosts(path: Path) -> paramiko.HostKeys:
-    """The keys in a file.
+
+def names_of(address: str, port: int) -> tuple[str, ...]:
+    """What a host may be called there, the exact name first.
+
+    As ssh does: a key known of the address is good on any of its ports.
+    """
+    return (address,) if port == 22 else (f"[{address}]:{port}", address)
+
+
+def parse_key(kind: str, text: str) -> paramiko.PKey:
+    """A public key from its type and its base64.
 
     Raises:
-        InvalidInput: it cannot be read, or a line of it is no host key.
+        UnknownKeyType: Paramiko knows no such type.
+        ValueError: not a key of that type, whole and with nothing behind it.
     """
-    keys = paramiko.HostKeys()
+    blob = _decoded(text)
     try:
-        keys.load(str(path))
-    except InvalidHostKey as error:
-        said = f"no key in {error.line[:60]!r}"
-    except (OSError, ValueError, IndexError, paramiko.SSHException) as error:
-        said = str(error)
-    else:
-        return keys
-    raise InvalidInput(f"{path} is not a known-hosts file: {said}", do="take that line out of it")
+        key = paramiko.PKey.from_type_string(kind, blob)
+        same = key.asbytes() == blob and key.get_name() == kind
+    except UnknownKeyType:
+        raise
+    except Exception as error:
+        raise ValueError(f"not a key of the type {kind}") from error
+    if not same:
+        raise ValueError(f"not a key of the type {kind}")
+    return key
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("not base64") from None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """`[MARKER] NAMES TYPE KEY [COMMENT]`; without `key` where Paramiko knows no such type."""
+
+    number: int
+    marker: str
+    names: str
+    blob: bytes
+    key: paramiko.PKey | None
+
+    def matches(self, name: str) -> bool:
+        if self.names.startswith("|"):
+            _, _, salt, digest = self.names.split("|")
+            return hmac.compare_digest(hmac.digest(_decoded(salt), name.encode(), "sha1"), _decoded(digest))
+        patterns = self.names.lower().split(",")
+        if any(_fits(each[1:], name) for each in patterns if each.startswith("!")):
+            return False
+        return any(_fits(each, name) for each in patterns)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """`*` is any text, `?` one character; brackets mean themselves."""
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == name
+    parts = re.split(r"([*?])", pattern)
+    expression = "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in parts)
+    return re.fullmatch(expression, name, re.DOTALL) is not None
+
+
+def _parse(number: int, text: str) -> _Line | None:
+    """One line; None where it says nothing. Raises ValueError when it is broken."""
+    fields = re.split(r"[ \t]+", text.strip(" \t\r"))
+    if not fields[0] or fields[0].startswith("#"):
+        return None
+    marker = fields.pop(0) if fields[0].startswith("@") else ""
+    if marker not in ("", REVOKED, AUTHORITY) or len(fields) < 3:
+        raise ValueError("not [MARKER] NAMES TYPE KEY")
+    names, kind, stated = fields[:3]
+    if names.startswith("|"):
+        _, version, *parts = names.split("|")
+        if version != "1" or len(parts) != 2 or not all(_decoded(part) for part in parts):
+            raise ValueError("not a hashed name")
+    try:
+        key = parse_key(kind, stated)
+    except UnknownKeyType:
+        key = None
+    return _Line(number, marker, names, _decoded(stated), key)
+
+
+@dataclass
+class KnownHosts:
+    """What one file says.
+
+    Attributes:
+        broken: line number → what is wrong with it; such a line vouches for nobody.
+    """
+
+    path: Path
+    broken: dict[int, str] = field(default_factory=dict)
+    _plain: dict[str, list[_Line]] = field(default_factory=dict)
+    _patterns: list[_Line] = field(default_factory=list)
+    _revoked: list[_Line] = field(default_factory=list)
+
+    def take(self, text: str) -> None:
+        """Take in the text of the file.
+
+        Raises:
+            InvalidInput: a line that revokes a key does not say which.
+        """
+        for number, line in enumerate(text.split("\n"), 1):
+            try:
+                parsed = _parse(number, line)
+            except ValueError as error:
+                if line.lstrip(" \t").startswith(REVOKED):
+                    raise InvalidInput(
+                        f"{self.path}:{number}: {REVOKED} without a key that can be read: {error}",
+                        do="correct the line: until then no key of the file can be trusted",
+                    ) from error
+                self.broken[number] = str(error)
+                continue
+            if parsed:
+                self._place(parsed)
+
+    def _place(self, line: _Line) -> None:
+        if line.marker == REVOKED:
+            self._revoked.append(line)
+        elif line.marker or line.key is None:
+            return  # Paramiko asks for no certificates of hosts, nor for keys of types that it does not know
+        elif re.search(r"[*?!|]", line.names):
+            self._patterns.append(line)
+        else:
+            for name in line.names.lower().split(","):
+                self._plain.setdefault(name, []).append(line)
+
+    def keys(self, *names: str) -> dict[str, paramiko.PKey]:
+        """Type → key of a host, by the first of its names that has any; none that is revoked."""
+        for name in names:
+            found = {
+                line.key.get_name(): line.key
+                for line in reversed(list(self._of(name.lower())))
+                if line.key and not self.revocation(line.key, *names)
+            }
+            if found:
+                return found
+        return {}
+
+    def _of(self, name: str) -> Iterator[_Line]:
+        yield from self._plain.get(name, ())
+        yield from (line for line in self._patterns if line.matches(name))
+
+    def revocation(self, key: paramiko.PKey, *names: str) -> str | None:
+        """`FILE:LINE` where a key is revoked for a host of one of these names; of any host without names."""
+        blob = key.asbytes()
+        for line in self._revoked:
+            if line.blob == blob and (not names or any(line.matches(name.lower()) for name in names)):
+                return f"{self.path}:{line.number}"
+        return None
+
+    def complaint(self) -> str:
+        """What to correct in the file, for the end of a message; empty where it is well."""
+        lines = [f"{self.path}:{number} is {said}" for number, said in self.broken.items()]
+        more = f" and {len(lines) - 3} lines more" if len(lines) > 3 else ""
+        return "".join(f"; {line}" for line in lines[:3]) + more
+
+
+def read_known_hosts(path: Path) -> KnownHosts:
+    """What a known-hosts file says.
+
+    Raises:
+        InvalidInput: it cannot be read, or revokes a key and does not say which.
+    """
+    found = KnownHosts(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be read: {error.strerror}", expected="a known-hosts file"
+        ) from error
+    found.take(text.decode("utf-8", "replace"))
+    return found
+
+
+@lru_cache(maxsize=8)
+def known_hosts(path: str | None) -> KnownHosts:
+    """What a file says that a connection names; nothing where there is none. Read once, until `forget`.
+
+    Args:
+        path: as it was stated; None is ssh's own.
+
+    Raises:
+        InvalidInput: as `read_known_hosts`.
+    """
+    place = Path(path or KNOWN_HOSTS).expanduser()
+    return read_known_hosts(place) if place.exists() else KnownHosts(place)
+
+
+def forget_host_keys() -> None:
+    """Read files anew: one of them was written."""
+    known_hosts.cache_clear()

@@ -12,10 +12,11 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Timer
 from typing import TypeVar
 
 import paramiko
@@ -27,11 +28,13 @@ from gpuprov.model.lock import Connection as ConnectionSpec
 from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.failures import KNOWN_HOSTS, reason, unreachable
-from gpuprov.ssh.known_hosts import read_known_hosts
+from gpuprov.ssh.failures import reason, stranger, unreachable
+from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
 
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
+GRACE_S = 1.0
+"""Seconds after the end of a command's time, before its connection is closed over it."""
 
 # Paramiko logs what it raises; the same line twice helps nobody.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -112,27 +115,46 @@ class ParamikoSession(Session):
         """See `Session`."""
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
+        # Paramiko waits without end for the reply to a request, and for a peer that takes nothing any more.
+        watch = Timer(limits.command_s + GRACE_S, self.transport.close)
+        watch.daemon = True
+        watch.start()
         try:
-            channel = self.transport.open_session(timeout=limits.connect_s)
-            try:
-                channel.settimeout(limits.command_s)
-                channel.exec_command(command)
-                with suppress(OSError):  # a command that reads nothing may be gone already
-                    channel.sendall(stdin)
-                    channel.shutdown_write()
-                stdout = self._read(channel, deadline)
-                stderr = channel.recv_stderr(65536)
-                if not channel.status_event.wait(max(deadline - time.monotonic(), 0.1)):
-                    raise TimeoutError
-                return Output(channel.recv_exit_status(), stdout, stderr)
-            finally:
-                channel.close()
-        except TimeoutError:
-            raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
+            return self._talk(command, stdin, deadline)
         except GpuprovError:
             raise
         except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+            if isinstance(error, TimeoutError) or time.monotonic() > deadline:
+                raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
             raise Unreachable(f"the connection broke: {reason(error)}") from error
+        finally:
+            watch.cancel()
+
+    def _talk(self, command: str, stdin: bytes, deadline: float) -> Output:
+        channel = self.transport.open_session(timeout=self._limits.connect_s)
+        try:
+            channel.exec_command(command)
+            self._write(channel, stdin, deadline)
+            stdout = self._read(channel, deadline)
+            stderr = channel.recv_stderr(65536)
+            if not channel.status_event.wait(max(deadline - time.monotonic(), 0.1)):
+                raise TimeoutError
+            return Output(channel.recv_exit_status(), stdout, stderr)
+        finally:
+            channel.close()
+
+    def _write(self, channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
+        """As much as is taken; a command that reads nothing may be gone already."""
+        rest = memoryview(stdin)
+        try:
+            while rest:
+                channel.settimeout(max(deadline - time.monotonic(), 0.001))
+                rest = rest[channel.send(bytes(rest[:65536])) :]
+            channel.shutdown_write()
+        except TimeoutError:
+            raise
+        except OSError:
+            return
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
         chunks: list[bytes] = []
@@ -240,6 +262,7 @@ def connect(node: Target, limits: ConnectionLimits) -> Connection:
         connection.close()
         raise _NothingInCommon from error
     except GpuprovError:
+        connection.close()
         raise
     except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
         connection.close()
@@ -287,21 +310,16 @@ def _private_key(path: str) -> paramiko.PKey:
 
 def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:
     """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
-    client = connection.client
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    name = connection.host if connection.port == 22 else f"[{connection.host}]:{connection.port}"
-    file = _host_keys(os.path.expanduser(spec.known_hosts or KNOWN_HOSTS))  # noqa: PTH111
-    # As ssh does: a key known of the address is good on any of its ports.
-    known = file.lookup(name) or file.lookup(connection.host)
-    for kind, key in (known or {}).items():
-        client.get_host_keys().add(name, kind, key)
+    client, file = connection.client, known_hosts(spec.known_hosts)
+    client.set_missing_host_key_policy(_NoStrangers(connection.host, file))
+    names = names_of(connection.host, connection.port)
+    for kind, key in file.keys(*names).items():
+        client.get_host_keys().add(names[0], kind, key)
 
 
-def forget_host_keys() -> None:
-    """Read known-hosts files anew: one of them was written."""
-    _host_keys.cache_clear()
+class _NoStrangers(paramiko.MissingHostKeyPolicy):
+    def __init__(self, address: str, file: KnownHosts) -> None:
+        self._address, self._file = address, file
 
-
-@lru_cache(maxsize=8)
-def _host_keys(path: str) -> paramiko.HostKeys:
-    return read_known_hosts(Path(path)) if Path(path).is_file() else paramiko.HostKeys()
+    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        raise stranger(self._address, self._file, key)

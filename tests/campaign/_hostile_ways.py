@@ -144,7 +144,7 @@ class Ways:
 
     def known_hosts(self, data: st.DataObject) -> None:
         """Lines of known-hosts files."""
-        from gpuprov.ssh import transport
+        from gpuprov.ssh.known_hosts import read_known_hosts
 
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             path = Path(name) / "known_hosts"
@@ -152,8 +152,7 @@ class Ways:
             with Documented():
                 HostKeys(Path(name) / "pinned", path).knows("gpu01", 22)
             with Documented():
-                transport.forget_host_keys()
-                transport._host_keys(str(path)).lookup("gpu01")
+                read_known_hosts(path).keys("gpu01")
 
     def _reported(self, way: str, nodes: Any) -> None:
         """Every node is there, those that are well as they are, and all can be shown and kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu
@@ -13,6 +14,7 @@ from gpuprov.model.lock import Lock
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out, targets
 from gpuprov.topology import Topology
 from gpuprov.topology.live import topology_of
@@ -50,8 +52,9 @@ def live_nodes(
         answer = answers[name]
         if isinstance(answer, GpuprovError):
             yield node, answer
-        else:
-            yield told(node, *answer), None
+            continue
+        found = contained(name, partial(told, node, answer[0], answer[1]))
+        yield (node, found) if isinstance(found, GpuprovError) else (found, None)
 
 
 def told(node: Node, facts: Facts, topology: Topology | None) -> Node:

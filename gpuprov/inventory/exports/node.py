@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuprov.errors import NodeFailed
+
 
 @dataclass(frozen=True)
 class Node:
@@ -32,12 +34,27 @@ class Node:
     gpu_cores: tuple[str, ...] = ()
 
 
+PROCESSORS = 8192
+"""The most logical processors that Linux counts: NR_CPUS_RANGE_END in its arch/x86/Kconfig."""
+LISTED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
 def numbers(text: str) -> list[int]:
-    """`0-2,8` → 0, 1, 2, 8."""
+    """`0-2,8` → 0, 1, 2, 8: logical processors, as a node lists them.
+
+    Raises:
+        NodeFailed: not such a list, or of more processors than a node can have.
+    """
     found: list[int] = []
     for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
+        parsed = LISTED.fullmatch(part.strip())
+        first, last = (int(parsed[1]), int(parsed[2] or parsed[1])) if parsed else (0, -1)
+        if not first <= last < PROCESSORS or len(found) + last - first >= PROCESSORS:
+            raise NodeFailed(
+                f"it lists the processors {text[:60]!r}",
+                expected=f"at most {PROCESSORS} numbers and ranges, as 0-31,64-95",
+            )
+        found += range(first, last + 1)
     return found
 
 

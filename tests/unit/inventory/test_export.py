@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
+from gpuprov.inventory.exports import gather
 from gpuprov.inventory.exports.gather import locked_nodes, told
 from gpuprov.model.lock import write_lock
 from gpuprov.topology import parse_topology
@@ -52,6 +54,19 @@ def test_pools_know_the_way_in(lock: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["inventory", "export", "dstack", "train", "--name", "pool", "--lock", str(lock)]) == 0
     pool = yaml.safe_load(capsys.readouterr().out)
     assert pool["ssh_config"] == {"user": "ops", "port": 2222, "hosts": ["gpu01", "gpu02"]}
+
+
+def test_a_node_that_lists_what_cannot_be_is_its_own_line(
+    locked: MakeLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = locked(FLEET)
+    wild = parse_topology(re.sub(r"\b\d+-\d+(,\d+-\d+)*\b", "0-999999999", MATRIX))
+    answers = {"gpu01": (simulated("h200x4"), wild), "gpu02": (simulated("h200x4"), parse_topology(MATRIX))}
+    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    (bad, why), (good, well) = gather.live_nodes(fleet, ["gpu01", "gpu02"], load())
+    assert (bad.name, bad.cpus) == ("gpu01", 0)
+    assert "it lists the processors '0-999999999'" in str(why)
+    assert (good.name, good.cpus, well) == ("gpu02", 96, None)
 
 
 def test_a_nodes_own_word_counts_processors_and_cores_near_gpus(locked: MakeLock) -> None:

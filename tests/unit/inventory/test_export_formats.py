@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports import (
     Access,
     Node,
@@ -112,6 +114,19 @@ def test_models_as_words() -> None:
         "a100-sxm4-80gb",
         "gpu",
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["0-999999999", "8192", "9-1", "0-8191,0", "x", "1-2-3", "-5", "1.5", "٣", "0-"]
+)
+def test_processors_that_no_node_has(text: str) -> None:
+    """The list is a node's own word; unfolded, the first of these takes 36 GB."""
+    with pytest.raises(NodeFailed, match="it lists the processors"):
+        numbers(text)
+
+
+def test_as_many_processors_as_linux_counts() -> None:
+    assert len(numbers("0-8191")) == 8192
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -23,8 +23,8 @@ HUNG_UP = (OSError, EOFError, paramiko.SSHException)
 class Door(paramiko.ServerInterface):
     """An SSH server's policy: one key may come in, and every command gets `answer`."""
 
-    def __init__(self, allowed: paramiko.PKey, answer: bytes | None) -> None:
-        self.allowed, self.answer = allowed, answer
+    def __init__(self, allowed: paramiko.PKey, answer: bytes | None, over: threading.Event) -> None:
+        self.allowed, self.answer, self.over = allowed, answer, over
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return paramiko.AUTH_SUCCESSFUL if key == self.allowed else paramiko.AUTH_FAILED
@@ -61,13 +61,21 @@ class Peers:
         self.known_hosts.touch()
         self.sockets: list[socket.socket] = []
         self.transports: list[paramiko.Transport] = []
+        self.over = threading.Event()
 
     def listen(self) -> socket.socket:
         server = socket.create_server(("127.0.0.1", 0))
         self.sockets.append(server)
         return server
 
-    def ssh(self, answer: bytes | None = b"hello\n", *, known: paramiko.PKey | None = None) -> int:
+    def ssh(
+        self,
+        answer: bytes | None = b"hello\n",
+        *,
+        known: paramiko.PKey | None = None,
+        door: type[Door] = Door,
+        window: int = 1 << 21,
+    ) -> int:
         """A port where an SSH server gives one answer, or none at all."""
         server = self.listen()
         port = int(server.getsockname()[1])
@@ -78,10 +86,10 @@ class Peers:
         def serve() -> None:
             with suppress(*HUNG_UP):
                 client, _ = server.accept()
-                transport = paramiko.Transport(client)
+                transport = paramiko.Transport(client, default_window_size=window)
                 self.transports.append(transport)
                 transport.add_server_key(self.host_key)
-                transport.start_server(server=Door(self.user_key, answer))
+                transport.start_server(server=door(self.user_key, answer, self.over))
 
         threading.Thread(target=serve, daemon=True).start()
         return port
@@ -95,6 +103,7 @@ class Peers:
         return Target(name, "127.0.0.1", spec)
 
     def close(self) -> None:
+        self.over.set()
         for transport in self.transports:
             transport.close()
         for each in self.sockets:
@@ -108,9 +117,37 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
     found.close()
 
 
-def visit(*nodes: Target) -> dict[str, Output | GpuprovError]:
+class Sluggard(Door):
+    """Takes what it is sent so slowly that no wait for a part of it is long."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        with suppress(*HUNG_UP):
+            while channel.recv(4096):
+                time.sleep(0.5)
+
+
+class Mute(Door):
+    """Leaves the request for a command without a reply."""
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.over.wait(20)
+        return False
+
+
+class Deaf(Door):
+    """Promises to take everything, and then takes nothing from the wire any more."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        def nothing() -> None:
+            self.over.wait(20)
+            raise EOFError
+
+        channel.transport.packetizer.read_message = nothing  # type: ignore[method-assign, assignment]
+
+
+def visit(*nodes: Target, stdin: bytes = b"") -> dict[str, Output | GpuprovError]:
     def ask(session: Session) -> Output:
-        return session.run("true")
+        return session.run("true", stdin)
 
     return {node.name: answer for node, answer in fan_out(list(nodes), ask, limits=QUICK)}
 
@@ -144,6 +181,38 @@ def test_an_unknown_host_key_is_refused(peers: Peers) -> None:
     assert "host key of 127.0.0.1 is not known" in str(visit(peers.target("a", port))["a"])
 
 
+def test_a_revoked_host_key_is_refused_though_it_is_known(peers: Peers) -> None:
+    node = peers.target("a", peers.ssh())
+    own = f"{peers.host_key.get_name()} {peers.host_key.get_base64()}"
+    with peers.known_hosts.open("a") as lines:
+        lines.write(f"@revoked * {own}\n")
+    answer = visit(node)["a"]
+    assert isinstance(answer, Unreachable)
+    assert f"host key of 127.0.0.1 is revoked in {peers.known_hosts}:2" in str(answer)
+
+
+def test_a_revoked_host_key_beside_another_that_is_good(peers: Peers) -> None:
+    port, own = peers.ssh(), f"{peers.host_key.get_name()} {peers.host_key.get_base64()}"
+    good = paramiko.ECDSAKey.generate(bits=384)
+    lines = [f"@revoked * {own}", f"127.0.0.1 {own}", f"127.0.0.1 {good.get_name()} {good.get_base64()}"]
+    peers.known_hosts.write_text("\n".join(lines) + "\n")
+    assert "is revoked in" in str(visit(peers.target("a", port))["a"])
+
+
+def test_broken_lines_do_not_shut_out_those_that_are_known(peers: Peers) -> None:
+    port = peers.ssh()
+    text = peers.known_hosts.read_text()
+    peers.known_hosts.write_text(f"x ssh-ed25519 %%%\n{text}y ssh-ed25519 AAAA\n")
+    assert isinstance(visit(peers.target("a", port))["a"], Output)
+
+
+def test_an_unknown_host_hears_of_the_broken_lines(peers: Peers) -> None:
+    port = peers.ssh()
+    peers.known_hosts.write_text("127.0.0.1 ssh-ed25519 %%%\n")
+    said = str(visit(peers.target("a", port))["a"])
+    assert f"{peers.known_hosts}:1 is not base64" in said
+
+
 def test_a_wrong_key_is_named(peers: Peers, tmp_path: Path) -> None:
     paramiko.ECDSAKey.generate().write_private_key_file(str(tmp_path / "other"))
     answer = visit(peers.target("a", peers.ssh(), str(tmp_path / "other")))["a"]
@@ -159,6 +228,21 @@ def test_a_missing_key_file_is_a_mistake_of_ours(peers: Peers) -> None:
 
 def test_silence_after_the_handshake_ends_at_the_time_out(peers: Peers) -> None:
     answer = visit(peers.target("a", peers.ssh(answer=None)))["a"]
+    assert isinstance(answer, NodeFailed)
+    assert "no answer within 2 s" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("door", "window"), [(Sluggard, 1 << 15), (Mute, 1 << 21), (Deaf, 1 << 30)], ids=["slow", "mute", "deaf"]
+)
+def test_a_peer_that_takes_its_time_has_no_more_than_a_commands(
+    peers: Peers, door: type[Door], window: int
+) -> None:
+    """Each wait for it is short, or Paramiko's own, which has no end."""
+    node = peers.target("a", peers.ssh(door=door, window=window))
+    begun = time.monotonic()
+    answer = visit(node, stdin=bytes(32 << 20))["a"]
+    assert time.monotonic() - begun < 3 * QUICK.connect_s
     assert isinstance(answer, NodeFailed)
     assert "no answer within 2 s" in str(answer)
 

@@ -1,0 +1,137 @@
+"""Known-hosts files: what ssh itself makes of a line, and lines that are broken."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
+
+KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
+
+
+def words(key: paramiko.PKey) -> str:
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def read(tmp_path: Path, *lines: str) -> KnownHosts:
+    path = tmp_path / "known_hosts"
+    path.write_text("\n".join(lines) + "\n")
+    return read_known_hosts(path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "gpu01",
+        "GPU01",
+        "other,gpu01",
+        "gpu*",
+        "gpu0?",
+        "*",
+        "*,!gpu01",
+        "!gpu0?,gpu*",
+        "gpu",
+        "gpu1",
+        "[gpu01]:22",
+        "gpu[01]",
+        "|1|AAAA|BBBB",
+    ],
+)
+def test_names_match_as_they_do_for_ssh_keygen(tmp_path: Path, names: str) -> None:
+    found = read(tmp_path, f"{names} {words(KEY)}")
+    theirs = subprocess.run(
+        ["ssh-keygen", "-F", "gpu01", "-f", str(found.path)], capture_output=True, check=False
+    )
+    assert bool(found.keys("gpu01")) == (theirs.returncode == 0)
+
+
+def test_hashed_names_as_ssh_keygen_writes_them(tmp_path: Path) -> None:
+    path = read(tmp_path, f"gpu01 {words(KEY)}", f"[gpu02]:2222 {words(OTHER)}").path
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(path)], capture_output=True, check=True)
+    hashed = read_known_hosts(path)
+    assert path.read_text().startswith("|1|")
+    assert hashed.keys(*names_of("gpu01", 22)) == {KEY.get_name(): KEY}
+    assert hashed.keys(*names_of("gpu02", 2222)) == {OTHER.get_name(): OTHER}
+    assert not hashed.keys("gpu03")
+
+
+def test_a_key_of_the_address_is_good_on_its_ports_where_they_have_none(tmp_path: Path) -> None:
+    found = read(tmp_path, f"gpu01 {words(KEY)}", f"[gpu01]:2222 {words(OTHER)}")
+    assert found.keys(*names_of("gpu01", 2200)) == {KEY.get_name(): KEY}
+    assert found.keys(*names_of("gpu01", 2222)) == {OTHER.get_name(): OTHER}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu02 ecdsa-sha2-nistp256",
+        "gpu02 ecdsa-sha2-nistp256 %%%",
+        "gpu02 ecdsa-sha2-nistp256 AAAA",
+        "gpu02 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKXl",
+        f"gpu02 ssh-ed25519 {KEY.get_base64()}",
+        f"gpu02 {KEY.get_name()} {KEY.get_base64()}AAAA",
+        f"gpu02 {KEY.get_name()} {KEY.get_base64()[:-8]}",
+        f"|1|x|y {words(KEY)}",
+        f"@unheard gpu02 {words(KEY)}",
+        "\x00\x01",
+        "gpu02\u2003ssh-rsa é",
+    ],
+)
+def test_a_broken_line_is_named_and_breaks_no_other(tmp_path: Path, line: str) -> None:
+    """One of these, printed by a node at its bootstrap, ended every later connection of the fleet."""
+    found = read(tmp_path, f"gpu01 {words(KEY)}", line, f"gpu03 {words(KEY)}")
+    assert list(found.broken) == [2]
+    assert f"; {found.path}:2 is " in found.complaint()
+    assert found.keys("gpu01") == found.keys("gpu03") == {KEY.get_name(): KEY}
+    assert not found.keys("gpu02")
+
+
+def test_what_says_nothing_is_not_broken(tmp_path: Path) -> None:
+    lines = [
+        "",
+        "# a comment",
+        "   ",
+        f"@cert-authority * {words(KEY)}",
+        "gpu02 ssh-dss AAAAB3NzaC1kc3M=",
+        "\r",
+    ]
+    found = read(tmp_path, *lines)
+    assert (found.broken, found.keys("gpu02")) == ({}, {})
+
+
+def test_a_revoked_key_is_nobodys(tmp_path: Path) -> None:
+    found = read(tmp_path, f"gpu* {words(KEY)}", f"gpu01 {words(OTHER)}", f"@revoked gpu01 {words(KEY)}")
+    assert found.keys("gpu01") == {OTHER.get_name(): OTHER}
+    assert found.keys("gpu02") == {KEY.get_name(): KEY}
+    assert found.revocation(KEY, "gpu01") == f"{found.path}:3"
+    assert found.revocation(KEY, "gpu02") is None
+    assert found.revocation(KEY) == f"{found.path}:3"
+    assert found.revocation(OTHER) is None
+
+
+@pytest.mark.parametrize("rest", ["", "* ssh-ed25519", "* ssh-ed25519 %%%"])
+def test_what_is_to_be_revoked_has_to_be_readable(tmp_path: Path, rest: str) -> None:
+    with pytest.raises(InvalidInput, match=r"known_hosts:2: @revoked without a key .* correct the line"):
+        read(tmp_path, f"gpu01 {words(KEY)}", f"@revoked {rest}")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read: Is a directory; expected a known-hosts file"):
+        read_known_hosts(tmp_path)
+
+
+def test_the_first_of_several_keys_of_one_type_counts(tmp_path: Path) -> None:
+    second = paramiko.ECDSAKey.generate()
+    found = read(tmp_path, f"gpu01 {words(KEY)}", f"gpu01 {words(second)}")
+    assert found.keys("gpu01") == {KEY.get_name(): KEY}
+
+
+def test_keys_are_what_they_say() -> None:
+    assert parse_key(KEY.get_name(), KEY.get_base64()) == KEY
+    with pytest.raises(ValueError, match="not a key of the type ssh-rsa"):
+        parse_key("ssh-rsa", KEY.get_base64())
