@@ -75,7 +75,7 @@ class Fetcher:
             Unreachable: no route, no answer in time, or offline and not in the cache.
             Refused: the content is not what the index promised, larger than it may be, or access is denied.
         """
-        limit = UNSTATED if size is None else min(size, STATED)
+        limit = UNSTATED if size is None else max(0, min(size, STATED))
         scheme = _scheme(url)
         if scheme == "file":
             content = _read_file(url, limit)

@@ -137,7 +137,7 @@ def _files(fields: ReleaseFile, base: str) -> dict[str, tuple[int, str]]:
             row["name"].removeprefix("./"): (int(row["size"]), row["sha256"].lower())
             for row in fields["SHA256"]
         }
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:  # python-debian gives text where it finds no rows
         raise InvalidInput(
             f"{base}: the SHA256 list in Release cannot be read", expected="checksum, size, name"
         ) from error

@@ -19,6 +19,7 @@ from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
 from gpuprov.locking.repository.openpgp import Keyring, Keys
+from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.signature import required_keys, verify_detached
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
@@ -138,16 +139,19 @@ def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
     location = data.find(REPO + "location")
     if checksum is None or location is None or checksum.get("type") != "sha256":
         return
-    size, open_size = (data.findtext(REPO + name) for name in ("size", "open-size"))
-    yield (
-        data.attrib["type"],
-        _File(
-            location.attrib["href"],
-            int(size) if size else None,
-            int(open_size) if open_size else None,
-            checksum.text or "",
-        ),
-    )
+    sha256 = checksum.text or ""
+    if not SHA256.fullmatch(sha256):
+        raise ValueError(f"the sum {sha256!r}")
+    size, open_size = _bytes(data.findtext(REPO + "size")), _bytes(data.findtext(REPO + "open-size"))
+    yield data.attrib["type"], _File(location.attrib["href"], size, open_size, sha256)
+
+
+def _bytes(text: str | None) -> int | None:
+    """A stated size. Raises ValueError where it is none: a limit below zero would be no limit."""
+    size = int(text) if text else None
+    if size is not None and size < 0:
+        raise ValueError(f"the size {size}")
+    return size
 
 
 def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetcher) -> bytes | None:

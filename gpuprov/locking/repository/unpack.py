@@ -32,7 +32,7 @@ def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> b
     Raises:
         Refused: it is cut off or not of its kind, or larger than it should be.
     """
-    limit = LIMIT if size is None else min(size, LIMIT)
+    limit = LIMIT if size is None else max(0, min(size, LIMIT))
     try:
         unpacked = UNPACK[suffix](content, limit + 1)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

@@ -38,6 +38,13 @@ def test_the_stated_size_is_the_size(suffix: str) -> None:
         unpack(packed, suffix, "Packages", 6)
 
 
+@pytest.mark.parametrize("suffix", ["", *PACK])
+def test_a_size_below_zero_is_no_licence(suffix: str) -> None:
+    """To a reader, -1 means: as much as there is."""
+    with pytest.raises(Refused, match="unpacks to more than 0"):
+        unpack(PACK.get(suffix, bytes)(b"plain"), suffix, "Packages", -2)
+
+
 def test_several_streams_in_a_row_are_one_file() -> None:
     """As parallel compressors write them."""
     for suffix, pack in PACK.items():

@@ -1,0 +1,129 @@
+"""Whatever a mirror, a node or a file holds: nothing but documented errors, and what has to hold besides."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from gpuprov.bootstrap.hostkeys import HostKeys
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
+from gpuprov.inventory.exports.node import PROCESSORS as MOST
+from gpuprov.inventory.exports.node import numbers, ranges
+from gpuprov.locking.repository.openpgp import UNSIGNED, armored, beside, binary, fingerprints
+from gpuprov.locking.repository.release import read_release
+from gpuprov.locking.repository.rpm import open_rpm
+from gpuprov.locking.repository.unpack import UNPACK, unpack
+from gpuprov.ssh.known_hosts import read_known_hosts
+from tests.unit.hostile import strategies as hostile
+
+WHATEVER = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+class OneFile:
+    """In the place of a fetcher: every address has the same content."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def get(self, url: str, **_: object) -> bytes:
+        return self.content
+
+
+@contextmanager
+def documented() -> Iterator[None]:
+    """Errors of ours may come out, with words that can be shown; no others may."""
+    try:
+        yield
+    except GpuprovError as error:
+        str(error).encode("utf-8", "surrogateescape")
+        assert error.seen  # noqa: PT017
+
+
+@WHATEVER
+@given(hostile.RELEASES)
+def test_release_files(content: bytes) -> None:
+    fetcher: Any = OneFile(content)
+    with documented():
+        release = read_release("http://mirror/", "stable", UNSIGNED, fetcher)
+        assert b"stable" in content
+        assert all(size >= 0 and len(sha256) == 64 for size, sha256 in release.files.values())
+
+
+@WHATEVER
+@given(hostile.REPOMDS)
+def test_repomd(content: bytes) -> None:
+    fetcher: Any = OneFile(content)
+    with documented():
+        open_rpm("http://mirror/", "x86_64", UNSIGNED, fetcher=fetcher)
+
+
+@WHATEVER
+@given(hostile.KEYRINGS)
+def test_keyrings(content: bytes) -> None:
+    with documented():
+        found = fingerprints(content)
+        assert binary(armored(content).encode()) == binary(content)
+        for each in found:
+            assert len(each) == 40
+            assert len(beside(content, each)) >= len(found) - 1
+
+
+@WHATEVER
+@given(hostile.BYTES)
+def test_packed_files(content: bytes) -> None:
+    for suffix in set(UNPACK) - {".zst"}:
+        with documented():
+            assert len(unpack(content, suffix, "Packages", 50)) == 50
+
+
+@WHATEVER
+@given(hostile.KNOWN_HOSTS)
+def test_known_hosts_files(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "known_hosts")
+        path.write_bytes(content)
+        with documented():
+            found = read_known_hosts(path)
+            found.complaint()
+            for names in (("gpu01",), ("[gpu01]:2222", "gpu01"), ("",)):
+                for key in found.keys(*names).values():
+                    assert found.revocation(key, *names) is None
+
+
+@WHATEVER
+@given(hostile.HOST_KEYS)
+def test_what_is_pinned_can_be_read_again(line: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "known_hosts")
+        try:
+            left_out = HostKeys(path, None).pin("gpu01", 22, [line])
+        except GpuprovError as error:
+            pytest.fail(f"a node's line kept its host key from being pinned: {error}")
+        assert read_known_hosts(path).broken == {}
+        assert HostKeys(path, None).knows("gpu01", 22) == (left_out == 0)
+        assert path.read_text().count("\n") == 1 - left_out
+
+
+@WHATEVER
+@given(hostile.PROCESSORS)
+def test_lists_of_processors(text: str) -> None:
+    try:
+        found = numbers(text)
+    except NodeFailed:
+        return
+    assert len(found) <= MOST
+    assert not found or 0 <= min(found) <= max(found) < MOST
+    assert numbers(ranges(found)) == sorted(set(found))
+
+
+def test_a_documented_error_is_one_of_ours() -> None:
+    with documented():
+        raise InvalidInput("something")
+    with pytest.raises(ValueError, match="theirs"), documented():
+        raise ValueError("theirs")
