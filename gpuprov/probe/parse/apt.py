@@ -123,7 +123,7 @@ def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
     found = []
     for stanza in _stanzas(text):
         priority = stanza.get("pin-priority", "").split()
-        if stanza.get("package") and priority and re.fullmatch(r"-?\d+", priority[0]):
+        if stanza.get("package") and priority and re.fullmatch(r"-?\d{1,9}", priority[0], re.ASCII):
             found.append(
                 Preference(path, tuple(stanza["package"].split()), stanza.get("pin", ""), int(priority[0]))
             )

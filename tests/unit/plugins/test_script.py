@@ -117,7 +117,16 @@ def test_everything_that_speaks_against_a_node_is_said_at_once(answers: dict[str
 def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
     run("ansible-galaxy", "collection", "build", "--output-path", str(tmp_path), str(ROOT), folder=tmp_path)
     [archive] = tmp_path.glob("gpuprov-gpuprov-*.tar.gz")
-    run("ansible-galaxy", "collection", "install", "-p", str(tmp_path), str(archive), folder=tmp_path)
+    run(
+        "ansible-galaxy",
+        "collection",
+        "install",
+        "--force",
+        "-p",
+        str(tmp_path),
+        str(archive),
+        folder=tmp_path,
+    )
     play = {
         "hosts": "localhost", "connection": "local", "gather_subset": ["!all", "!min", "python"],
         "roles": ["gpuprov.gpuprov.container_toolkit"],
