@@ -24,7 +24,7 @@ Confirm = Callable[[dict[str, str]], bool]
 
 @dataclass(frozen=True)
 class Goal:
-    """What every node shall have in the end."""
+    """What every node must have in the end."""
 
     fleet: Connection
     public_keys: tuple[str, ...]

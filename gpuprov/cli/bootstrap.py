@@ -37,7 +37,7 @@ existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--host-key", type=existing, help="known-hosts file that vouches for host keys; others are refused"
 )
-@click.option("--accept-new", is_flag=True, help="trust host keys that nobody vouches for, unseen")
+@click.option("--accept-new", is_flag=True, help="trust unknown host keys without a comparison")
 @click.option("--keep-passwords", is_flag=True, help="leave logins by password on")
 @options.forks_option
 @options.output_option
@@ -114,7 +114,9 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
         if accept_new:
             return True
         if not sys.stdin.isatty():
-            options.note("nobody is here to compare these host keys: state --host-key FILE, or --accept-new")
+            options.note(
+                "there is no terminal to compare these host keys on: state --host-key FILE, or --accept-new"
+            )
             return False
         return click.confirm("Are these the keys that your provider shows?", err=True)
 

@@ -65,7 +65,7 @@ def up(
 
 @command.command()
 @click.argument("nodes", nargs=-1)
-@click.option("--all", "every_lab", is_flag=True, help="all labs that nobody uses")
+@click.option("--all", "every_lab", is_flag=True, help="all labs that are not in use")
 @name_option
 def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
     """Remove NODES, or all nodes of the lab, and every trace of them."""
@@ -73,7 +73,7 @@ def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
 
     if every_lab and (nodes or _stated("lab_name")):
         raise InvalidInput(
-            "--all, which means all labs that nobody uses, and names",
+            "--all, which means all labs that are not in use, and names",
             do="`--name LAB` alone takes down all nodes of a lab",
         )
     for name in lab_names() if every_lab else [lab_name]:

@@ -21,7 +21,7 @@ class Change:
 
 
 def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator[Change]:
-    """Nodes of which the second look tells another story than the first, in the second's order."""
+    """Nodes whose second look differs from the first, in the second's order."""
     old, new = {node.name: node for node in before}, {node.name: node for node in after}
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)

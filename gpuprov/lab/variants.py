@@ -70,7 +70,7 @@ def with_control_groups(root: Path) -> None:
 
 
 def with_network_parameters(root: Path) -> None:
-    """Let the node change the kernel parameters of its own network, of which it has a name space."""
+    """Let the node change the kernel parameters of its own network; it has a name space of its own."""
     place = "/proc/sys/net"
     at_boot(root, "network-parameters", f"mount --bind {place} {place}; mount -o remount,bind,rw {place}")
 

@@ -71,7 +71,7 @@ class Finder:
                 hold drivers.
 
         Raises:
-            InvalidInput: nobody says where it is.
+            InvalidInput: its place is not stated.
             Unreachable, Refused: it does not answer, or its signature or sums are wrong.
         """
         key = (repository, system.id, arch, main)

@@ -51,7 +51,7 @@ def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str,
     if "docker" not in found or not stated or stated == (AUTO,):
         return
     if ABSENT in stated:
-        raise Refused(f"{name}: docker runs on containerd, which shall not be there", do="drop one of them")
+        raise Refused(f"{name}: docker runs on containerd, which must not be there", do="drop one of them")
     locked = found["containerd"].version
     if not matches_upstream(locked, stated[0]):
         raise Refused(

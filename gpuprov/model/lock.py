@@ -43,7 +43,7 @@ class Connection(Strict):
 
 
 class Setting(Strict):
-    """One value a node shall have, why, and where that was decided."""
+    """One value a node must have, why, and where that was decided."""
 
     value: Any
     reason: str
@@ -132,7 +132,7 @@ class Components(Strict):
     node_exporter: Component | None = None
 
     absent: dict[str, str] = Field(default={})
-    """Components that shall not be there → expression for the names of their packages."""
+    """Components that must not be there → expression for the names of their packages."""
 
     def each(self) -> Iterator[tuple[str, Component]]:
         """The components that are stated, by name."""
@@ -190,7 +190,7 @@ class Reboots(Strict):
 
 
 class LockedGroup(Strict):
-    """Hosts that shall all be the same."""
+    """Hosts that must all be the same."""
 
     profile: str
     hosts: dict[str, str]

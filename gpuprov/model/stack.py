@@ -27,7 +27,7 @@ class StackPolicy(Strict):
     """What software is wanted, as far as anybody cares; the resolver chooses the rest.
 
     The driver is always managed, and with it whatever the hardware needs at its version. Of the others only
-    what is stated: a version, the start of one, `auto` (the resolver chooses) or `none` (shall not be there).
+    what is stated: a version, the start of one, `auto` (the resolver chooses) or `none` (must not be there).
     """
 
     prefer: Literal["lts", "production", "newest"] | None = None

@@ -1,4 +1,4 @@
-"""Which RDMA ports NCCL shall use: active, fastest, one link layer, near the GPUs where that is known."""
+"""Which RDMA ports NCCL must use: active, fastest, one link layer, near the GPUs where that is known."""
 
 from __future__ import annotations
 

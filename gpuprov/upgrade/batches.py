@@ -29,7 +29,7 @@ def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch
     where one unit alone is.
 
     Args:
-        groups: the nodes that shall move, by group, in order.
+        groups: the nodes to move, by group, in order.
 
     Raises:
         Refused: only a part of nodes that move together is to move.

@@ -71,7 +71,7 @@ class Verification:
         register()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One run of a test for each node that is there and of which the check is wanted."""
+        """One run of a test for each node that is there and whose check is wanted."""
         mark = metafunc.definition.get_closest_marker("check")
         if mark is None or "node" not in metafunc.fixturenames:
             return

@@ -197,7 +197,7 @@ def transact(
 
     Args:
         words: `name`, `name=version` and `name-`.
-        residue: packages of which only the configuration is there, and must not stay.
+        residue: packages with only their configuration left, and must not stay.
         own: names of packages that may go.
         ready: called once everything is fetched; fails where the node may not be changed after all.
 

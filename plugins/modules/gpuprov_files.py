@@ -51,7 +51,7 @@ options:
         type: bool
         default: true
   remove:
-    description: Other files that shall not be there.
+    description: Other files that must not be there.
     type: list
     elements: path
     default: []

@@ -11,7 +11,7 @@
 # last line on standard error says why.
 #
 # What state it is in is the name of one file with the run's token: armed, kept/TOKEN, restoring, restored. It is
-# renamed, which takes no room on a full disk and of which a crash leaves the one name or the other.
+# renamed, which takes no room on a full disk; a crash leaves the one name or the other.
 set -eu
 umask 077
 PATH=$PATH:/usr/sbin:/sbin
@@ -277,7 +277,7 @@ same_owner() {
 give_back() {
     status=0
     if [ ! -s $home/present ]; then
-        echo "$home/present is gone: nobody knows what was there" >&2
+        echo "$home/present is gone: what was there is not known" >&2
         return 1
     fi
     while read -r mode owner path; do

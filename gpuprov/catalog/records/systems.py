@@ -13,7 +13,7 @@ Arch = Literal["x86_64", "aarch64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveDriver:
-    """A driver in a distribution's own archive: a version, or a branch of which it keeps the newest."""
+    """A driver in a distribution's own archive: a version, or a branch whose newest version it keeps."""
 
     version: Version | None = None
     branch: int | None = None
@@ -131,7 +131,7 @@ class StorageClient:
 class HoldRule:
     """Which installed packages belong to a component: shell patterns of names, `!` excludes.
 
-    `shared` are held with it and serve others too: they stay where the component shall not be.
+    `shared` are held with it and serve others too: they stay where the component must not be.
     """
 
     component: str

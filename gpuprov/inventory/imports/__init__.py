@@ -30,7 +30,7 @@ def import_fleet(
         wanted: of an Ansible inventory, the groups that are kinds of servers.
 
     Raises:
-        InvalidInput: a file is not what it should be, or nobody says what a fleet has to know.
+        InvalidInput: a file is not what it should be, or lacks what a fleet must state.
     """
     form = form or recognise(paths[0])
     if len(paths) > 1 and form != "metadata":

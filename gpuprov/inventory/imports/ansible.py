@@ -66,7 +66,7 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
             be in two.
 
     Raises:
-        InvalidInput: nobody says which profile or system a group has.
+        InvalidInput: the profile or system of a group is not stated.
     """
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
@@ -127,7 +127,7 @@ def _said_of(name: str, said: ImportHints) -> dict[str, str]:
         stated = said.of(what, name)
         if stated is None:
             raise InvalidInput(
-                f"nobody says which {what} the group {name} has",
+                f"the {what} of the group {name} is not stated",
                 expected=hint,
                 do=f"give --{what} NAME, or --{what} {name}=NAME",
             )

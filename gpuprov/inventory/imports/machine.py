@@ -59,7 +59,7 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
     Machines of one group that are not of one kind become several groups, `train`, `train-2`, ….
 
     Raises:
-        InvalidInput: nobody says which profile or system a group has, or a name stands twice.
+        InvalidInput: the profile or system of a group is not stated, or a name stands twice.
     """
     listed = list(machines)
     twice = [name for name, times in Counter(machine.name for machine in listed).items() if times > 1]
@@ -103,7 +103,7 @@ def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, An
     os = said.of("os", machine.group) or machine.os
     if os is None:
         raise InvalidInput(
-            f"nobody says which system {machine.name} has", do="give --os ID, or --os GROUP=ID for each group"
+            f"the system of {machine.name} is not stated", do="give --os ID, or --os GROUP=ID for each group"
         )
     system = find_system(catalog, os)
     kind["os"] = system.id if system else os
@@ -127,7 +127,7 @@ def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str,
         if found:
             return found
     raise InvalidInput(
-        f"nobody says what kind of server {machine.name} is",
+        f"the kind of server of {machine.name} is not stated",
         do="give --profile NAME, or --profile GROUP=NAME for each group; `gpuprov inventory profiles`",
     )
 

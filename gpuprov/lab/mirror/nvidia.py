@@ -25,7 +25,7 @@ APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
 
 Change = Callable[[str, list[PackageSpec]], list[PackageSpec]]
-"""Gets a repository's folder (`debian12`) and its packages, and gives what shall be built."""
+"""Gets a repository's folder (`debian12`) and its packages, and gives what to build."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str
     """An ELF object with nothing but a `.modinfo` section.
 
     Args:
-        version: what `modinfo -F version` shall print.
+        version: what `modinfo -F version` prints.
         kernel: release of the kernel that it claims to be built for (`vermagic`).
         name: the module's own name, `nvidia` or `nvidia_uvm`.
         licence: "NVIDIA" for the proprietary module, "Dual MIT/GPL" for the open one.

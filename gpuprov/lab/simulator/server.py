@@ -1,7 +1,7 @@
 """What of a simulated server is no GPU: processors, memory, network ports, as /proc and /sys show them.
 
 The files are written below the node's root; a unit of the node binds them over the real machine's early in
-its boot. An interface has no cable here: one that shall carry addresses is added to the running node,
+its boot. An interface has no cable here: one that has to carry addresses is added to the running node,
 `Node.add_interface`.
 """
 

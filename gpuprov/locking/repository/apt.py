@@ -175,7 +175,7 @@ def _value(text: str, name: str) -> str:
 
 
 def parse_depends(text: str) -> tuple[Alternatives, ...]:
-    """A dependency field: groups of which each needs one alternative. `foo:any` counts as `foo`."""
+    """A dependency field: groups; each needs one alternative. `foo:any` counts as `foo`."""
     if not text.strip():
         return ()
     groups = PkgRelation.parse_relations(" ".join(text.split()))

@@ -28,7 +28,7 @@ class Relation:
 
 
 Alternatives = tuple[Relation, ...]
-"""Names of which one is enough: `a | b`."""
+"""Alternatives; one is enough: `a | b`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Index:
 
 @dataclass(frozen=True)
 class _Visible:
-    """Records of which only some packages are shown."""
+    """Records that show only some of their packages."""
 
     part: Records
     visible: Callable[[Package], bool]

@@ -1,4 +1,4 @@
-"""The Release file of an apt repository: who signed it, of which suite and day it is, and what it lists.
+"""The Release file of an apt repository: who signed it, its suite and day, and what it lists.
 
 Fields: Debian's wiki page RepositoryFormat; what apt makes of them: apt-secure(8).
 """

@@ -70,7 +70,7 @@ def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
 
 
 def _home(case: Case, driver: Version) -> str:
-    """Where a driver comes from when nobody says: NVIDIA's repository, unless only the archive is known to
+    """Where a driver comes from when none is stated: NVIDIA's repository, unless only the archive is known to
     hold it."""
     if case.system is None:
         return "nvidia"

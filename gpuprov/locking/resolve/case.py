@@ -35,12 +35,12 @@ class Case:
     driver: Version | None = None
     module: Flavour | None = None
     precompiled: bool = False
-    """Whether the module shall not be compiled on the machine."""
+    """Whether the module must not be compiled on the machine."""
     stated: dict[str, Version] = field(default_factory=dict)
     """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker,
     compat."""
     absent: frozenset[str] = frozenset()
-    """Components that shall not be there."""
+    """Components that must not be there."""
     nccl_build: Version | None = None
     framework: Framework | None = None
 

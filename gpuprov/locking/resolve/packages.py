@@ -84,7 +84,7 @@ def _home(draft: Draft, system: System) -> str:
 
 
 def _archived(draft: Draft, system: System) -> ArchiveDriver | None:
-    """The archive's own driver, where the driver shall come from there."""
+    """The archive's own driver, where the driver must come from there."""
     return systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
 
 

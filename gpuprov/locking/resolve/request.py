@@ -12,7 +12,7 @@ DERIVED = frozenset({"branch", "nscq", "nvsdm", "nvlsm", "imex", "dcgm"})
 """Parts of a stack that follow from others: an answer's stack may be fed back as it is."""
 
 ABSENT = "none"
-"""The word for a component that shall deliberately not be there."""
+"""The word for a component that is deliberately absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
-    """The probe's lists of folders and images, and GRUB's own words, of which the last counts."""
+    """The probe's lists of folders and images, and GRUB's own words; the last one counts."""
     bootable = in_order(raw["boot"])
     defaults = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", raw["grub_default"] or "", re.M)
     environment = dict(re.findall(r"^(\w+)=(.*)$", raw["grub_environment"] or "", re.M))

@@ -8,7 +8,7 @@ from gpuprov.errors import NodeFailed
 
 
 class Observed(InstanceModule):  # type: ignore[misc]
-    """A module of which a host has one."""
+    """A module that a host has once."""
 
     def ask(self, command: str, *args: str) -> str:
         """Standard output of a command.

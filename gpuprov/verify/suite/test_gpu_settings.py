@@ -83,7 +83,7 @@ def test_instances_are_as_wanted(host: Node, group: LockedGroup, expected: list[
 
 
 def mode(host: Node, name: str, expected: Any) -> dict[str, Any]:
-    """One mode by GPU; a GPU that does not have it is as it shall be."""
+    """One mode by GPU; a GPU that does not have it is as it must be."""
     told = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
     return {gpu: expected if value is None else value for gpu, value in told.items()}
 

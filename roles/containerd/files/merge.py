@@ -1,7 +1,7 @@
 """What the role containerd makes of config.toml: one JSON document. Runs on the controller, with its tomlkit.
 
 Standard input: {"text": "…" or null, "cri": {…}, "ours": […]}: the file as it is, what the table of the
-plugin that Kubernetes talks to shall hold, what we put there before.
+plugin that Kubernetes talks to must hold, what we put there before.
 
     {"text": "…" or null, "refused": null, "ours": [[["containerd", "default_runtime_name"], "nvidia"]]}
 
@@ -39,7 +39,7 @@ def main(question):
 
 
 def merged(text, cri, ours):
-    """The file with what the plugin's table shall hold, without what was ours and is wanted no more; what is
+    """The file with what the plugin's table must hold, without what was ours and is wanted no more; what is
     ours now.
 
     Raises:

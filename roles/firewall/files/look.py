@@ -1,7 +1,7 @@
 """What the role firewall reads of a node: one JSON document. Changes nothing.
 
 Standard library only; runs on the node from stdin. The one argument is a JSON object: `networks` and `chains`
-that the table shall have. `armed` is the run for which the dead man's switch would restore.
+that the table must have. `armed` is the run for which the dead man's switch would restore.
 
     {"armed": "", "installed": true, "loaded": false}
 """

@@ -66,7 +66,7 @@ def instances() -> dict[int, list[str]]:
 
 
 def off(index: int, gpu: list[str], wanted: dict) -> bool:
-    """Whether a GPU has another mode than is wanted; one that it does not have at all is as it shall be."""
+    """Whether a GPU has another mode than is wanted; one that it does not have at all is as it must be."""
     power, compute, ecc, mig, mig_now = (None if "N/A" in word or "Not" in word else word for word in gpu)
     layout = sorted(wanted["mig"] or [])
     return any(

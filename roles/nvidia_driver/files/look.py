@@ -8,8 +8,8 @@ Runs on the node, with plugins/module_utils beside it. Argument: what the lock s
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [], "broken": ["nvidia-kernel-dkms"],
      "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
 
-`kernels` are those that count, `unbuilt` those of them without the module. `left` are packages of which only
-the configuration is there. `reason` is the failure for people.
+`kernels` are those that count, `unbuilt` those of them without the module. `left` are packages with only
+their configuration is there. `reason` is the failure for people.
 """
 
 from __future__ import annotations

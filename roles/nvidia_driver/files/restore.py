@@ -2,7 +2,7 @@
 
 Runs on the node, with plugins/module_utils beside it. Argument: as they were,
 {"packages": {name: version}, "left": [name], "held": [name], "lock_timeout": seconds}; `left` are those
-of which only the configuration was there. Answers {"changed": true, "failure": null}.
+with only their configuration left. Answers {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations

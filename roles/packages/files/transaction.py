@@ -48,7 +48,7 @@ class Order(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What dpkg and our records say; `left` are packages of which only the configuration is there."""
+    """What dpkg and our records say; `left` are packages with only their configuration left."""
 
     installed: dict[str, str]
     left: dict[str, str]

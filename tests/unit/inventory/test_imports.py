@@ -230,11 +230,11 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.txt", "n1\n", "nobody says what kind of server n1 is"),
+        ("a.txt", "n1\n", "the kind of server of n1 is not stated"),
         ("a.txt", "n1 n1\n", "n1 stands twice"),
         ("a.txt", "\n", "names no machine"),
         ("a.txt", "n[1-\n", "not a set of nodes"),
-        ("a.ini", "[g]\nn1\n", "nobody says which profile the group g has"),
+        ("a.ini", "[g]\nn1\n", "the profile of the group g is not stated"),
         ("a.json", "{}", "not a machine's metadata"),
         ("a.json", '{"terraform_version": "1", "resources": []}', "the state holds no machine"),
         ("slurm.conf", "NodeName=a[1-2] NodeAddr=b\n", "2 names and 1 addresses"),

@@ -67,7 +67,7 @@ def plain(fleet: Fleet) -> dict[str, Any]:
 
 
 @given(fleets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nothing_is_lost(fleet: Fleet) -> None:
     inventory = inventory_of(fleet, {})
     back = parse_fleet(render_plain(fleet_of(inventory, ImportHints())), "back")

@@ -111,7 +111,7 @@ def test_docker_and_containerd_share_the_packages_that_both_need(tmp_path: Path)
 @pytest.mark.parametrize(
     ("stack", "containers", "said"),
     [
-        ({"docker": "auto", "containerd": "none"}, {}, "docker runs on containerd, which shall not be there"),
+        ({"docker": "auto", "containerd": "none"}, {}, "docker runs on containerd, which must not be there"),
         ({"containerd": "auto"}, {"default_runtime": "nvidia"}, "no container_toolkit is asked for"),
         ({"containerd": "auto"}, {"cdi": True}, "needs containerd 1.7.0 or newer, not 1.6.20~ds1"),
     ],

@@ -376,7 +376,7 @@ WORDS = (
 
 
 @pytest.mark.parametrize("name", TEXT_PARSERS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.one_of(st.text(max_size=200), st.lists(st.sampled_from(WORDS), max_size=12).map("".join)))
 def test_no_text_raises(name: str, text: str) -> None:
     TEXT_PARSERS[name](text)

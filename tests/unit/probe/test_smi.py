@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse.gpu import Clocks, Pair, pci_address
@@ -186,20 +186,17 @@ def test_pci_addresses(written: str | None, address: str | None) -> None:
     assert pci_address(written) == address
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_no_bytes_at_all_raise(noise: bytes) -> None:
     assert parse_smi(noise).error is not None
 
 
-@settings(deadline=None)
 @given(st.integers(0, 4000), st.integers(0, 60), st.text(max_size=20))
 def test_no_damage_raises(place: int, length: int, instead: str) -> None:
     whole = document(NEWEST, gpu(NEWEST, 0), gpu(NEWEST, 1))
     parse_smi(whole[:place] + instead + whole[place + length :])
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="0123456789.eE+-infNaN MHzMiBW%[]!", max_size=40))
 def test_no_value_raises(value: str) -> None:
     smi = parse_smi(

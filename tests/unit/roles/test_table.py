@@ -20,7 +20,7 @@ RUN = [role.name for role in ROLES if role.variables]
 HELPERS = {"packages"}
 """Roles that other roles include; they stand for nothing by themselves."""
 WITHOUT_READINGS = {"cudnn"}
-"""Roles of which only packages are expected: these are read in one place for all."""
+"""Roles with nothing but packages expected: these are read in one place for all."""
 
 
 def test_the_playbook_runs_the_roles_in_the_order_of_the_table() -> None:

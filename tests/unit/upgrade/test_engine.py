@@ -135,7 +135,7 @@ forward = st.sampled_from(["record", "snapshot", "drain", "apply", "reboot", "ve
 failing = st.sets(st.tuples(forward, st.sampled_from(["n1", "n2", "n3", "n4"])), max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(failing, st.sets(st.integers(1, 90), max_size=6))
 def test_no_node_is_left_between(fails: set[tuple[str, str]], deaths: set[int]) -> None:
     world = World(fails, deaths)
@@ -148,7 +148,7 @@ def test_no_node_is_left_between(fails: set[tuple[str, str]], deaths: set[int]) 
     assert (outcome.exit_code == Exit.OK) == (set(world.version.values()) == {"new"} and not outcome.reasons)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(st.integers(1, 60), max_size=6))
 def test_a_rollback_that_is_killed_ends_on_the_old_set(deaths: set[int]) -> None:
     world = World(deaths=deaths)

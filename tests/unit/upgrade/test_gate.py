@@ -1,4 +1,4 @@
-"""The gate judged on a recorded node of which one thing at a time is otherwise."""
+"""The gate judged on a recorded node with one thing at a time changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia-smi: what is asked for, of which GPUs."""
+"""nvidia-smi: what is asked for, and of which GPUs."""
 
 from __future__ import annotations
 

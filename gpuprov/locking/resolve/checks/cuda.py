@@ -125,7 +125,7 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
 
 def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
     if "compat" in case.absent:
-        text = f"{what} runs with a forward-compatibility package alone, and none shall be there"
+        text = f"{what} runs with a forward-compatibility package alone, and none is allowed"
         yield violation(case, "cuda-driver", text, _MINOR, _COMPAT)
         return
     assert draft.cuda is not None  # noqa: S101

@@ -1,4 +1,4 @@
-"""Which change of a request can mend the violation of which rule."""
+"""Which change of a request can mend the violation of a rule."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MENDS: dict[str, frozenset[str]] = {
 
 
 def mends(rule: str) -> frozenset[str]:
-    """Fields of a request of which one may mend a violation; a known failure has a name of its own."""
+    """Fields of a request; any one of them may mend a violation; a known failure has a name of its own."""
     return _MENDS.get(rule, _FAILURE)
 
 
@@ -57,5 +57,5 @@ def documented(rule: str) -> bool:
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Fields of which one alone may mend all the violations."""
+    """Fields that alone may mend all the violations."""
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

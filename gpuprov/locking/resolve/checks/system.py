@@ -29,7 +29,7 @@ def superchip(case: Case, draft: Draft) -> Findings:
 
 
 def repository(case: Case, draft: Draft) -> Findings:
-    """The driver is in the repository it shall come from."""
+    """The driver is in the repository it must come from."""
     if case.system is None:
         return
     if draft.repository == "distribution":
@@ -113,7 +113,7 @@ def known_failures(case: Case, draft: Draft) -> Findings:
 
 
 def precompiled(case: Case, draft: Draft) -> Findings:
-    """Where the module shall not be compiled, somebody compiles it."""
+    """Where the module must not be compiled, somebody compiles it."""
     if not case.precompiled or case.system is None:
         return
     rule = driver_rule(case, draft)
