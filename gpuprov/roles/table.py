@@ -136,7 +136,12 @@ ROLES = (
         components=("containerd",),
         units=containerd.UNITS,
     ),
-    Role("system_tuning", system_tuning.variables, system_tuning.expectations, settings=("tuning",)),
+    Role(
+        "system_tuning",
+        system_tuning.variables,
+        system_tuning.expectations,
+        settings=("tuning", "network"),
+    ),
     Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
     Role(
         "profiling_tools",
