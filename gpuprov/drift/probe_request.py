@@ -14,7 +14,7 @@ from gpuprov.roles import UNITS, expectations
 from gpuprov.roles.cuda_toolkit import CUDA_LINK
 from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.storage import clients
-from gpuprov.roles.system_tuning import MTU_PROBING, environment, mtu_probing, sysctls
+from gpuprov.roles.system_tuning import environment, sysctls
 
 
 def drift_parameters(group: LockedGroup) -> Parameters:
@@ -35,7 +35,7 @@ def parameters(group: LockedGroup) -> Parameters:
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         units=tuple(UNITS.values()),
         files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
-        sysctls=(*sysctls(tuning), *([] if mtu_probing(group) is None else [MTU_PROBING])),
+        sysctls=tuple(sysctls(tuning)),
         environment=variables,
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
         containerd=group.components.containerd is not None,

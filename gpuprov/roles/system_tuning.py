@@ -15,17 +15,13 @@ DEBUGGING = (
 )
 """Variables that make every program slower or stop it, for finding faults (CUDA C programming guide,
 "Environment variables"; PyTorch's documentation of CUDA's environment variables)."""
-MTU_PROBING = "net.ipv4.tcp_mtu_probing"
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """What the lock says of the system; nothing where it says nothing."""
-    role = "system_tuning"
-    probing = mtu_probing(group)
-    own = [] if probing is None else [Expectation("tuning.mtu_probing", probing, role)]
     stated = group.setting("tuning")
     if stated is None:
-        return own
+        return []
     values = {
         "tuning.limits": limits(stated),
         "tuning.service_limits": limits(stated),
@@ -34,8 +30,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         "tuning.governor": stated.get("governor"),
         "tuning.environment": environment(stated),
     }
+    role = "system_tuning"
     found = [Expectation(check, value, role) for check, value in values.items() if value]
-    return [*found, *own, Expectation("tuning.debugging", [], role)]
+    return [*found, Expectation("tuning.debugging", [], role)]
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
@@ -44,7 +41,6 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     return {
         "system_tuning_limits": limits(stated),
         "system_tuning_sysctl": sysctls(stated),
-        "system_tuning_mtu_probing": mtu_probing(group),
         "system_tuning_hugepages": stated.get("transparent_hugepages") or "unset",
         "system_tuning_governor": stated.get("governor"),
         "system_tuning_environment": environment(stated),
@@ -62,12 +58,6 @@ def sysctls(stated: dict[str, Any]) -> dict[str, str]:
     balancing = stated.get("numa_balancing")
     own = {} if balancing is None else {"kernel.numa_balancing": str(int(balancing))}
     return {**{name: str(value) for name, value in stated.get("sysctl", {}).items()}, **own}
-
-
-def mtu_probing(group: LockedGroup) -> bool | None:
-    """Whether TCP probes for the path's MTU; None leaves it to the system."""
-    probing: bool | None = (group.setting("network") or {}).get("tcp_mtu_probing")
-    return probing
 
 
 def environment(stated: dict[str, Any]) -> dict[str, str]:

@@ -136,12 +136,7 @@ ROLES = (
         components=("containerd",),
         units=containerd.UNITS,
     ),
-    Role(
-        "system_tuning",
-        system_tuning.variables,
-        system_tuning.expectations,
-        settings=("tuning", "network"),
-    ),
+    Role("system_tuning", system_tuning.variables, system_tuning.expectations, settings=("tuning",)),
     Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
     Role(
         "profiling_tools",

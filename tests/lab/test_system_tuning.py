@@ -21,8 +21,6 @@ TUNING = {
     "numa_balancing": False,
     "environment": {"OMP_NUM_THREADS": 8, "MKL_NUM_THREADS": 8, "TF_GPU_THREAD_MODE": "gpu_private"},
 }
-NETWORK = {"tcp_mtu_probing": True}
-PROBING = "net.ipv4.tcp_mtu_probing"
 FILES = "/etc/*/*.d/90-gpuprov.conf /etc/sysctl.d/90-gpuprov.conf"
 TREE = "find /etc -type f -not -name '*.lock' | sort | xargs md5sum"
 
@@ -32,7 +30,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
     [node] = module_lab.up(1, os="debian12", prepare=[with_network_parameters])
     driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("tuning"))
     pages = driven.says("grep -o '\\[.*\\]' /sys/kernel/mm/transparent_hugepage/enabled").strip("[]")
-    driven.state({"tuning": {**TUNING, "transparent_hugepages": pages}, "network": NETWORK})
+    driven.state({"tuning": {**TUNING, "transparent_hugepages": pages}})
     return driven
 
 
@@ -48,7 +46,6 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
 def test_fresh_logins_and_services_get_it(driven: StubDriverNode) -> None:
     assert set(driven.drift("tuning.")) == {
         "tuning.limits", "tuning.service_limits", "tuning.sysctl", "tuning.environment",
-        "tuning.mtu_probing",
     }  # fmt: skip
     outcome, _ = driven.apply(ROLE)
     assert outcome.ok, outcome.failed
@@ -66,7 +63,6 @@ FAULTS = {
     "tuning.limits": "echo '* soft memlock 64' >/etc/security/limits.d/99-other.conf",
     "tuning.service_limits": "rm /etc/systemd/system.conf.d/90-gpuprov.conf; systemctl daemon-reexec",
     "tuning.sysctl": f"sysctl -w {KEEPALIVE}=7200",
-    "tuning.mtu_probing": f"sysctl -w {PROBING}=0",
     "tuning.environment": "sed -i s/OMP_NUM_THREADS=8/OMP_NUM_THREADS=1/ /etc/environment",
     "tuning.debugging": "echo 'export CUDA_LAUNCH_BLOCKING=1' >/etc/profile.d/debug.sh",
 }
@@ -111,7 +107,7 @@ def test_limit_that_would_shut_everybody_out_is_refused(driven: StubDriverNode) 
 
 
 def test_nothing_in_the_lock_leaves_nothing_on_the_node(driven: StubDriverNode) -> None:
-    driven.state({"tuning": {}, "network": None})
+    driven.state({"tuning": {}})
     assert driven.apply(ROLE)[0].ok
     assert driven.says(f"ls {FILES} 2>/dev/null") == ""
     assert driven.says("grep -c THREADS /etc/environment") == "0"

@@ -8,10 +8,9 @@ from gpuprov.drift.observations.registry import observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.limits import PamLimit
 from gpuprov.roles import Expectation
-from gpuprov.roles.system_tuning import DEBUGGING, MTU_PROBING
+from gpuprov.roles.system_tuning import DEBUGGING
 
 IN_KIBIBYTES = ("memlock", "stack")  # limits.conf(5)
-SWITCH = {"0": False, "1": True}
 
 
 @observes("tuning.limits", "limits")
@@ -28,12 +27,6 @@ def _service_limits(facts: Facts, expectation: Expectation) -> Any:
 @observes("tuning.sysctl", "sysctls")
 def _sysctl(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.sysctls.get(name) for name in expectation.expected}
-
-
-@observes("tuning.mtu_probing", "sysctls")
-def _mtu_probing(facts: Facts, expectation: Expectation) -> Any:
-    value = facts.sysctls.get(MTU_PROBING)
-    return SWITCH.get(value or "", value)
 
 
 @observes("tuning.hugepages", "hugepages")

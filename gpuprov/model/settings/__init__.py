@@ -10,11 +10,10 @@ from gpuprov.model.settings.containers import Containers
 from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, MigProfile
 from gpuprov.model.settings.monitoring import Monitoring
 from gpuprov.model.settings.nccl import NcclValue, NcclVariable
-from gpuprov.model.settings.network import Network
 from gpuprov.model.settings.storage import Scratch, StorageClient
 from gpuprov.model.settings.system_tuning import Tuning
 
-__all__ = ["Clocks", "Containers", "Monitoring", "Network", "Scratch", "Settings", "Tuning"]
+__all__ = ["Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
 
 
 class Settings(Strict):
@@ -54,7 +53,6 @@ class Settings(Strict):
     tuning: Tuning | None = Field(
         default=None, description="limits, kernel parameters, processors and the environment of logins"
     )
-    network: Network | None = Field(default=None, description="what the network stack is told")
     profiling_counters: bool | None = Field(
         default=None,
         description="whether everybody may read a GPU's counters, from the driver's next start on",

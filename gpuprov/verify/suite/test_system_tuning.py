@@ -33,12 +33,6 @@ def test_kernel_has_the_parameters(host: Node, expected: dict[str, str]) -> None
     assert host.tuning.sysctls(expected) == expected
 
 
-@pytest.mark.check("tuning.mtu_probing", "sysctl --system --dry-run")
-def test_tcp_probes_for_the_mtu_as_wanted(host: Node, expected: bool) -> None:
-    [seen] = host.tuning.sysctls(["net.ipv4.tcp_mtu_probing"]).values()
-    assert {"0": False, "1": True}.get(seen or "", seen) == expected
-
-
 @pytest.mark.check("tuning.hugepages")
 def test_kernel_uses_huge_pages_as_wanted(host: Node, expected: str) -> None:
     assert host.tuning.hugepages == expected

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpuprov.drift.judge import judge
-from gpuprov.drift.probe_request import drift_parameters, parameters
-from gpuprov.model.lock import LockedGroup, Setting
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.verify.modules.tuning import parse_session
-from tests.unit.verify.nodes_on_paper import judge as run_suite
-from tests.unit.verify.nodes_on_paper import locked_group, paper_node
 
 SAID = """\
 S memlock 8192
@@ -93,32 +87,3 @@ def test_debugging_variable_is_told_with_its_file() -> None:
 @pytest.mark.parametrize("text", ["always [madvise] never\n", None])
 def test_huge_pages(text: str | None) -> None:
     assert facts(hugepages={"transparent": text}).hugepages == (text and "madvise")
-
-
-def probing(wanted: bool) -> LockedGroup:
-    base = locked_group("node")
-    stated = Setting(value={"tcp_mtu_probing": wanted}, reason="", source="")
-    return base.model_copy(update={"settings": {**base.settings, "network": stated}})
-
-
-@pytest.mark.parametrize(("value", "said"), [("0", False), ("1", True), ("2", "2"), (None, None)])
-def test_mtu_probing_is_on_or_off_or_the_kernels_own_word(value: str | None, said: object) -> None:
-    node = facts(sysctls={"net.ipv4.tcp_mtu_probing": value})
-    assert seen("tuning.mtu_probing", "?", node) == said
-
-
-def test_the_probe_is_asked_for_the_parameter_only_where_it_is_stated() -> None:
-    assert drift_parameters(probing(False)).sysctls == ("net.ipv4.tcp_mtu_probing",)
-    assert parameters(locked_group("node")).sysctls == ()
-
-
-@pytest.mark.parametrize(("value", "failed"), [("1", []), ("0", ["tuning.mtu_probing"])])
-def test_mtu_probing_on_a_recorded_node(tmp_path: Path, value: str, failed: list[str]) -> None:
-    node = paper_node(
-        "node",
-        probing(True),
-        lambda answers: answers.update({"sysctl --values net.ipv4.tcp_mtu_probing": (0, f"{value}\n", "")}),
-    )
-    found = run_suite([node], tmp_path)["node"]
-    assert "tuning.mtu_probing" in {check.check for check in found.checks}
-    assert [check.check for check in found.failed_checks] == failed
