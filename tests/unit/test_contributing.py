@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpuprov.drift.observations import OBSERVERS
 from gpuprov.roles import ROLES
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SETTING, ROLE = "profiling_counters", "profiling_tools"
 CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
+NO_CHECKS = {"containerd.service", "docker.service", "gpuprov.prom", "kernel.numa_balancing"}
+"""What looks like the id of a check in `gpuprov/roles`."""
+UNREAD = {"nvidia_driver_branch"}
+"""An option that no task reads."""
 PATH = re.compile(r"`((?:gpuprov|roles|tests|docs|playbooks|scripts)/[\w./-]*)")
 
 
@@ -37,6 +45,34 @@ def test_the_example_setting_is_in_every_file_of_its_recipe() -> None:
             files = sorted(named.glob("*.py")) if named.is_dir() else [named]
             text = "".join(each.read_text(encoding="utf-8") for each in files)
             assert any(word in text for word in (SETTING, CHECK, VARIABLE, "profiling.*")), (number, path)
+
+
+def strings(role: str) -> set[str]:
+    """The strings in a role's `gpuprov/roles/ROLE.py`."""
+    nodes = ast.walk(ast.parse((ROOT / f"gpuprov/roles/{role}.py").read_text(encoding="utf-8")))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_what_a_role_expects_is_read_by_drift_and_checked_by_verify() -> None:
+    said = {text for role in ROLES for text in strings(role.name)}
+    expected = {text for text in said if re.fullmatch(r"[a-z_]+\.[a-z_]+", text)} - NO_CHECKS
+    assert expected == set(OBSERVERS) - set(ABSENT_CHECKS)
+    suite = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("gpuprov/verify/suite/test_*.py"))
+    checked = set(re.findall(r'mark\.check\(\s*"([^"]+)"', suite))
+    assert expected - set(PACKAGE_CHECKS) - checked == set()
+
+
+@pytest.mark.parametrize("role", [role.name for role in ROLES if role.variables])
+def test_what_a_role_is_told_is_an_option_that_its_tasks_read(role: str) -> None:
+    folder = ROOT / "roles" / role
+    specs = yaml.safe_load((folder / "meta/argument_specs.yml").read_text(encoding="utf-8"))
+    options = specs["argument_specs"]["main"]["options"]
+    defaults = yaml.safe_load((folder / "defaults/main.yml").read_text(encoding="utf-8"))
+    assert {text for text in strings(role) if re.fullmatch(rf"{role}_\w+", text)} <= set(options)
+    assert {name for name in options if not options[name].get("required")} - UNREAD == set(defaults)
+    files = [path for part in ("tasks", "vars", "templates") for path in folder.glob(f"{part}/*")]
+    words = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    assert set(options) - UNREAD <= words
 
 
 def test_paths_outside_the_recipes_are_there_too() -> None:
