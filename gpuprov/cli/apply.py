@@ -58,8 +58,8 @@ def command(
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.converge import converge, verify
     from gpuprov.apply.proposal import propose
-    from gpuprov.history import keep
-    from gpuprov.history.record import of_apply
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_apply
     from gpuprov.report.progress import Progress
     from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
@@ -85,8 +85,8 @@ def command(
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
     from gpuprov.apply.converge import Convergence
     from gpuprov.drift.judge import exit_code
-    from gpuprov.history import keep
-    from gpuprov.history.record import of_survey
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_survey
     from gpuprov.report.recap import apply_document
 
     keep(of_survey(chosen.lock, chosen.lock_path, proposal.found, "apply"), options.note)

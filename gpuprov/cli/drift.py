@@ -15,7 +15,7 @@ from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.history import Run
+    from gpuprov.report.history import Run
 
 WATCH_S = 30.0
 
@@ -69,7 +69,7 @@ def command(
 
 
 def _look(chosen: options.Chosen, local: bool) -> Run:
-    from gpuprov.history.record import of_survey
+    from gpuprov.report.history.record import of_survey
 
     if local:
         from gpuprov.drift.local import survey_here
@@ -84,7 +84,7 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
     from gpuprov.drift.survey import gather, gather_from
-    from gpuprov.history.record import of_majority
+    from gpuprov.report.history.record import of_majority
 
     if chosen.lock_path.is_file():
         of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
@@ -98,8 +98,8 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: ReportFiles) -> Exit:
     from gpuprov.drift.judge import exit_code
-    from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
+    from gpuprov.report.history import History, keep, news
     from gpuprov.report.text import drift_lines
 
     run = look()
@@ -123,8 +123,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
     """Look until interrupted; only a run that differs from the one before is said and kept."""
-    from gpuprov.history import changes, keep
     from gpuprov.report.documents import drift_document
+    from gpuprov.report.history import changes, keep
     from gpuprov.report.text import change_lines, drift_lines
 
     before: Run | None = None

@@ -10,7 +10,7 @@ from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.history import History
+    from gpuprov.report.history import History
 
 
 @click.command()
@@ -27,7 +27,7 @@ def command(
 
     RUN is an id of the list, the last letters of one, or `latest`.
     """
-    from gpuprov.history import History
+    from gpuprov.report.history import History
 
     if told:
         return _journal(told, output)
@@ -73,7 +73,7 @@ def _runs(history: History, last: int, output: str) -> Exit:
 def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     from dataclasses import asdict
 
-    from gpuprov.history import changes
+    from gpuprov.report.history import changes
     from gpuprov.report.text import change_lines, drift_lines
 
     told = list(history.of_node(node, last=last))
@@ -96,7 +96,7 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     """Exit 3 when anything changed."""
     from dataclasses import asdict
 
-    from gpuprov.history import changes
+    from gpuprov.report.history import changes
     from gpuprov.report.text import change_lines
 
     before = history.run(since)

@@ -20,8 +20,8 @@ def command(chosen: options.Chosen, output: str, local: bool, junit: Path | None
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
     """
-    from gpuprov.history import keep
-    from gpuprov.history.record import of_verdict
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_verdict
     from gpuprov.report.verification import recap
     from gpuprov.verify import run_verification
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.payload import Parameters, Payload, build
+from gpuprov.probe.payload import PROBE, Parameters, Payload, build
 
 
 class CommandOutput(Protocol):
@@ -48,13 +48,15 @@ def ask(session: CommandRunner, payload: Payload) -> Facts:
     return Facts.from_answer(payload.answer(output.stdout, output.stderr))
 
 
-def collect_local(parameters: Parameters, *, become: bool = True, seconds: float = 120.0) -> Facts:
+def collect_local(
+    parameters: Parameters, *, become: bool = True, seconds: float = 120.0, modules: tuple[str, ...] = PROBE
+) -> Facts:
     """Facts of this machine, by the same payload in a process of its own.
 
     Raises:
         NodeFailed: as `collect`.
     """
-    return collect(_LocalRunner(seconds), parameters, become=become)
+    return ask(_LocalRunner(seconds), build(parameters, become=become, modules=modules))
 
 
 class _LocalRunner:

@@ -26,7 +26,10 @@ from gpuprov.errors import NodeFailed
 from gpuprov.resources import share
 
 MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services", "main")
+EXAMINATION = ("kernel_log", "links", "software", "host")
+"""What looks closer than facts need: for `gpuprov doctor`."""
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
+CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""
 DEPTH_LIMIT = 64
@@ -100,14 +103,21 @@ _SUDO_ASKED = 'set -- sudo -S -p "" --'
 _NO_SUDO = ":"
 
 
-def build(parameters: Parameters, *, become: bool = True, password: str | None = None) -> Payload:
+def build(
+    parameters: Parameters,
+    *,
+    become: bool = True,
+    password: str | None = None,
+    modules: tuple[str, ...] = PROBE,
+) -> Payload:
     """The probe for one node.
 
     Args:
+        modules: `CLOSER_PROBE` for an examination.
         become: use sudo where the login is not root; without leave for it the probe runs as it is.
         password: sudo's, if it asks for one; sent on standard input only.
     """
-    return pack(PROBE, asdict(parameters), become=become, password=password)
+    return pack(modules, asdict(parameters), become=become, password=password)
 
 
 def pack(

@@ -14,9 +14,9 @@ from typing import get_args
 from jinja2 import Environment, StrictUndefined
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
-from gpuprov.history import Run
 from gpuprov.model.documents import write_text
 from gpuprov.nodeset import fold
+from gpuprov.report.history import Run
 from gpuprov.report.text import value
 
 ROWS_OF_ONE_NODE = 200

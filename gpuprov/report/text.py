@@ -8,8 +8,8 @@ from typing import Any
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.history.changes import Change
 from gpuprov.nodeset import fold
+from gpuprov.report.history.changes import Change
 from gpuprov.report.printable import on_one_line
 
 MOST_ITEMS = 3

@@ -21,7 +21,6 @@ from gpuprov.catalog import load
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.history.record import of_majority, of_survey
 from gpuprov.inventory.discover import kinds, match_hosts
 from gpuprov.locking.repository.apt import AptRecords, parse_depends, unpack
 from gpuprov.locking.repository.index import Index
@@ -29,6 +28,7 @@ from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import drift_document
 from gpuprov.report.facts import describe
+from gpuprov.report.history.record import of_majority, of_survey
 from gpuprov.report.printable import printable
 from gpuprov.report.text import drift_lines
 from gpuprov.runs import now

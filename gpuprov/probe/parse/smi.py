@@ -48,6 +48,17 @@ def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
     return replace(smi, error=_judge(smi, faults, stderr))
 
 
+def gpu_elements(answer: str | bytes) -> Iterator[Element]:
+    """The elements of the GPUs that can be read, for whoever wants more of them than `Gpu` has; clocks that
+    are supported are left out."""
+    text = _printable(_set_aside(_read(answer))[0])
+    for piece in text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]:
+        try:
+            yield _element(piece)
+        except ParseError:
+            continue
+
+
 def _read(answer: str | bytes) -> str:
     """Text of a capture: UTF-8 or UTF-16 (a PowerShell redirection), with what is neither replaced."""
     if isinstance(answer, bytes):

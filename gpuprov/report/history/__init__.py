@@ -1,7 +1,7 @@
 """What every run saw of every node, kept in an embedded database, and what changed between two runs."""
 
-from gpuprov.history.changes import Change, changes, news
-from gpuprov.history.record import Run
-from gpuprov.history.store import History, keep
+from gpuprov.report.history.changes import Change, changes, news
+from gpuprov.report.history.record import Run
+from gpuprov.report.history.store import History, keep
 
 __all__ = ["Change", "History", "Run", "changes", "keep", "news"]

@@ -1,0 +1,158 @@
+"""`gpuprov doctor`: what is wrong with a GPU server, how that is known, and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import InvalidInput, worst
+
+if TYPE_CHECKING:
+    from gpuprov.doctor.judge import Diagnosis
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, metavar="[HOST...]")
+@click.option("--local", is_flag=True, help="Look at this machine, without SSH.")
+@click.option("--facts", "saved", type=FILE, help="Judge a saved look (`--save`) instead of a machine.")
+@click.option("--save", type=FILE, help="Keep what was read of the one machine in this file, as JSON.")
+@click.option("--brief", is_flag=True, help="One line a fault.")
+@options.lock_option
+@options.forks_option
+@options.identity_option
+@options.known_hosts_option
+@options.password_option
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "html"]), default="table", show_default=True
+)
+@click.option("--html", type=FILE, help="Also write a page here.")
+@click.option("--junit", type=FILE, help="Also write JUnit XML here.")
+@click.option("--prometheus", type=FILE, help="Also write a textfile for Prometheus's node exporter here.")
+def command(
+    hosts: tuple[str, ...],
+    local: bool,
+    saved: Path | None,
+    save: Path | None,
+    brief: bool,
+    lock_path: Path,
+    forks: int,
+    identity: str | None,
+    known_hosts: str | None,
+    ask_become_pass: bool,
+    output: str,
+    html: Path | None,
+    junit: Path | None,
+    prometheus: Path | None,
+) -> int:
+    """Look at HOSTs ([USER@]HOST[:PORT], or nodes of the lock) as they are, and say what is wrong.
+
+    No fleet and no lock is needed, and nothing is changed. Exit 1 when something is broken or degraded, 4
+    when a host was not reached. What could not be read is told as unknown.
+    """
+    if sum((bool(hosts), local, saved is not None)) != 1:
+        raise InvalidInput("doctor of what?", do="name hosts, or give --local, or --facts FILE")
+    if save is not None and len(hosts) > 1:
+        raise InvalidInput("--save keeps one machine's look", do="name one host")
+    if saved is not None:
+        found = [_from_file(saved)]
+    elif local:
+        found = [_here(save)]
+    else:
+        password = options.ask_password(ask_become_pass)
+        found = _there(hosts, lock_path, forks, identity, known_hosts, password, save)
+    _print(found, output, brief=brief)
+    _write(found, html, junit, prometheus)
+    return worst(*(each.exit_code for each in found))
+
+
+def _here(save: Path | None) -> Diagnosis:
+    from gpuprov.doctor.look import conclude, examine_here
+
+    seen = examine_here()
+    _keep(seen.to_answer(), save)
+    return conclude(seen.host, seen)
+
+
+def _from_file(path: Path) -> Diagnosis:
+    import json
+
+    from gpuprov.doctor.look import conclude, examination
+    from gpuprov.errors import NodeFailed
+    from gpuprov.probe.facts import Facts
+
+    try:
+        answer = json.loads(path.read_text(encoding="utf-8"))
+        seen = examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
+    except (OSError, ValueError, NodeFailed) as error:
+        raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov doctor --save`") from None
+    return conclude(seen.host, seen)
+
+
+def _there(
+    hosts: tuple[str, ...],
+    lock_path: Path,
+    forks: int,
+    identity: str | None,
+    known_hosts: str | None,
+    password: str | None,
+    save: Path | None,
+) -> list[Diagnosis]:
+    from gpuprov.doctor.examination import Examination
+    from gpuprov.doctor.look import conclude, examine
+    from gpuprov.nodeset import expand
+
+    names = [name for text in hosts for name in expand(text)]
+    targets = [options.way_to(name, lock_path, identity, known_hosts) for name in dict.fromkeys(names)]
+    found = {}
+    for name, answer in examine(targets, forks=forks, password=password):
+        if isinstance(answer, Examination):
+            _keep(answer.to_answer(), save)
+        found[name] = conclude(name, answer)
+    return [found[target.name] for target in targets]
+
+
+def _keep(answer: dict[str, object], path: Path | None) -> None:
+    if path is not None:
+        import json
+
+        from gpuprov.model.documents import write_text
+
+        write_text(path, json.dumps(answer, indent=1, sort_keys=True) + "\n")
+
+
+def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
+    if output == "json":
+        from gpuprov.doctor.judge import document
+
+        options.print_json(document(found))
+    elif output == "html":
+        click.echo(_page(found), nl=False)
+    else:
+        from gpuprov.report.doctor import doctor_lines
+
+        for line in doctor_lines(found, brief=brief):
+            click.echo(line)
+
+
+def _page(found: list[Diagnosis]) -> str:
+    from gpuprov.report.doctor import doctor_html
+    from gpuprov.runs import now
+
+    return doctor_html(found, now())
+
+
+def _write(found: list[Diagnosis], html: Path | None, junit: Path | None, prometheus: Path | None) -> None:
+    from gpuprov.model.documents import write_text
+    from gpuprov.report.doctor import doctor_junit, doctor_metrics
+
+    if html:
+        write_text(html, _page(found))
+    if junit:
+        write_text(junit, doctor_junit(found))
+    if prometheus:
+        write_text(prometheus, doctor_metrics(found))

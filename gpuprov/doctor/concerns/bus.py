@@ -1,0 +1,213 @@
+"""Are the GPUs there: on the bus, alive, with room for their memory, bound to NVIDIA's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+KEEP_DRIVER = "group: profile with stack.driver (the role nvidia_driver blacklists nouveau and nova_core)"
+REBUILD = "sudo update-initramfs -u 2>/dev/null || sudo dracut --force"
+
+
+@rule("bus.none", "D21", source="oci-hc")
+def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
+    """No NVIDIA GPU on PCI although a driver or tools of NVIDIA's are there."""
+    wanted = any(name.startswith(("nvidia-", "libnvidia", "cuda-drivers")) for name in seen.packages.by_name)
+    if not seen.pci_gpus and wanted and not seen.smi.gpus:
+        yield Fault(
+            "broken",
+            "no NVIDIA GPU stands on the PCI bus, and NVIDIA's packages are installed",
+            ("/sys/bus/pci/devices: no device of vendor 10de, class 03",),
+            "the card is not seated or has no power, its slot is switched off in the BIOS, or this virtual "
+            "machine was given none",
+            ("lspci -nn -d 10de:", "look at seating, power cables and the BIOS; power off for a minute"),
+        )
+
+
+@rule("bus.lost", "D60", "D49", "X79", source="op-trouble")
+def lost(seen: Examination) -> Iterator[Fault]:
+    """A device whose configuration space reads all ones does not answer on the bus any more."""
+    gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
+    told = {gpu.address for gpu in seen.pci_gpus}
+    for port in gone:
+        what = "GPU" if port.address in told else "device"
+        yield Fault(
+            "broken",
+            f"{what} {port.address} has fallen off the bus",
+            (f"/sys/bus/pci/devices/{port.address}/config: reads all ones",),
+            "PCIe link, power or heat at that slot; a driver cannot bring it back",
+            (
+                "sudo poweroff, wait a minute with the power cut, start again",
+                "when it comes back: reseat the card and its power cables, then have it replaced",
+            ),
+            urgent=True,
+        )
+
+
+@rule("bus.bar", "D14", source="open-mod")
+def memory_window(seen: Examination) -> Iterator[Fault]:
+    """A GPU whose memory windows got no addresses."""
+    for address, chain in seen.pci_links.items():
+        if address not in {gpu.address for gpu in seen.pci_gpus}:
+            continue
+        bars = chain[0].bars
+        if bars and not chain[0].lost and (bars[0] == 0 or (len(bars) > 1 and not any(bars[1:]))):
+            yield Fault(
+                "broken",
+                f"GPU {address}: its memory window (BAR{0 if bars[0] == 0 else 1}) has no address",
+                (f"/sys/bus/pci/devices/{address}/resource: sizes {', '.join(map(str, bars))}",),
+                "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
+                (
+                    "BIOS: enable Above 4G Decoding (and Resizable BAR); virtual machine: a larger MMIO "
+                    "window",
+                    "or try the kernel's own: add pci=realloc to GRUB_CMDLINE_LINUX, sudo update-grub, "
+                    "reboot",
+                ),
+            )
+
+
+@rule("bus.bar_log", "D14", source="open-mod", after=("bus.bar",))
+def memory_window_log(seen: Examination) -> Iterator[Fault]:
+    """The same in the driver's words."""
+    lines = seen.log_lines(r"PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M")
+    if lines:
+        yield Fault(
+            "broken",
+            "the driver refuses a GPU whose PCI window is invalid",
+            tuple(f"kernel log: {line.text}" for line in lines[-2:]),
+            "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
+            (
+                "BIOS: enable Above 4G Decoding; virtual machine: a larger MMIO window; or boot with "
+                "pci=realloc",
+            ),
+        )
+
+
+@rule("bus.nouveau", "D07", source="bigdata-133 k8s-1468")
+def nouveau(seen: Examination) -> Iterator[Fault]:
+    """nouveau owns a GPU."""
+    yield from _foreign(seen, ("nouveau",), "nouveau", "blacklist nouveau\\noptions nouveau modeset=0")
+
+
+@rule("bus.nova", "D08", source="olares-3963")
+def nova(seen: Examination) -> Iterator[Fault]:
+    """The kernel's new nova driver owns a GPU; a blacklist of nouveau does not stop it."""
+    yield from _foreign(
+        seen,
+        ("nova-core", "nova_core", "NovaCore", "nova"),
+        "nova",
+        "blacklist nova_core\\nblacklist nova_drm",
+    )
+
+
+def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str) -> Iterator[Fault]:
+    held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in drivers]
+    if not held:
+        return
+    blacklisted = seen.modprobe.blacklisted.get(drivers[0].replace("-", "_"))
+    yield Fault(
+        "broken",
+        f"{name} holds {len(held)} of {len(seen.pci_gpus)} GPUs: {listed(held)}",
+        (
+            *(f"/sys/bus/pci/devices/{address}/driver: {name}" for address in held[:4]),
+            f"modprobe.d: {f'blacklisted at {blacklisted}' if blacklisted else 'not blacklisted'}",
+        ),
+        "NVIDIA's module cannot bind a device that another driver holds"
+        + ("; the blacklist is not in the initramfs, which loads it first" if blacklisted else ""),
+        (
+            f"printf '{lines}\\n' | sudo tee /etc/modprobe.d/blacklist-{name}.conf",
+            REBUILD,
+            "sudo reboot",
+        ),
+        KEEP_DRIVER,
+    )
+
+
+@rule("bus.vfio", "D09", source="project")
+def passed_through(seen: Examination) -> Iterator[Fault]:
+    """GPUs given to virtual machines are none for the host."""
+    held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in ("vfio-pci", "pci-stub")]
+    if held:
+        some = len(held) < len(seen.pci_gpus)
+        yield Fault(
+            "hint" if some else "risk",
+            f"{len(held)} of {len(seen.pci_gpus)} GPUs are set aside for virtual machines: {listed(held)}",
+            tuple(f"/sys/bus/pci/devices/{address}/driver: vfio-pci" for address in held[:4]),
+            "the host's programs do not see them; right on a hypervisor, a leftover elsewhere",
+            (
+                "to have one back: echo ADDRESS | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind",
+                "and take its id out of vfio-pci.ids (kernel command line, /etc/modprobe.d)",
+            ),
+        )
+
+
+@rule(
+    "bus.count",
+    "D20",
+    "D12",
+    source="op-trouble",
+    after=(
+        "bus.lost",
+        "bus.vfio",
+        "bus.nouveau",
+        "bus.nova",
+        "bus.bar",
+        "bus.bar_log",
+        "driver.not_loaded",
+        "driver.mismatch",
+        "driver.flavour",
+        "driver.too_new",
+        "driver.init_failed",
+        "errors.xid",
+        "errors.recovery",
+    ),
+)
+def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
+    """nvidia-smi lists fewer GPUs than PCI has."""
+    smi, bound = seen.smi, [gpu for gpu in seen.pci_gpus if gpu.driver not in ("vfio-pci", "pci-stub")]
+    if smi.error and "No devices were found" not in smi.error and not smi.gpus:
+        return
+    listed_by_smi = {gpu.pci_address for gpu in smi.gpus}
+    missing = [gpu.address for gpu in bound if gpu.address not in listed_by_smi]
+    if missing and len(smi.gpus) < len(bound):
+        yield Fault(
+            "broken",
+            f"nvidia-smi shows {len(smi.gpus)} of the {len(bound)} GPUs on the bus; missing: "
+            f"{listed(missing)}",
+            (
+                f"/sys/bus/pci/devices: {len(bound)} NVIDIA GPUs",
+                f"nvidia-smi -q -x: {smi.error or f'{len(smi.gpus)} GPUs'}",
+            ),
+            "the driver could not start that GPU, or it was lost since",
+            (
+                f"sudo dmesg | grep -i 'NVRM.*{missing[0].removesuffix('.0')}'",
+                "power the machine off for a minute; a GPU that stays away is to be reseated or replaced",
+            ),
+        )
+
+
+@rule("bus.unlike", "D83", source="imbue")
+def unlike_gpus(seen: Examination) -> Iterator[Fault]:
+    """GPUs of one model that differ in what should be alike."""
+    if len(seen.gpus) < 2 or len({gpu.pci_device_id for gpu in seen.gpus}) > 1:
+        return
+    aspects: dict[str, list[object]] = {
+        "VBIOS": [gpu.vbios for gpu in seen.gpus],
+        "memory": [gpu.memory_total_mib for gpu in seen.gpus],
+        "power limit": [gpu.power.limit for gpu in seen.gpus],
+        "maximal clock": [gpu.max_clocks.sm for gpu in seen.gpus],
+        "ECC": [gpu.ecc.current for gpu in seen.gpus],
+        "MIG": [gpu.mig.current for gpu in seen.gpus],
+    }
+    for name, values in aspects.items():
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            yield Fault(
+                "risk",
+                f"the GPUs differ in {name}: {listed(different)}",
+                tuple(f"GPU {gpu.index}: {value}" for gpu, value in zip(seen.gpus, values, strict=True))[:8],
+                "a job runs as fast as its slowest GPU; mixed parts, a failed flash or a setting of one GPU",
+                ("nvidia-smi -q | grep -E 'Attached|Minor|VBIOS|Power Limit|Current ECC|MIG Mode'",),
+            )

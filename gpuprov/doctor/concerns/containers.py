@@ -1,0 +1,239 @@
+"""GPUs in containers: the toolkit, the runtime, CDI, device rules that a reload takes away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+KEEP = "stack.docker with stack.container_toolkit: VERSION"
+CONFIGURE = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
+SMALL_SHM = 64 * 1024 * 1024
+
+
+def has_docker(seen: Examination) -> bool:
+    """Whether a Docker daemon is at work here."""
+    if not seen.raw("container_state")["docker_path"]:
+        return False
+    unit = seen.units.get("docker.service")
+    return bool(unit and unit.active)
+
+
+def _toolkit(seen: Examination) -> str | None:
+    return seen.packages.version("nvidia-container-toolkit")
+
+
+@rule("containers.toolkit", "D50", source="docker-1034 docker-1642")
+def no_toolkit(seen: Examination) -> Iterator[Fault]:
+    """Docker runs beside GPUs, and nothing brings them into containers."""
+    if not seen.has_gpus or not has_docker(seen):
+        return
+    raw = seen.raw("container_state")
+    if not _toolkit(seen) and not raw["hook"] and not raw["runtime"]:
+        yield Fault(
+            "risk",
+            "Docker runs, and the NVIDIA Container Toolkit is not installed: --gpus fails",
+            ("package nvidia-container-toolkit: not installed", "nvidia-container-runtime-hook: not in PATH"),
+            'docker answers: could not select device driver "" with capabilities: [[gpu]]',
+            (
+                "sudo apt install nvidia-container-toolkit   (from NVIDIA's repository libnvidia-container)",
+                *CONFIGURE,
+            ),
+            KEEP,
+        )
+
+
+@rule("containers.snap", "D50", source="docker-1642")
+def snap(seen: Examination) -> Iterator[Fault]:
+    """Docker from a snap sees no library of the host."""
+    raw = seen.raw("container_state")
+    if seen.has_gpus and (
+        raw["docker_path"].startswith("/snap")
+        or raw["docker_path"].endswith("/snap")
+        or seen.raw("gpu_tools")["snap_docker"]
+    ):
+        yield Fault(
+            "degraded",
+            "Docker comes from a snap, which sees neither the host's driver nor the toolkit",
+            (f"docker: {raw['docker_path'] or '/snap/bin/docker'}",),
+            "a snap is confined",
+            ("sudo snap remove docker", "sudo apt install docker.io"),
+            KEEP,
+        )
+
+
+@rule("containers.runtime", "D51", source="op-trouble", after=("containers.toolkit",))
+def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
+    """The toolkit is there, and Docker does not know its runtime."""
+    if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen):
+        return
+    raw = seen.raw("container_state")
+    stated = "nvidia" in ((seen.daemon_json or {}).get("runtimes") or {})
+    info = raw["docker_info"]
+    known = None if info is None else '"nvidia"' in info
+    cdi = ((seen.daemon_json or {}).get("features") or {}).get("cdi") and raw["cdi"]
+    if known or (known is None and stated) or (cdi and not stated):
+        return
+    yield Fault(
+        "degraded" if stated else "risk",
+        "Docker does not know the runtime nvidia"
+        + (": daemon.json names it, and the daemon was not restarted since" if stated else ""),
+        (
+            f"/etc/docker/daemon.json: runtimes {'with' if stated else 'without'} nvidia",
+            *([f"docker info: {info[:160]}"] if info else []),
+        ),
+        "--runtime=nvidia answers: unknown or invalid runtime name",
+        ("sudo systemctl restart docker",) if stated else CONFIGURE,
+        KEEP,
+    )
+
+
+@rule("containers.missing_runtime", "D51", source="op-trouble")
+def runtime_without_program(seen: Examination) -> Iterator[Fault]:
+    """daemon.json names a runtime whose program is not there."""
+    stated = ((seen.daemon_json or {}).get("runtimes") or {}).get("nvidia")
+    default = (seen.daemon_json or {}).get("default-runtime")
+    if stated and not seen.raw("container_state")["runtime"]:
+        yield Fault(
+            "broken" if default == "nvidia" else "degraded",
+            "daemon.json names the runtime nvidia, and nvidia-container-runtime is not installed"
+            + (": no container starts, as it is the default" if default == "nvidia" else ""),
+            (f"/etc/docker/daemon.json: {stated}", "nvidia-container-runtime: not in PATH"),
+            "the toolkit was removed and its configuration stayed",
+            ("sudo apt install nvidia-container-toolkit", "sudo systemctl restart docker"),
+            KEEP,
+        )
+
+
+@rule("containers.cdi_stale", "D53", "D52", source="tk-trouble flp-116")
+def stale_specification(seen: Examination) -> Iterator[Fault]:
+    """A CDI file of an earlier driver or of other GPUs."""
+    loaded = seen.loaded_driver
+    nodes = {path for path in seen.state.device_nodes if re.fullmatch(r"/dev/nvidia\d+", path)}
+    for path, each in seen.raw("container_state")["cdi"].items():
+        wrong = [version for version in each["versions"] if loaded and version != loaded.version]
+        gone = sorted(set(each["devices"]) - nodes) if nodes else []
+        if wrong or gone:
+            yield Fault(
+                "degraded",
+                f"{path} is of "
+                + (f"driver {listed(wrong)}, {loaded.version} runs" if wrong and loaded else "other GPUs"),
+                (
+                    *([f"{path}: libraries of {listed(wrong)}"] if wrong else []),
+                    *([f"{path}: {listed(gone)}, which are not there"] if gone else []),
+                ),
+                "containers started by CDI fail: no such file or directory",
+                (f"sudo nvidia-ctk cdi generate --output={path}",),
+                "settings.containers.cdi: true (made anew at every boot and change of the driver)",
+            )
+
+
+@rule("containers.cdi_missing", "D52", source="flp-116")
+def no_specification(seen: Examination) -> Iterator[Fault]:
+    """CDI is switched on, and no specification is there."""
+    features = (seen.daemon_json or {}).get("features") or {}
+    if seen.has_gpus and features.get("cdi") and _toolkit(seen) and not seen.raw("container_state")["cdi"]:
+        yield Fault(
+            "risk",
+            "Docker has CDI switched on, and there is no specification of the GPUs",
+            ("/etc/cdi, /var/run/cdi: no file for nvidia", f"daemon.json: features {dict(features)}"),
+            "--device nvidia.com/gpu=all answers: unresolvable CDI devices",
+            ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",),
+            "settings.containers.cdi: true",
+        )
+
+
+@rule("containers.device_rules", "D54", source="tk-trouble")
+def lost_device_rules(seen: Examination) -> Iterator[Fault]:
+    """`systemctl daemon-reload` takes GPUs away from running containers, where no /dev/char links are."""
+    raw = seen.raw("container_state")
+    if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen) or raw["char_links"]:
+        return
+    options = " ".join((seen.daemon_json or {}).get("exec-opts") or ())
+    info = (raw["docker_info"] or "").split(" ")[0]
+    systemd = info == "systemd" or (not info and "cgroupfs" not in options)
+    if systemd and raw["running"] and not raw["cdi"]:
+        yield Fault(
+            "risk",
+            f"{len(raw['running'])} containers with GPUs lose them at the next systemctl daemon-reload",
+            (
+                f"docker info: cgroup driver {info or 'systemd by default'}",
+                "/dev/char: no link of NVIDIA's (195:*)",
+            ),
+            "systemd sets the device rules anew and cannot resolve devices without such links; in the "
+            "container: "
+            "Failed to initialize NVML: Unknown Error",
+            ("sudo nvidia-ctk system create-dev-char-symlinks --create-all", "recreate the containers"),
+            "settings.containers.cdi: true, or settings.containers.cgroup_driver: cgroupfs",
+        )
+
+
+@rule("containers.ldconfig", "D57", source="lnc-177")
+def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
+    """The toolkit's own settings name an ldconfig that is not there."""
+    raw = seen.raw("container_state")
+    if raw["ldconfig"] and not raw["ldconfig_exists"]:
+        right = "@/sbin/ldconfig.real" if seen.os.id == "ubuntu" else "@/sbin/ldconfig"
+        yield Fault(
+            "degraded",
+            f"the toolkit is to run {raw['ldconfig']}, which is not there",
+            (f'/etc/nvidia-container-runtime/config.toml: ldconfig = "{raw["ldconfig"]}"',),
+            "a file of another distribution; containers with GPUs do not start",
+            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig={right}",),
+            KEEP,
+        )
+
+
+@rule("containers.no_cgroups", "D54", source="tk-154")
+def no_cgroups(seen: Examination) -> Iterator[Fault]:
+    """The setting for rootless Docker, on a daemon that is root's."""
+    raw = seen.raw("container_state")
+    if raw["no_cgroups"] == "true" and has_docker(seen) and not seen.raw("gpu_tools")["rootless"].strip("[]"):
+        yield Fault(
+            "risk",
+            "the toolkit leaves out control groups (no-cgroups), as rootless engines need, and dockerd "
+            "is root's",
+            ("/etc/nvidia-container-runtime/config.toml: no-cgroups = true",),
+            "in containers: Failed to initialize NVML: Unknown Error",
+            ("sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false",),
+            KEEP,
+        )
+
+
+@rule("containers.shm", "D104", "D105", source="torch-doc nccl-doc")
+def small_shared_memory(seen: Examination) -> Iterator[Fault]:
+    """Containers with GPUs and Docker's 64 MiB of shared memory."""
+    small = [
+        name
+        for name, size, ipc in seen.raw("container_state")["running"]
+        if int(size) <= SMALL_SHM and ipc != "host"
+    ]
+    if small:
+        yield Fault(
+            "risk",
+            f"containers with GPUs have 64 MiB of /dev/shm: {listed(small)}",
+            tuple(f"docker inspect {name}: ShmSize 64 MiB" for name in small[:3]),
+            "data loaders die of a bus error, NCCL fails to make its segments",
+            ("start them with --shm-size=1g (or more), or --ipc=host",),
+            "settings.containers.shm_size: 1g",
+        )
+
+
+@rule("containers.containerd", "D51", source="op-trouble")
+def containerd_runtime(seen: Examination) -> Iterator[Fault]:
+    """A Kubernetes node whose containerd does not know the runtime."""
+    kubelet = seen.units.get("kubelet.service")
+    if not (kubelet and kubelet.active) or not seen.has_gpus or not _toolkit(seen):
+        return
+    text = str(seen.raw("containerd")["dump"] or "")
+    if text and "nvidia-container-runtime" not in text:
+        yield Fault(
+            "risk",
+            "containerd serves a kubelet and does not know the runtime nvidia",
+            ("containerd config dump: no nvidia-container-runtime",),
+            'pods answer: no runtime for "nvidia" is configured (unless the GPU operator brings its own)',
+            ("sudo nvidia-ctk runtime configure --runtime=containerd", "sudo systemctl restart containerd"),
+            "stack.containerd with stack.container_toolkit: VERSION",
+        )

@@ -1,0 +1,325 @@
+"""Can CUDA start: libraries that the loader takes, stubs, compat packages, modes that keep programs out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+ENDED = (
+    "nvidia-persiste",
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-persistenced",
+    "dcgm",
+    "nvidia-smi",
+    "Xorg",
+    "nvsm",
+    "dcgm-exporter",
+)
+"""Programs of NVIDIA's and others that hold GPUs without using them."""
+HELD_MIB = 1024
+
+
+@rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
+def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
+    """libcuda.so.1 is of another version than the module: CUDA fails with 803 or 804."""
+    version, loaded = seen.taken("libcuda.so.1"), seen.loaded_driver
+    if (
+        not loaded
+        or not version
+        or version == loaded.version
+        or seen.library_version not in (None, loaded.version)
+    ):
+        return
+    path = seen.raw("libraries")["taken"]["libcuda.so.1"]
+    compat = "compat" in path
+    yield Fault(
+        "degraded" if compat else "broken",
+        f"the loader takes libcuda {version}, the driver is {loaded.version}",
+        (f"ldconfig -p: libcuda.so.1 is {path}", f"/proc/driver/nvidia/version: {loaded.version}"),
+        "a forward-compatibility package in the loader's own path: CUDA fails with 803 or 804 where it "
+        "does not fit"
+        if compat
+        else "a library of another driver is found first",
+        (
+            f"take {path.rpartition('/')[0]} out of /etc/ld.so.conf.d, then: sudo ldconfig",
+            "nvidia-smi; ldconfig -p | grep libcuda",
+        ),
+    )
+
+
+@rule("cuda.compat", "D36", source="cuda-err")
+def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
+    """Forward compatibility in the path of every login, on GPUs that may not use it."""
+    places = [
+        f"{path}: {value}"
+        for path, values in seen.environment.items()
+        for name, value in values.items()
+        if name == "LD_LIBRARY_PATH" and re.search(r"/compat(?:[:/]|$)", value)
+    ]
+    consumer = [gpu.name or "" for gpu in seen.gpus if re.search("GeForce|TITAN", gpu.name or "")]
+    if places:
+        yield Fault(
+            "broken" if consumer else "risk",
+            "the forward-compatibility libraries are in the path of every login",
+            tuple(places),
+            "on GeForce CUDA fails with 804; elsewhere every program takes a libcuda that is not the "
+            "driver's",
+            ("take the compat folder out of LD_LIBRARY_PATH there", "or install a newer driver"),
+            "stack.driver: VERSION",
+        )
+
+
+@rule("cuda.stubs", "D38", source="cuda-err")
+def stubs(seen: Examination) -> Iterator[Fault]:
+    """Libraries for linking alone, found at run time: CUDA fails with 34."""
+    places = [
+        f"{path}: {line}"
+        for path, lines in seen.raw("libraries")["configured"].items()
+        for line in lines
+        if "stubs" in line.split("/")
+    ]
+    places += [
+        f"{path}: {name}={value}"
+        for path, values in seen.environment.items()
+        for name, value in values.items()
+        if name == "LD_LIBRARY_PATH" and "/stubs" in value
+    ]
+    for program in seen.programs if "programs" not in seen.missing else ():
+        if "/stubs" in program.variables.get("LD_LIBRARY_PATH", ""):
+            places.append(f"process {program.pid} ({program.name}): LD_LIBRARY_PATH has a stubs folder")
+    if places:
+        yield Fault(
+            "broken",
+            "a folder of stubs is in the run-time path of libraries",
+            tuple(places[:4]),
+            "stubs are for linking; a program that loads one fails with CUDA error 34",
+            ("take that folder out of the path; after a change in /etc/ld.so.conf.d: sudo ldconfig",),
+        )
+
+
+@rule("cuda.copies", "D39", source="project", after=("driver.mismatch", "cuda.libcuda_other"))
+def copies(seen: Examination) -> Iterator[Fault]:
+    """Several versions of the driver's libraries on disk."""
+    found = seen.raw("libraries")["copies"]
+    versions: dict[str, list[str]] = {}
+    for path, real in found.items():
+        told = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", real)
+        if told and "/compat" not in path:
+            versions.setdefault(told[1], []).append(path)
+    if len(versions) > 1:
+        yield Fault(
+            "risk",
+            f"libcuda is there in {len(versions)} versions: {listed(sorted(versions))}",
+            tuple(f"{version}: {paths[0]}" for version, paths in versions.items()),
+            "leftovers of another driver; which one a program takes depends on its path",
+            (
+                "for each: dpkg -S FILE || rpm -qf FILE; remove what no package owns and is not the "
+                "driver's version",
+            ),
+        )
+
+
+@rule("cuda.loader", "D56", source="lnc-231 tk-154", after=("driver.absent",))
+def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
+    """The driver runs, and the loader does not find its libraries."""
+    if not seen.loaded_driver or (seen.smi.error and "not installed" in seen.smi.error):
+        return
+    cache = seen.raw("libraries")["cache"]
+    lacking = [
+        name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if not any(name in line for line in cache)
+    ]
+    if lacking and not seen.in_container:
+        yield Fault(
+            "broken" if seen.smi.error else "degraded",
+            f"the loader does not find {' and '.join(lacking)}",
+            ("ldconfig -p: no line of it",),
+            "the library package is missing, or the cache was not renewed",
+            ("sudo ldconfig", "install the driver's library package (libnvidia-compute-BRANCH, libcuda1)"),
+            "stack.driver: VERSION",
+        )
+
+
+@rule("cuda.no_smi", "D37", source="project", after=("driver.absent",))
+def no_smi(seen: Examination) -> Iterator[Fault]:
+    """The driver runs and its tool is not there."""
+    if seen.loaded_driver and seen.smi.error and "not installed" in seen.smi.error:
+        yield Fault(
+            "degraded",
+            f"the driver {seen.loaded_driver.version} runs, and nvidia-smi is not installed",
+            (f"nvidia-smi: {seen.smi.error}",),
+            "the packages of the driver's tools and libraries are missing; clocks, ECC and errors "
+            "cannot be read",
+            ("sudo apt install nvidia-utils-BRANCH   (Debian: nvidia-smi; dnf: nvidia-driver-cuda)",),
+            "stack.driver: VERSION",
+        )
+
+
+@rule("cuda.hidden", "D42", "D43", source="cuda-env")
+def hidden(seen: Examination) -> Iterator[Fault]:
+    """GPUs hidden from every login, or from a program that runs."""
+    known = {gpu.uuid for gpu in seen.gpus if gpu.uuid}
+    count = len(seen.gpus)
+    places = [
+        (path, value)
+        for path, values in seen.environment.items()
+        for name, value in values.items()
+        if name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    ]
+    for path, value in places:
+        bad = value.strip() in ("", "-1", "NoDevFiles", "void") or any(
+            (each.isdigit() and int(each) >= count) or (each.startswith("GPU-") and each not in known)
+            for each in value.split(",")
+        )
+        yield Fault(
+            "degraded" if bad else "risk",
+            f"{path} sets CUDA_VISIBLE_DEVICES for every login: {value or '(empty)'}",
+            (f"{path}: CUDA_VISIBLE_DEVICES={value}", f"nvidia-smi: {count} GPUs"),
+            "CUDA finds no GPU (100) or another than meant (101)"
+            if bad
+            else "all but these are hidden from programs",
+            (f"take the line out of {path}, log in again",),
+        )
+
+
+@rule("cuda.exclusive", "D44", source="cuda-err")
+def exclusive(seen: Examination) -> Iterator[Fault]:
+    """A GPU that lets one program in, or none."""
+    for gpu in seen.gpus:
+        mode = (gpu.compute_mode or "").lower()
+        if "prohibited" in mode:
+            severity, holder = "broken", "no program may use it"
+        elif "exclusive" in mode:
+            severity = "risk"
+            holder = (
+                f"held by {gpu.processes[0].name} ({gpu.processes[0].pid})" if gpu.processes else "free now"
+            )
+        else:
+            continue
+        yield Fault(
+            severity,  # type: ignore[arg-type]
+            f"GPU {gpu.index}: compute mode {gpu.compute_mode}: {holder}",
+            (f"nvidia-smi -q: Compute Mode {gpu.compute_mode}",),
+            "a second program fails with CUDA error 46",
+            (f"sudo nvidia-smi -i {gpu.index} -c 0   (if it is not meant)",),
+            "settings.compute_mode: default",
+        )
+
+
+@rule("cuda.mps", "D45", source="cuda-err")
+def mps(seen: Examination) -> Iterator[Fault]:
+    """Logins are told of an MPS server that does not run."""
+    places = [
+        path
+        for path, values in seen.environment.items()
+        if any(name.startswith("CUDA_MPS") for name in values)
+    ]
+    if places and not seen.raw("programs")["mps"]:
+        yield Fault(
+            "degraded",
+            "logins are sent to an MPS server, and none runs",
+            tuple(f"{path}: CUDA_MPS_…" for path in places),
+            "programs may fail with CUDA error 805",
+            ("nvidia-cuda-mps-control -d, or take the variables out",),
+        )
+
+
+@rule("cuda.mig_pending", "D46", source="oci-dr")
+def mig_pending(seen: Examination) -> Iterator[Fault]:
+    """MIG was switched and waits for a reset."""
+    for gpu in seen.gpus:
+        if gpu.mig.pending is not None and gpu.mig.current != gpu.mig.pending:
+            yield Fault(
+                "risk",
+                f"GPU {gpu.index}: MIG is {_on(gpu.mig.current)} and will be {_on(gpu.mig.pending)} "
+                f"after a reset",
+                ("nvidia-smi -q: MIG Mode, Current and Pending differ",),
+                "programs hold the GPU, or the mode needs a reset",
+                (f"end the programs, then: sudo nvidia-smi --gpu-reset -i {gpu.index}",),
+                "settings.mig",
+            )
+
+
+@rule("cuda.mig_left", "D47", source="oci-dr")
+def mig_left(seen: Examination) -> Iterator[Fault]:
+    """MIG is on without instances: CUDA finds no device."""
+    for gpu in seen.gpus:
+        if gpu.mig.current and not gpu.mig_devices:
+            yield Fault(
+                "broken",
+                f"GPU {gpu.index}: MIG is on, and no instance is made: CUDA sees no device (100)",
+                ("nvidia-smi -q: Current MIG Mode Enabled, no MIG device",),
+                "left on by a former user, or instances were lost at the reboot",
+                (
+                    f"sudo nvidia-smi -i {gpu.index} -mig 0",
+                    "or make instances: sudo nvidia-smi mig -cgi 0 -C",
+                ),
+                "settings.mig: []   (none is whole), or the profiles that are wanted",
+            )
+
+
+def _on(mode: bool | None) -> str:
+    return "on" if mode else "off"
+
+
+@rule("cuda.held", "D48", source="gcm gpud")
+def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
+    """Memory is taken, and no program shows, or one that cannot end."""
+    holders = seen.programs
+    working = [program for program in holders if not program.name.startswith(ENDED)]
+    for program in working:
+        if program.state == "Z" or (
+            program.state == "D" and str(program.pid) in [pid for _, pid, _ in seen.raw("programs")["stuck"]]
+        ):
+            dead = program.state == "Z"
+            yield Fault(
+                "degraded",
+                f"process {program.pid} ({program.name}) holds {listed(list(program.gpus))} and "
+                + ("is dead" if dead else f"sleeps in the kernel ({program.waits})"),
+                (
+                    f"/proc/{program.pid}/stat: state {program.state}",
+                    f"/proc/{program.pid}/wchan: {program.waits}",
+                ),
+                "its parent does not reap it" if dead else "it waits for storage, a device or the driver",
+                (
+                    f"end its parent: ps -o ppid= -p {program.pid}"
+                    if dead
+                    else "what it waits for has to answer; else only a reboot frees the GPU",
+                ),
+            )
+    if not seen.is_root or seen.in_container:
+        return
+    for gpu in seen.gpus:
+        device = f"nvidia{gpu.minor}"
+        unseen = not gpu.processes and not any(device in program.gpus for program in working)
+        if unseen and (gpu.memory_used_mib or 0) > HELD_MIB and not gpu.mig.current:
+            yield Fault(
+                "degraded",
+                f"GPU {gpu.index}: {gpu.memory_used_mib} MiB are taken, and no program holds it",
+                (
+                    f"nvidia-smi: used {gpu.memory_used_mib} MiB, no process",
+                    "/proc/*/fd: nobody has the device open",
+                ),
+                "a context that was not cleaned up",
+                (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
+            )
+
+
+@rule("cuda.hmm", "D32", source="burn-133 burn-92", after=("fabric.manager",))
+def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
+    """802 and 304 with a healthy fabric: HMM on some kernels, in the log's words."""
+    lines = seen.log_lines(r"(?:hmm|HMM).*(?:nvidia|uvm)|uvm.*hmm.*(?:fail|error)")
+    if lines and seen.modprobe.options.get("nvidia_uvm", {}).get("uvm_disable_hmm") != "1":
+        yield Fault(
+            "risk",
+            "the driver's shared memory management (HMM) complains",
+            tuple(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
+            "with some kernels CUDA fails with 802 or 304 though the fabric is set up",
+            (
+                "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm-hmm.conf",
+                "sudo reboot",
+            ),
+        )

@@ -1,0 +1,261 @@
+"""What GPUs and switches report in the kernel's log: Xid, SXid; and the driver's own advice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from gpuprov.doctor.examination import Examination, LogLine
+from gpuprov.doctor.fault import SEVERITIES, Fault, Severity, rule
+from gpuprov.probe.parse.health import Health
+
+OLD_S = 24 * 3600
+"""An error of the hardware's that is older, and after which the driver wants nothing, is history."""
+REPEATED = 3
+"""So often on one GPU and on no other, an application's error is the GPU's."""
+ROWS: tuple[int, ...] = (
+    8,
+    11,
+    13,
+    31,
+    37,
+    39,
+    45,
+    46,
+    48,
+    54,
+    61,
+    63,
+    64,
+    60,
+    69,
+    74,
+    78,
+    79,
+    92,
+    93,
+    94,
+    95,
+    109,
+    119,
+    121,
+)
+ROWS += (136, 140, 141, 142, 143, 144, 151, 155, 159, 162, 167)
+"""Rows of `data/faults.json` by the first code of each."""
+
+_XID = re.compile(r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)?[^:]*: (\d{1,3})\b,? ?(.*)")
+_BUS = re.compile(r"GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d.{0,160}?fallen off the bus")
+_ACTION = re.compile(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)")
+_SXID = re.compile(
+    r"nvidia-(nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d{3,6}), ((?:Non-)?[Ff]atal)?,?(.*)"
+)
+ACTIONS = {
+    "reset": ("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}",),
+    "gpu reset required": ("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}",),
+    "reboot": ("drain the node, then: sudo reboot",),
+    "node reboot required": ("drain the node, then: sudo reboot",),
+    "drain p2p": ("stop programs that use several GPUs on this node; the GPU's own may go on",),
+    "drain and reset": (
+        "let the programs on it end and start none, then: sudo nvidia-smi --gpu-reset -i {gpu}",
+    ),
+    "recover imex domain": ("sudo systemctl restart nvidia-imex on every node of the domain",),
+    "bus reset": ("drain the node, then: sudo reboot   (the GPU's PCIe bus has to be reset)",),
+    "system reboot": ("drain the node, then: sudo reboot",),
+}
+"""What `gpu_recovery_action` and Xid 154 say (NVML, nvmlDeviceGpuRecoveryAction_t) → what that is to type."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a code means, and what NVIDIA's catalogue says to do."""
+
+    meaning: str
+    whose: str
+    action: str
+    severity: Severity
+
+
+@dataclass(frozen=True)
+class Event:
+    """One Xid of one GPU. `gpu`: `0000:ca:00`, in lower case."""
+
+    gpu: str
+    code: int
+    text: str
+    line: LogLine
+
+
+@cache
+def meanings() -> Mapping[int, Meaning]:
+    """`data/xids.json` by code."""
+    told = json.loads((files("gpuprov.doctor") / "data/xids.json").read_text("utf-8"))
+    return {int(code): Meaning(**each) for code, each in told["codes"].items()}
+
+
+def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
+    """Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79."""
+    found = []
+    for line in lines:
+        if told := _XID.search(line.text):
+            found.append(Event(_short(told[1]), int(told[2]), told[3], line))
+        elif lost := _BUS.search(line.text):
+            found.append(Event(_short(lost[1]), 79, "GPU has fallen off the bus", line))
+    return found
+
+
+def _short(address: str) -> str:
+    """`00000000:CA:00.0` → `0000:ca:00`."""
+    domain, bus, device, *_ = [*re.split(r"[:.]", address.lower().strip(":")), "", ""]
+    return f"{int(domain or '0', 16):04x}:{bus}:{device}" if device else address.lower()
+
+
+def age(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h`, `5 days`."""
+    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{seconds:.0f} s"
+
+
+def _index(seen: Examination, gpu: str) -> str:
+    """nvidia-smi's number of a GPU by its PCI address; the address itself where it is not listed."""
+    known = {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
+    return known.get(gpu, gpu)
+
+
+@rule("errors.recovery", "X154", source="oci-xid nvml", after=("bus.lost",))
+def recovery_action(seen: Examination) -> Iterator[Fault]:
+    """The driver itself says what a GPU needs: by nvidia-smi, or by the last Xid 154."""
+    wanted: dict[str, tuple[str, str]] = {}
+    if "kernel_log" not in seen.missing:
+        for event in read_xids(seen.kernel_log):
+            if event.code == 154 and (told := _ACTION.search(event.text)):
+                wanted[event.gpu] = (
+                    told[1],
+                    f"kernel log, {age(event.line.age_s)} ago: {event.line.text[:160]}",
+                )
+    for health in _health(seen):
+        if health.recovery_action is not None and health.pci_address:
+            where = f"nvidia-smi -q, GPU {health.index}: GPU Recovery Action {health.recovery_action}"
+            wanted[health.pci_address[:-2]] = (health.recovery_action, where)
+    for gpu, (action, where) in wanted.items():
+        folded = action.lower()
+        if folded == "none":
+            continue
+        number = _index(seen, gpu)
+        lines = ACTIONS.get(folded, (f"do what the driver says: {action}",))
+        yield Fault(
+            "degraded" if folded == "drain p2p" else "broken",
+            f"the driver wants for GPU {number}: {action}",
+            (where,),
+            "an error that the GPU cannot get over by itself; this advice sums up the Xids before it",
+            tuple(line.format(gpu=number) for line in lines),
+            urgent=True,
+        )
+
+
+def _health(seen: Examination) -> tuple[Health, ...]:
+    return seen.health if not (seen.smi.error and not seen.smi.gpus) else ()
+
+
+@rule(
+    "errors.xid",
+    *(f"X{code}" for code in ROWS),
+    "D62",
+    source="oci-xid",
+    after=("errors.recovery", "bus.lost"),
+)
+def xids(seen: Examination) -> Iterator[Fault]:
+    """Each code on each GPU once, weighed by age, by how often, and by what the driver wants now."""
+    groups: dict[tuple[str, int], list[Event]] = {}
+    for event in read_xids(seen.kernel_log):
+        if event.code != 154:
+            groups.setdefault((event.gpu, event.code), []).append(event)
+    settled = {
+        each.pci_address[:-2] for each in _health(seen) if each.pci_address and each.recovery_action == "none"
+    }
+    for (gpu, code), events in sorted(groups.items(), key=lambda item: _weight(item[0][1])):
+        known = meanings().get(
+            code, Meaning("a code that is not in the catalogue", "unknown", "ask the vendor", "risk")
+        )
+        last = events[-1]
+        severity, why = _weigh(known, events, groups, over=gpu in settled and last.line.age_s > OLD_S)
+        number = _index(seen, gpu)
+        who = _program(last.text)
+        yield Fault(
+            severity,
+            f"Xid {code} on GPU {number}: {known.meaning}"
+            + (f", {len(events)} times" if len(events) > 1 else ""),
+            (
+                f"kernel log, {age(last.line.age_s)} ago: {last.line.text[:200]}",
+                *([f"the first one {age(events[0].line.age_s)} ago"] if len(events) > 1 else []),
+            ),
+            f"{known.whose}{f'; program: {who}' if who else ''}{f'; {why}' if why else ''}",
+            _acts(known.action, number),
+            urgent=code in (79, 95, 48, 119),
+        )
+
+
+def _weight(code: int) -> int:
+    known = meanings().get(code)
+    return SEVERITIES.index(known.severity) if known else 2
+
+
+def _program(text: str) -> str:
+    pid = re.search(r"pid='?(\d+)", text)
+    name = re.search(r"name=([^,\s]+)", text)
+    return " ".join(
+        filter(None, [name[1] if name and "<" not in name[1] else "", f"pid {pid[1]}" if pid else ""])
+    )
+
+
+def _weigh(
+    known: Meaning, events: list[Event], groups: Mapping[tuple[str, int], list[Event]], *, over: bool
+) -> tuple[Severity, str]:
+    gpu, code = events[0].gpu, events[0].code
+    if known.severity in ("broken", "degraded") and over:
+        return "risk", "the driver wants nothing any more: history, unless it comes again"
+    elsewhere = [other for other, its in groups if its == code and other != gpu]
+    if (
+        known.severity == "hint"
+        and "application" in known.whose
+        and len(events) >= REPEATED
+        and not elsewhere
+    ):
+        return "risk", "on this GPU alone: test it (dcgmi diag -r 3, when it is idle)"
+    return known.severity, ""
+
+
+def _acts(action: str, gpu: str) -> tuple[str, ...]:
+    lines = [action]
+    if "reset the GPU" in action:
+        lines.append(f"stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}")
+    return tuple(lines)
+
+
+@rule("errors.sxid", "SXID", source="oci-xid fm-guide", after=("errors.recovery",))
+def sxids(seen: Examination) -> Iterator[Fault]:
+    """Errors of NVSwitches."""
+    groups: dict[tuple[str, str, bool], list[LogLine]] = {}
+    for line in seen.kernel_log:
+        if told := _SXID.search(line.text):
+            fatal = (told[4] or "").lower() == "fatal"
+            groups.setdefault((told[1], told[3], fatal), []).append(line)
+    for (switch, code, fatal), lines in groups.items():
+        yield Fault(
+            "broken" if fatal else "risk",
+            f"SXid {code} on {switch}: {'fatal' if fatal else 'not fatal'} NVSwitch error"
+            + (f", {len(lines)} times" if len(lines) > 1 else ""),
+            (f"kernel log, {age(lines[-1].age_s)} ago: {lines[-1].text[:200]}",),
+            "NVSwitch or a link of it; jobs over NVLink fail or hang until it is reset"
+            if fatal
+            else "corrected or contained; a link that shows it again and again is bad",
+            ("drain the node, then: sudo reboot   (GPUs and switches have to be reset together)",)
+            if fatal
+            else ("watch whether it grows: sudo dmesg | grep SXid",),
+            urgent=fatal,
+        )

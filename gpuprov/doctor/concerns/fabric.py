@@ -1,0 +1,270 @@
+"""NVLink and NVSwitch: the fabric manager, the subnet manager of NVLink 5, IMEX, links."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+UNIT = "nvidia-fabricmanager.service"
+KEEP = "hardware.nvswitch with stack.driver: VERSION (the fabric manager follows the driver's version)"
+PEERLESS = ("SYS", "NODE", "PHB", "PXB", "PIX")
+
+
+def has_switches(seen: Examination) -> bool:
+    """NVSwitches on this machine's own bus; NVLink 5 systems have them elsewhere."""
+    return any(device.is_nvswitch for device in seen.pci)
+
+
+def waits_for_fabric(seen: Examination) -> list[str]:
+    """GPUs that a fabric is to be set up for, and is not."""
+    waiting = ("in progress", "not started", "not supported", "n/a", "none")
+    return [
+        f"GPU {gpu.index}: {gpu.fabric_state}" + (f", {gpu.fabric_status}" if gpu.fabric_status else "")
+        for gpu in seen.gpus
+        if gpu.fabric_state and gpu.fabric_state.lower() not in ("completed", *waiting[2:])
+    ]
+
+
+@rule(
+    "fabric.manager",
+    "D30",
+    source="torch-35710 awsdl-33 op-trouble",
+    after=("driver.not_loaded", "driver.mismatch", "fabric.subnet_manager"),
+)
+def manager(seen: Examination) -> Iterator[Fault]:
+    """NVSwitches, and no fabric manager at work: every CUDA program fails with 802."""
+    waiting = waits_for_fabric(seen)
+    if not has_switches(seen) and not waiting:
+        return
+    unit = seen.units.get(UNIT) if has_switches(seen) else None
+    if unit is None and not waiting:
+        return
+    if unit is not None and unit.active and not waiting:
+        return
+    version = seen.loaded_driver.version if seen.loaded_driver else "VERSION"
+    branch = version.partition(".")[0]
+    state = f"{unit.file_state or unit.load_state}, {unit.active_state}" if unit else "not told"
+    installed = unit is not None and unit.exists
+    yield Fault(
+        "broken",
+        "the fabric is not set up: CUDA fails with 802, system not yet initialized",
+        (
+            f"{UNIT}: {state}",
+            *(
+                [f"PCI: {sum(device.is_nvswitch for device in seen.pci)} NVSwitches"]
+                if has_switches(seen)
+                else []
+            ),
+            *waiting[:4],
+        ),
+        "NVSwitches are set up by the fabric manager, of the driver's own version, before CUDA can start"
+        if not installed or not unit or not unit.active
+        else "the fabric manager runs and has not come to its end; training failed, or it is still under way",
+        (
+            *([] if installed else [f"sudo apt install nvidia-fabricmanager-{branch}={version}-*"]),
+            "sudo systemctl enable --now nvidia-fabricmanager",
+            f"journalctl -u {UNIT} -n 20",
+        )
+        if not (unit and unit.active)
+        else (
+            f"journalctl -u {UNIT} -n 20",
+            "sudo systemctl restart nvidia-fabricmanager; if it stays: sudo reboot",
+        ),
+        KEEP,
+        urgent=True,
+    )
+
+
+@rule("fabric.version", "D31", source="fm-guide", after=("driver.mismatch",))
+def manager_version(seen: Examination) -> Iterator[Fault]:
+    """A fabric manager of another version than the driver does not start."""
+    if not seen.loaded_driver:
+        return
+    for name in seen.packages.by_name:
+        version = seen.packages.version(name)
+        if not version or not re.match(r"(?:cuda-drivers|nvidia)-fabric-?manager(?:-\d+)?$", name):
+            continue
+        bare = re.sub(r"^\d+:", "", version).split("-")[0]
+        if re.match(r"\d{3}\.\d+", bare) and bare != seen.loaded_driver.version:
+            yield Fault(
+                "broken" if has_switches(seen) else "risk",
+                f"the fabric manager is {bare}, the driver that runs is {seen.loaded_driver.version}",
+                (f"package {name} {version}", f"/proc/driver/nvidia/version: {seen.loaded_driver.version}"),
+                "it refuses a driver of another version",
+                (f"sudo apt install {name}={seen.loaded_driver.version}-*", f"sudo systemctl restart {UNIT}"),
+                KEEP,
+            )
+
+
+@rule("fabric.subnet_manager", "D33", source="project")
+def subnet_manager(seen: Examination) -> Iterator[Fault]:
+    """NVLink 5: switches are managed over InfiniBand by nvlsm."""
+    blackwell = any("Blackwell" in (gpu.architecture or "") for gpu in seen.gpus)
+    if not blackwell or not waits_for_fabric(seen):
+        return
+    lacking = [
+        text
+        for text, there in (
+            ("package nvlsm", any(name.startswith("nvlsm") for name in seen.packages.by_name)),
+            ("module ib_umad", "ib_umad" in seen.loaded_modules),
+        )
+        if not there
+    ]
+    if lacking:
+        yield Fault(
+            "broken",
+            f"the subnet manager of the NVLink switches cannot work: no {' and no '.join(lacking)}",
+            tuple(waits_for_fabric(seen)[:4]),
+            "from NVLink 5 on the fabric manager starts nvlsm, which speaks to the switches over ib_umad",
+            (
+                "sudo apt install nvlsm infiniband-diags",
+                "sudo modprobe ib_umad",
+                f"sudo systemctl restart {UNIT}",
+            ),
+            KEEP,
+        )
+
+
+@rule("fabric.imex", "D34", source="aicr oci-npd")
+def imex(seen: Examination) -> Iterator[Fault]:
+    """Grace-Blackwell trays reach each other's memory by IMEX."""
+    rack = any(re.search(r"GB\d00", gpu.name or "") for gpu in seen.gpus)
+    if not rack:
+        return
+    unit = seen.units.get("nvidia-imex.service")
+    nodes = seen.raw("gpu_tools")["imex_nodes"]
+    if unit is None or not unit.active or not nodes:
+        yield Fault(
+            "degraded",
+            "IMEX is not at work: NVLink reaches no other tray, NCCL falls back to the network",
+            (
+                f"nvidia-imex.service: {f'{unit.load_state}, {unit.active_state}' if unit else 'not told'}",
+                f"/etc/nvidia-imex/nodes_config.cfg: {nodes if nodes is not None else 'absent'}",
+            ),
+            "all trays of an NVLink domain have to run it, with the same list of nodes",
+            (
+                "write every node's address into /etc/nvidia-imex/nodes_config.cfg",
+                "sudo systemctl enable --now nvidia-imex",
+            ),
+        )
+
+
+@rule("fabric.health", "D79", source="nvml")
+def fabric_health(seen: Examination) -> Iterator[Fault]:
+    """What the driver says of the fabric's health, and of its end."""
+    for health, gpu in zip(seen.health, seen.gpus, strict=False):
+        failed = (gpu.fabric_state or "").lower() == "completed" and (
+            gpu.fabric_status or ""
+        ).lower() not in (
+            "",
+            "success",
+            "n/a",
+        )
+        if failed or health.degraded_fabric:
+            yield Fault(
+                "broken" if failed else "degraded",
+                f"GPU {gpu.index}: the fabric came to its end with {gpu.fabric_status}"
+                if failed
+                else f"GPU {gpu.index}: the fabric's health is not whole",
+                (
+                    f"nvidia-smi -q: fabric {gpu.fabric_state}, {gpu.fabric_status}",
+                    *health.degraded_fabric[:4],
+                ),
+                "a link or a switch failed in training",
+                (f"journalctl -u {UNIT} -n 20", "sudo dmesg | grep -iE 'nvswitch|SXid'"),
+            )
+
+
+def read_nvlink(text: str) -> dict[int, dict[int, str]]:
+    """`nvidia-smi nvlink -s` or `-e`: GPU → link → what is said of it."""
+    found: dict[int, dict[int, str]] = defaultdict(dict)
+    gpu = -1
+    for line in text.splitlines():
+        if told := re.match(r"\s*GPU (\d{1,4}):", line):
+            gpu = int(told[1])
+            found[gpu] = {}
+        elif told := re.match(r"\s*Link (\d{1,3}):\s*(.+?)\s*$", line):
+            link = int(told[1])
+            found[gpu][link] = f"{found[gpu][link]}; {told[2]}" if link in found[gpu] else told[2]
+    return found
+
+
+@rule(
+    "fabric.links_down",
+    "D79",
+    source="oci-hc aznhc",
+    after=("fabric.manager", "errors.recovery", "driver.mismatch", "driver.not_loaded"),
+)
+def links_down(seen: Examination) -> Iterator[Fault]:
+    """Links that are inactive where others of the same board are active."""
+    links = read_nvlink(seen.raw("nvlink")["status"])
+    active = {gpu: [link for link, text in each.items() if "GB/s" in text] for gpu, each in links.items()}
+    most = max(map(len, active.values()), default=0)
+    for gpu, each in links.items():
+        down = sorted(set(each) - set(active[gpu]))
+        if most and len(active[gpu]) < most:
+            yield Fault(
+                "degraded",
+                f"GPU {gpu}: {len(active[gpu])} NVLinks are up, other GPUs here have {most}",
+                (
+                    f"nvidia-smi nvlink -s: GPU {gpu}, inactive links "
+                    f"{listed([str(link) for link in down], 8)}",
+                ),
+                "a link, a bridge or a switch is down",
+                ("drain the node, then: sudo reboot", "if it stays: sudo nvidia-bug-report.sh, replacement"),
+            )
+
+
+@rule("fabric.link_errors", "D80", source="aws-hc stas-debug", after=("fabric.links_down",))
+def link_errors(seen: Examination) -> Iterator[Fault]:
+    """Errors that links have counted since the driver was loaded."""
+    for gpu, links in read_nvlink(seen.raw("nvlink")["errors"]).items():
+        bad = {}
+        for link, text in links.items():
+            serious = re.findall(r"(Replay|Recovery|CRC)[^:;]*: ?(\d{1,18})", text)
+            count = sum(int(number) for _, number in serious)
+            if count:
+                bad[link] = count
+        if bad:
+            worst = max(bad, key=lambda link: bad[link])
+            yield Fault(
+                "risk",
+                f"GPU {gpu}: NVLink errors on {len(bad)} links, the most on link {worst}: {bad[worst]}",
+                tuple(
+                    f"nvidia-smi nvlink -e: GPU {gpu} link {link}: {count}"
+                    for link, count in list(bad.items())[:4]
+                ),
+                "replays and recoveries cost bandwidth; a link whose counters grow is bad",
+                (f"again in an hour: nvidia-smi nvlink -e -i {gpu}; replace what grows",),
+            )
+
+
+@rule(
+    "fabric.topology",
+    "D81",
+    source="stas-net",
+    after=("fabric.manager", "fabric.links_down", "cuda.mig_left"),
+)
+def topology(seen: Examination) -> Iterator[Fault]:
+    """Pairs without NVLink where other pairs of the machine have it."""
+    from gpuprov.topology import driver_error, parse_topology
+
+    text = seen.raw("topo")["text"]
+    if not text.strip() or driver_error(text):
+        return
+    pairs = parse_topology(text).gpu_pairs
+    joined, apart = [p for p in pairs if p.nvlinks], [p for p in pairs if not p.nvlinks]
+    switched = has_switches(seen) or any((gpu.fabric_state or "") == "Completed" for gpu in seen.gpus)
+    if joined and apart and switched:
+        yield Fault(
+            "degraded",
+            f"{len(apart)} of {len(pairs)} GPU pairs have no NVLink: "
+            + listed([f"{link.a}-{link.b} {link.kind}" for link in apart]),
+            ("nvidia-smi topo -m",),
+            "a switch or links are down, or MIG is on",
+            ("nvidia-smi nvlink -s", f"journalctl -u {UNIT} -n 20"),
+        )

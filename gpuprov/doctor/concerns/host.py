@@ -1,0 +1,308 @@
+"""The host: IOMMU and ACS, NUMA, processors, memory, huge pages, limits, clock, boots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.concerns.errors import age
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+CLOCK_OFF_US = 100_000
+"""Proposed here: TLS and rendezvous stand more, logs of several nodes do not."""
+MANY_BOOTS, DAY_S = 3, 86400
+SMALL_NOFILE, SMALL_MEMLOCK_KIB = 4096, 1024 * 1024
+SWAP_SHARE, LITTLE_MEMORY = 0.25, 0.03
+
+
+@rule("host.governor", "D103", source="oci-npd gcm")
+def governor(seen: Examination) -> Iterator[Fault]:
+    """Processors that save power."""
+    saving = {
+        name: count
+        for name, count in seen.cpu.governors.items()
+        if name in ("powersave", "schedutil", "ondemand", "conservative")
+    }
+    if not saving or not seen.has_gpus:
+        return
+    # intel_pstate's powersave scales as it needs; it is slower to rise, not slow.
+    yield Fault(
+        "hint",
+        f"processors run under {listed(sorted(saving))}",
+        (f"scaling_governor: {', '.join(f'{name} on {count}' for name, count in saving.items())}",),
+        "a core that has to wake up feeds a GPU late",
+        ("sudo cpupower frequency-set -g performance",),
+        "settings.tuning.governor: performance",
+    )
+
+
+@rule("host.cpus", "D118", source="gcm")
+def processors_offline(seen: Examination) -> Iterator[Fault]:
+    """Processors that are there and switched off."""
+    cpus = seen.raw("host_state")["cpus"]
+    online, present = count_cpus(cpus["online"]), count_cpus(cpus["present"])
+    if online and present and online < present:
+        yield Fault(
+            "degraded" if online < present / 2 else "risk",
+            f"{online} of {present} processors are online",
+            (f"/sys/devices/system/cpu/online: {cpus['online']}", f"present: {cpus['present']}"),
+            "switched off by hand, by the kernel line (maxcpus, nosmt) or after errors",
+            ("cat /proc/cmdline; sudo dmesg | grep -i 'cpu.*offline'",),
+        )
+
+
+def count_cpus(text: str) -> int:
+    """How many processors `0-3,8` names."""
+    total = 0
+    for piece in filter(None, (text or "").split(",")):
+        first, _, last = piece.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            total += int(last or first) - int(first) + 1
+    return total
+
+
+@rule("host.memory", "D110", source="project")
+def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
+    """Memory set aside as huge pages that nobody uses."""
+    info = seen.meminfo
+    free, size, total = info.get("HugePages_Free", 0), info.get("Hugepagesize", 0), info.get("MemTotal", 0)
+    if total and free * size > 0.1 * total:
+        yield Fault(
+            "risk",
+            f"{free * size // 1048576} GiB of {total // 1048576} GiB are set aside as huge pages and free",
+            (f"/proc/meminfo: HugePages_Total {info.get('HugePages_Total')}, Free {free} of {size} KiB",),
+            "programs that do not ask for huge pages cannot use that memory",
+            ("sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d or the kernel line",),
+            "settings.tuning.sysctl: {vm.nr_hugepages: 0}",
+        )
+
+
+@rule("host.short_of_memory", "D109", source="imbue")
+def short_of_memory(seen: Examination) -> Iterator[Fault]:
+    """Swapping now, or nearly no memory left."""
+    grown = {name: by for name, by in seen.growth.items() if name in ("vm pswpin", "vm pswpout")}
+    info = seen.meminfo
+    total, available = info.get("MemTotal", 0), info.get("MemAvailable")
+    if sum(grown.values()) > 100:
+        yield Fault(
+            "degraded",
+            f"memory is swapped: {sum(grown.values())} pages within a second",
+            tuple(f"/proc/vmstat {name[3:]}: grew by {by}" for name, by in grown.items()),
+            "the host is short of memory; data loaders and transfers wait for the disk",
+            ("fewer workers or smaller buffers; ps -eo rss,pid,comm --sort=-rss | head",),
+        )
+    elif total and available is not None and available < LITTLE_MEMORY * total:
+        yield Fault(
+            "risk",
+            f"{available // 1024} MiB of {total // 1024} MiB of memory are available",
+            (f"/proc/meminfo: MemAvailable {available} kB",),
+            "the kernel is about to end programs",
+            ("ps -eo rss,pid,comm --sort=-rss | head",),
+        )
+
+
+@rule("host.killed", "D108", source="sichek gpud")
+def killed_for_memory(seen: Examination) -> Iterator[Fault]:
+    """The kernel has ended programs for want of memory."""
+    lines = seen.log_lines(r"Out of memory: Killed|[Mm]emory cgroup out of memory|oom-kill:")
+    killed = [line for line in lines if "Killed" in line.text] or lines
+    if killed:
+        group = "cgroup" in killed[-1].text
+        yield Fault(
+            "risk",
+            f"the kernel has ended {len(killed)} programs for want of memory, the last "
+            f"{age(killed[-1].age_s)} ago",
+            tuple(f"kernel log: {line.text[:160]}" for line in killed[-2:]),
+            "the limit of a container or a job" if group else "the machine's memory",
+            (
+                "a higher limit for the container or job"
+                if group
+                else "fewer data-loader workers, or more memory",
+            ),
+        )
+
+
+@rule("host.hangs", "D115", source="gpud")
+def hangs(seen: Examination) -> Iterator[Fault]:
+    """The kernel says that tasks or processors hang."""
+    lines = seen.log_lines(r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP|rcu.*detected.*stall")
+    if lines:
+        recent = lines[-1].age_s < 3600
+        ours = "nvidia" in " ".join(line.text for line in lines)
+        yield Fault(
+            "degraded" if recent else "risk",
+            f"tasks or processors hang: {len(lines)} reports, the last {age(lines[-1].age_s)} ago",
+            tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
+            "the NVIDIA driver is in the report" if ours else "storage, network file systems, or a driver",
+            ("sudo dmesg | grep -A 20 'blocked for more' | tail -40",),
+        )
+
+
+@rule("host.stuck", "D114", source="gpud gcm")
+def stuck(seen: Examination) -> Iterator[Fault]:
+    """Several processes sleep in the same place of the kernel."""
+    places: dict[str, list[str]] = {}
+    for name, pid, place in seen.raw("programs")["stuck"]:
+        if not str(name).startswith(("kworker", "jbd2", "md", "kswapd", "usb-storage")):
+            places.setdefault(str(place), []).append(f"{name} ({pid})")
+    for place, names in places.items():
+        if len(names) >= 3 or re.search(r"nfs|rpc|nvidia|nv_|lustre|ceph|fuse", place):
+            yield Fault(
+                "degraded",
+                f"{len(names)} processes wait in the kernel ({place}): {listed(names)}",
+                (f"/proc/PID/stat: state D twice; wchan {place}",),
+                "storage that does not answer"
+                if re.search(r"nfs|rpc|lustre|ceph|fuse|io", place)
+                else "a driver hangs",
+                ("df -h (does it hang?); mount | grep -E 'nfs|lustre|ceph'; sudo cat /proc/PID/stack",),
+            )
+
+
+@rule("host.machine_checks", "D117", source="gcm")
+def machine_checks(seen: Examination) -> Iterator[Fault]:
+    """Errors of processors and of the host's memory."""
+    uncorrected = {
+        name: count
+        for name, count in seen.counters.items()
+        if name.startswith("edac") and "ue_count" in name and count
+    }
+    corrected = sum(
+        count for name, count in seen.counters.items() if name.startswith("edac") and "ce_count" in name
+    )
+    lines = seen.log_lines(r"Machine [Cc]heck|Hardware Error") if "kernel_log" not in seen.missing else []
+    if uncorrected or lines:
+        yield Fault(
+            "degraded" if uncorrected else "risk",
+            "the host's memory or processors report errors",
+            (
+                *(f"{name}: {count}" for name, count in uncorrected.items()),
+                *(f"kernel log: {line.text[:140]}" for line in lines[-2:]),
+            ),
+            "a memory module or a processor is failing",
+            ("ras-mc-ctl --summary; the BMC's event log", "have the module replaced"),
+        )
+    elif corrected > 1000:
+        yield Fault(
+            "risk",
+            f"the host's memory has corrected {corrected} errors",
+            ("/sys/devices/system/edac/mc: ce_count",),
+            "a memory module wears out",
+            ("ras-mc-ctl --summary",),
+        )
+
+
+@rule("host.limits", "D106", "D107", source="ncclt-206 torch-doc")
+def limits(seen: Examination) -> Iterator[Fault]:
+    """Limits under which programs on GPUs run now, and those of logins."""
+    for program in seen.programs:
+        lock = program.memlock
+        if seen.hcas and lock and lock.isdigit() and int(lock) < SMALL_MEMLOCK_KIB * 1024:
+            yield Fault(
+                "degraded",
+                f"process {program.pid} ({program.name}) may lock {int(lock) // 1024} KiB of memory",
+                (f"/proc/{program.pid}/limits: Max locked memory {lock}",),
+                "RDMA registers memory by locking it: ibv_reg_mr fails with Cannot allocate memory",
+                ("ulimit -l unlimited for the login or service, then start it anew",),
+                "settings.tuning.limits.memlock: unlimited",
+            )
+            break
+    soft = seen.limits.systemd.get("DefaultLimitMEMLOCKSoft") or seen.limits.systemd.get(
+        "DefaultLimitMEMLOCK"
+    )
+    if seen.hcas and soft and soft.isdigit() and int(soft) < SMALL_MEMLOCK_KIB * 1024:
+        yield Fault(
+            "risk",
+            f"services may lock {int(soft) // 1024} KiB of memory, and RDMA is here",
+            (f"systemctl show: DefaultLimitMEMLOCKSoft={soft}",),
+            "NCCL over InfiniBand fails: Call to ibv_reg_mr failed",
+            (
+                "DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf.d/limits.conf; sudo systemctl "
+                "daemon-reexec",
+                "logins: '* - memlock unlimited' in /etc/security/limits.d/memlock.conf",
+            ),
+            "settings.tuning.limits.memlock: unlimited",
+        )
+
+
+@rule("host.files", "D107", source="torch-doc")
+def open_files(seen: Examination) -> Iterator[Fault]:
+    """The system-wide table of open files is nearly full."""
+    words = seen.raw("host_state")["file_nr"].split()
+    if len(words) == 3 and int(words[2]) and int(words[0]) > 0.9 * int(words[2]):
+        yield Fault(
+            "degraded",
+            f"{words[0]} of {words[2]} open files",
+            (f"/proc/sys/fs/file-nr: {' '.join(words)}",),
+            "programs fail with Too many open files in system",
+            ("sudo sysctl fs.file-max=2097152",),
+            "settings.tuning.sysctl: {fs.file-max: 2097152}",
+        )
+
+
+@rule("host.clock", "D116", source="project")
+def clock(seen: Examination) -> Iterator[Fault]:
+    """The machine's clock is off, or nobody sets it."""
+    told = seen.raw("host_state")["clock"]
+    if told.get("state") is None or seen.in_container:
+        return
+    services = (
+        "chrony.service",
+        "chronyd.service",
+        "systemd-timesyncd.service",
+        "ntp.service",
+        "ntpsec.service",
+    )
+    runs = [name for name in services if (unit := seen.units.get(name)) and unit.active]
+    if abs(int(told["offset_us"])) > CLOCK_OFF_US:
+        yield Fault(
+            "degraded",
+            f"the clock is {abs(int(told['offset_us'])) / 1e6:.1f} s off",
+            (f"adjtimex: offset {told['offset_us']} us",),
+            "logs of several nodes do not fit together; certificates and rendezvous may fail",
+            ("sudo chronyc makestep   (or: sudo systemctl restart systemd-timesyncd)",),
+        )
+    elif told["unsynchronised"] and not runs and not seen.virtual:
+        yield Fault(
+            "risk",
+            "nobody sets the clock",
+            ("adjtimex: unsynchronised", f"none of {listed(list(services), 5)} runs"),
+            "it drifts; TLS, logs and rendezvous of several nodes depend on it",
+            ("sudo apt install chrony   (or: sudo dnf install chrony)", "sudo systemctl enable --now chrony"),
+        )
+
+
+@rule("host.boots", "D119", source="oci-hc")
+def boots(seen: Examination) -> Iterator[Fault]:
+    """A machine that boots again and again."""
+    times = seen.raw("host_state")["boots"]
+    if not times:
+        return
+    from datetime import datetime
+
+    now = datetime.fromisoformat(seen.collected_at).timestamp()
+    recent = [stamp for stamp in times if now - stamp < DAY_S]
+    if len(recent) > MANY_BOOTS:
+        yield Fault(
+            "risk",
+            f"{len(recent)} boots within a day",
+            ("/var/log/wtmp: " + ", ".join(f"{age(now - stamp)} ago" for stamp in recent[-4:]),),
+            "somebody works on it, or it is unstable",
+            ("journalctl --list-boots; the BMC's event log",),
+        )
+
+
+@rule("host.huge_page_policy", "D111", source="project")
+def transparent_huge_pages(seen: Examination) -> Iterator[Fault]:
+    """Transparent huge pages off on Grace, which pays for it."""
+    if seen.hugepages == "never" and any(
+        "GH200" in (gpu.name or "") or "GB" in (gpu.name or "") for gpu in seen.smi.gpus
+    ):
+        yield Fault(
+            "hint",
+            "transparent huge pages are off on a Grace machine",
+            ("/sys/kernel/mm/transparent_hugepage/enabled: never",),
+            "memory that GPU and processor share is mapped in small pages",
+            ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",),
+            "settings.tuning.transparent_hugepages: madvise",
+        )

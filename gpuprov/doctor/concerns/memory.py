@@ -1,0 +1,144 @@
+"""Memory errors that ECC has counted, and what the GPU did about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, rule
+
+SRAM_LIMIT = 4
+ROWS_LIMIT = 512
+PAGES_LIMIT, PAGES_NEAR = 64, 60
+
+
+@rule("errors.ecc_now", "D61", source="stas-debug oci-hc", after=("errors.recovery", "errors.xid"))
+def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
+    """Uncorrectable memory errors since the driver was loaded."""
+    for each in seen.health:
+        dram, sram = each.volatile.uncorrectable_dram or 0, each.volatile.uncorrectable_sram or 0
+        if dram + sram:
+            pending = each.repairs.pending or each.repairs.retirement_pending
+            yield Fault(
+                "broken" if sram or pending is None or pending else "degraded",
+                f"GPU {each.index}: {dram + sram} uncorrectable ECC errors since the driver was loaded",
+                (f"nvidia-smi -q -d ECC: volatile, DRAM {dram}, SRAM {sram}",),
+                "programs that touched that memory were ended (CUDA 214); results before it are not at risk",
+                (f"stop the programs, then: sudo nvidia-smi --gpu-reset -i {each.index}", "or: sudo reboot"),
+            )
+
+
+@rule("errors.ecc_ever", "D63", source="sichek stas-debug")
+def worn(seen: Examination) -> Iterator[Fault]:
+    """Uncorrectable errors of the caches over the GPU's life."""
+    for each in seen.health:
+        sram = each.aggregate.uncorrectable_sram or 0
+        if each.sram_threshold_exceeded or sram > SRAM_LIMIT:
+            yield Fault(
+                "degraded",
+                f"GPU {each.index}: {sram} uncorrectable SRAM errors over its life"
+                + (": past the vendor's threshold" if each.sram_threshold_exceeded else ""),
+                (f"nvidia-smi -q -d ECC: aggregate, SRAM uncorrectable {sram}",),
+                "caches cannot be repaired as memory rows are",
+                ("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor",),
+            )
+
+
+@rule("errors.repair_pending", "D64", source="oci-hc sichek", after=("errors.recovery",))
+def repair_pending(seen: Examination) -> Iterator[Fault]:
+    """A repair waits for a reset."""
+    for each in seen.health:
+        what = [
+            name
+            for name, waits in (
+                ("a row remap", each.repairs.pending),
+                ("a page's retirement", each.repairs.retirement_pending),
+                ("a channel or TPC repair", each.repairs.repair_pending),
+            )
+            if waits
+        ]
+        if what:
+            yield Fault(
+                "degraded",
+                f"GPU {each.index}: {' and '.join(what)} is pending",
+                ("nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC: Pending Yes",),
+                "bad memory was found and stays in use until the GPU is reset",
+                (f"when it is idle: sudo nvidia-smi --gpu-reset -i {each.index}", "or: sudo reboot"),
+            )
+
+
+@rule("errors.repair_failed", "D65", source="oci-hc aznhc")
+def repair_failed(seen: Examination) -> Iterator[Fault]:
+    """No spare rows are left, or memory that cannot be repaired."""
+    for each in seen.health:
+        rows = each.repairs.uncorrectable or 0
+        if each.repairs.failed or each.repairs.unrepairable or rows > ROWS_LIMIT:
+            yield Fault(
+                "broken",
+                f"GPU {each.index}: memory cannot be repaired any more ({rows} rows remapped)",
+                (
+                    f"nvidia-smi -q -d ROW_REMAPPER: failure {'Yes' if each.repairs.failed else 'No'}, "
+                    f"uncorrectable {rows}",
+                    *(["nvidia-smi -q -d ECC: unrepairable memory Yes"] if each.repairs.unrepairable else []),
+                ),
+                "no spare rows are left in a bank",
+                ("take the GPU out of use and have it replaced; sudo nvidia-bug-report.sh for the vendor",),
+                urgent=True,
+            )
+        elif each.repairs.banks_without_spare:
+            yield Fault(
+                "risk",
+                f"GPU {each.index}: {each.repairs.banks_without_spare} memory banks have no spare row left",
+                ("nvidia-smi -q -d ROW_REMAPPER: bank remap availability, none",),
+                "the next bad row in such a bank cannot be remapped",
+                ("plan a replacement",),
+            )
+
+
+@rule("errors.retired", "D66", source="aws-hc aznhc")
+def retired_pages(seen: Examination) -> Iterator[Fault]:
+    """GPUs before Ampere retire pages: 64 at most."""
+    for each in seen.health:
+        single, double = each.repairs.retired_single or 0, each.repairs.retired_double or 0
+        if single + double >= PAGES_NEAR or double:
+            near = single + double >= PAGES_NEAR
+            yield Fault(
+                "degraded" if near else "risk",
+                f"GPU {each.index}: {single + double} memory pages are retired, {double} for double-bit "
+                f"errors",
+                (f"nvidia-smi -q -d PAGE_RETIREMENT: single {single}, double {double}",),
+                f"a GPU can retire {PAGES_LIMIT} pages",
+                ("plan a replacement",) if near else ("watch it",),
+            )
+
+
+@rule("errors.ecc_off", "D67", source="imbue")
+def ecc_off(seen: Examination) -> Iterator[Fault]:
+    """ECC is off on a GPU that has it, or waits for a reboot."""
+    for gpu in seen.gpus:
+        if gpu.ecc.pending is not None and gpu.ecc.current != gpu.ecc.pending:
+            yield Fault(
+                "risk",
+                f"GPU {gpu.index}: ECC is {_on(gpu.ecc.current)} and will be {_on(gpu.ecc.pending)} "
+                f"after a reset",
+                ("nvidia-smi -q -d ECC: Current and Pending differ",),
+                "somebody has changed it; memory size and errors change with it",
+                (f"when it is idle: sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
+                f"settings.ecc: {str(bool(gpu.ecc.pending)).lower()}",
+            )
+        elif gpu.ecc.current is False and re.search(
+            r"\b[AHBL]\d{2,3}|GH\d|GB\d|Tesla|V100|T4", gpu.name or ""
+        ):
+            yield Fault(
+                "risk",
+                f"GPU {gpu.index}: ECC is off",
+                ("nvidia-smi -q -d ECC: Current Disabled",),
+                "bad memory gives wrong results without a word",
+                (f"sudo nvidia-smi -e 1 -i {gpu.index}", "sudo reboot"),
+                "settings.ecc: true",
+            )
+
+
+def _on(mode: bool | None) -> str:
+    return "on" if mode else "off"

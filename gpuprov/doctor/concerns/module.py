@@ -1,0 +1,211 @@
+"""The module for the kernel: built, for the next one too, let in by Secure Boot, of the right flavour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, expected, module_for, packaged
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.probe.parse.modules import DiskModule, DkmsModule
+
+
+@rule("driver.no_module", "D03", source="tk-trouble", after=BOUND_ELSEWHERE)
+def no_module_for_this_kernel(seen: Examination) -> Iterator[Fault]:
+    """The driver is installed, and there is no module for the kernel that runs."""
+    if seen.in_container or not expected(seen) or seen.loaded_driver or module_for(seen, seen.kernel):
+        return
+    package = packaged(seen)
+    others = [kernel for kernel in seen.disk_modules if module_for(seen, kernel)]
+    if not package and not others:
+        return
+    headers = seen.kernel in seen.kernels.headers
+    rpm = seen.packages.manager == "rpm"
+    get = (
+        f"sudo dnf install kernel-devel-{seen.kernel}"
+        if rpm
+        else f"sudo apt install linux-headers-{seen.kernel}"
+    )
+    yield Fault(
+        "broken",
+        f"no NVIDIA module for the running kernel {seen.kernel}",
+        (
+            f"/lib/modules/{seen.kernel}/modules.dep: no nvidia",
+            f"modules on disk for: {listed(others) or 'no kernel'}",
+            f"kernel headers: {'installed' if headers else 'missing'}",
+            *(
+                f"dkms: {each.name} {each.version} {each.state} {each.kernel}".rstrip()
+                for each in _dkms(seen)[:3]
+            ),
+        ),
+        "the kernel was upgraded and no module was built for it"
+        + ("" if headers else ", since its headers are missing"),
+        (*([] if headers else [get]), "sudo dkms autoinstall", "sudo modprobe nvidia"),
+        "settings.kernel: running (gpuprov builds for the kernel that is named)",
+    )
+
+
+def _dkms(seen: Examination) -> list[DkmsModule]:
+    return (
+        [each for each in seen.dkms if each.name.startswith("nvidia")] if "dkms" not in seen.missing else []
+    )
+
+
+@rule("driver.build_failed", "D05", source="project")
+def build_failed(seen: Examination) -> Iterator[Fault]:
+    """DKMS has the source for this kernel and no installed build."""
+    mine = _dkms(seen)
+    if not mine or module_for(seen, seen.kernel) or not expected(seen):
+        return
+    if any(each.state == "installed" and each.kernel == seen.kernel for each in mine):
+        return
+    logs = seen.raw("dkms_log")
+    lines = [f"{path}: {line}" for path, errors in logs.items() for line in errors[-2:]]
+    headers = seen.kernel in seen.kernels.headers
+    yield Fault(
+        "broken",
+        f"DKMS has {mine[0].name} {mine[0].version}, and no build of it is installed for {seen.kernel}",
+        (
+            *(
+                f"/var/lib/dkms: {each.name} {each.version} is {each.state} {each.kernel}".rstrip()
+                for each in mine[:3]
+            ),
+            f"/lib/modules/{seen.kernel}/build: {'there' if headers else 'missing'}",
+            *lines[:4],
+        ),
+        "the build failed: the headers are missing, the compiler is not the kernel's, or this driver "
+        "does not "
+        "know this kernel",
+        (
+            *([] if headers else [f"install the headers of {seen.kernel}"]),
+            f"sudo dkms install {mine[0].name}/{mine[0].version} -k {seen.kernel}",
+            f"tail -50 /var/lib/dkms/{mine[0].name}/{mine[0].version}/build/make.log",
+        ),
+        "stack.driver: a version that `gpuprov resolve --kernel` accepts for this kernel",
+    )
+
+
+@rule("driver.next_kernel", "D04", source="project")
+def no_module_for_the_next_kernel(seen: Examination) -> Iterator[Fault]:
+    """It works until the next boot."""
+    following = seen.kernels.next_boot
+    if not seen.loaded_driver or not following or following == seen.kernel:
+        return
+    if following in seen.disk_modules and module_for(seen, following):
+        return
+    if not module_for(seen, seen.kernel):
+        return  # nothing on disk for this one either: a module from elsewhere
+    yield Fault(
+        "risk",
+        f"the next boot takes kernel {following}, for which there is no NVIDIA module",
+        (
+            f"{seen.kernels.next_boot_reason}: {following}",
+            f"/lib/modules/{following}: no nvidia",
+            f"running: {seen.kernel}, with a module",
+        ),
+        "a new kernel came with an upgrade, and its module was not built",
+        (
+            f"install the headers of {following}",
+            f"sudo dkms autoinstall -k {following}",
+        ),
+        "settings.kernel and held kernels (stack.driver pins both)",
+    )
+
+
+@rule("driver.blacklisted", "D02", source="project")
+def blacklisted(seen: Examination) -> Iterator[Fault]:
+    """NVIDIA's own module is kept out by somebody's line."""
+    if not expected(seen) or seen.loaded_driver:
+        return
+    places = {**seen.modprobe.blacklisted, **seen.modprobe.disabled}
+    for name in ("nvidia", "nvidia_uvm"):
+        if name in places:
+            yield Fault(
+                "broken",
+                f"the module {name} is blacklisted",
+                (f"{places[name]}: keeps {name} out",),
+                "left by a switch of graphics (prime-select), a passthrough set-up or a failed installation",
+                (f"take the line out of {places[name]}", "sudo update-initramfs -u", "sudo modprobe nvidia"),
+            )
+
+
+@rule("driver.rejected", "D06", source="realtek-3 dkms-347")
+def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
+    """Secure Boot or lockdown keeps out a module that nobody known has signed."""
+    if seen.loaded_driver or not expected(seen):
+        return
+    module = module_for(seen, seen.kernel)
+    keys = seen.raw("secure_boot")["keys"]
+    lines = (
+        seen.log_lines(r"unavailable key|unsigned module loading|Key was rejected|Required key not")
+        if "kernel_log" not in seen.missing
+        else []
+    )
+    unsigned = bool(seen.state.secure_boot and module and not module.signer)
+    if not lines and not unsigned and not _stranger(seen, module, keys):
+        return
+    signer = (module.signer if module else None) or "nobody"
+    yield Fault(
+        "broken",
+        f"Secure Boot keeps NVIDIA's module out: it is signed by {signer}",
+        (
+            f"firmware: Secure Boot is {'on' if seen.state.secure_boot else 'not told to be on'}",
+            *([f"{module.path}: signer {signer}"] if module else []),
+            *([f"enrolled keys: {listed(list(keys)) or 'none'}"] if keys is not None else []),
+            *(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
+        ),
+        "a module must be signed by a key that the firmware or the owner has enrolled",
+        (
+            "sudo mokutil --import /var/lib/dkms/mok.pub   (Ubuntu: /var/lib/shim-signed/mok/MOK.der)",
+            "sudo reboot, and enroll the key on the console (MOK management)",
+            "or: the distribution's signed module (Ubuntu: linux-modules-nvidia-BRANCH-server-generic)",
+        ),
+        "stack.module_build: precompiled (Ubuntu's signed modules)",
+        urgent=True,
+    )
+
+
+def _stranger(seen: Examination, module: DiskModule | None, keys: list[str] | None) -> bool:
+    """Secure Boot is on, and the module's signer is none of the enrolled keys nor a distribution's."""
+    if not seen.state.secure_boot or module is None or keys is None or not module.signer:
+        return False
+    known = (*keys, "Canonical", "Build time autogenerated", "Debian Secure Boot", "Red Hat", "Rocky")
+    return not any(key and key in module.signer for key in known)
+
+
+@rule("driver.flavour", "D10", source="open-mod")
+def wrong_flavour(seen: Examination) -> Iterator[Fault]:
+    """The proprietary module on a GPU that wants the open one."""
+    if "kernel_log" in seen.missing and seen.loaded_driver:
+        return
+    lines = seen.log_lines(r"requires use of the NVIDIA open kernel modules")
+    if lines:
+        yield Fault(
+            "broken",
+            "this GPU needs NVIDIA's open kernel module, and the proprietary one is installed",
+            tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
+            "from Blackwell on (and on Grace) the proprietary module does not start the GPU",
+            (
+                "sudo apt install nvidia-open   (or: sudo dnf module install nvidia-driver:open-dkms)",
+                "sudo reboot",
+            ),
+            "stack.module: open",
+        )
+
+
+@rule("driver.too_new", "D11", source="open-mod")
+def legacy_gpu(seen: Examination) -> Iterator[Fault]:
+    """A branch that no longer knows the GPU."""
+    lines = seen.log_lines(r"Legacy drivers|ignoring the legacy GPU")
+    if lines:
+        branch = re.search(r"(\d{3})\.xx Legacy", " ".join(line.text for line in lines))
+        yield Fault(
+            "broken",
+            "the installed branch is too new for this GPU"
+            + (f": it was supported up to {branch[1]}" if branch else ""),
+            tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
+            "NVIDIA's newer branches leave out older architectures",
+            (f"install branch {branch[1] if branch else 'that the message names'}", "sudo reboot"),
+            f"stack.driver: {branch[1] if branch else 'BRANCH'}",
+        )

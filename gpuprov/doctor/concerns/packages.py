@@ -1,0 +1,158 @@
+"""The package manager: what is half done, what upgrades by itself, where drivers come from."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
+DRIVER = re.compile(
+    r"(?:lib)?nvidia-(?:driver|kernel|compute|utils|dkms|open)|cuda-drivers|libcuda1|libnvidia-compute"
+)
+
+
+@rule("packages.interrupted", "D22", source="project")
+def interrupted(seen: Examination) -> Iterator[Fault]:
+    """dpkg was stopped in the middle, or packages of ours are half done."""
+    broken = [f"{each.name} {each.state}" for each in seen.packages.broken]
+    ours = [text for text in broken if OURS.search(text)]
+    if seen.packages.interrupted or broken:
+        yield Fault(
+            "degraded" if ours or seen.packages.interrupted else "risk",
+            "dpkg was interrupted"
+            if seen.packages.interrupted and not broken
+            else f"{len(broken)} packages are half installed: {listed(broken)}",
+            (
+                *(f"dpkg: {text}" for text in broken[:4]),
+                *(["/var/lib/dpkg/updates: not empty"] if seen.packages.interrupted else []),
+            ),
+            "an installation failed or was stopped; apt refuses everything until it is finished",
+            ("sudo dpkg --configure -a", "sudo apt --fix-broken install"),
+        )
+
+
+@rule("packages.unattended", "D01", source="nvforum project", after=("driver.mismatch",))
+def unattended(seen: Examination) -> Iterator[Fault]:
+    """Upgrades that come by themselves may take the driver under a running module."""
+    if seen.packages.manager != "dpkg" or not seen.apt.unattended_enabled:
+        return
+    if "unattended-upgrades" in seen.packages.by_name and not seen.packages.version("unattended-upgrades"):
+        return
+    drivers = [name for name in seen.packages.by_name if DRIVER.match(name) and seen.packages.version(name)]
+    free = [name for name in drivers if name not in seen.packages.held and not _excluded(seen, name)]
+    if free:
+        yield Fault(
+            "risk",
+            f"unattended upgrades may replace the driver while it runs: {listed(free, 3)}",
+            (
+                'apt-config: APT::Periodic::Unattended-Upgrade "1"',
+                f"dpkg: {len(free)} driver packages are neither held nor excluded",
+            ),
+            "after such an upgrade every CUDA program fails until the modules are loaded anew",
+            (f"sudo apt-mark hold {' '.join(free[:6])}",),
+            "stack.driver: VERSION (packages are held, and named to unattended-upgrades)",
+        )
+
+
+def _excluded(seen: Examination, name: str) -> bool:
+    for pattern in seen.apt.unattended_blacklist:
+        try:
+            if re.match(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
+
+
+@rule("packages.reboots", "D01", source="project")
+def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
+    """A node with jobs that reboots by itself."""
+    if seen.packages.manager == "dpkg" and seen.apt.unattended_enabled and seen.apt.automatic_reboot:
+        yield Fault(
+            "risk",
+            "unattended upgrades reboot this machine by themselves",
+            ('apt-config: Unattended-Upgrade::Automatic-Reboot "true"',),
+            "jobs are lost at night",
+            (
+                "set Unattended-Upgrade::Automatic-Reboot to false in "
+                "/etc/apt/apt.conf.d/50unattended-upgrades",
+            ),
+        )
+
+
+@rule("packages.mixed", "D15", source="project", after=("driver.mismatch",))
+def mixed_versions(seen: Examination) -> Iterator[Fault]:
+    """Packages of one driver in several versions."""
+    versions: dict[str, list[str]] = defaultdict(list)
+    wanted = re.compile(
+        r"^(?:nvidia-(?:driver|utils|kernel-common|dkms|open|headless|smi|kernel-dkms|open-kernel-dkms)"
+        r"|libnvidia-(?:compute|gl|cfg1|decode|encode|ml1|ptxjitcompiler1)|libcuda1)"
+        r"(?:-\d+)?(?:-server)?(?:-open)?$"
+    )
+    for name in seen.packages.by_name:
+        version = seen.packages.version(name)
+        bare = re.match(r"(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)", version or "")
+        if wanted.match(name) and bare:
+            versions[bare[1]].append(name)
+    if len(versions) > 1:
+        yield Fault(
+            "degraded",
+            f"packages of the driver are of {len(versions)} versions: {listed(sorted(versions))}",
+            tuple(f"{version}: {listed(names, 3)}" for version, names in sorted(versions.items())),
+            "a half-done upgrade, or two repositories that each give a part",
+            (
+                f"sudo apt install "
+                f"{' '.join(f'{name}={max(versions)}-*' for name in versions[min(versions)][:3])}",
+            ),
+            "stack.driver: VERSION",
+        )
+
+
+@rule("packages.repositories", "D15", source="project")
+def several_repositories(seen: Examination) -> Iterator[Fault]:
+    """NVIDIA's repository and another source of drivers, without a preference between them."""
+    uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
+    nvidia = [uri for uri in uris if "developer.download.nvidia" in uri]
+    others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
+    releases = {told[1] for uri in nvidia if (told := re.search(r"/repos/([a-z]+\d+)", uri))}
+    own = f"{seen.os.id}{seen.os.version.replace('.', '') if seen.os.id == 'ubuntu' else seen.os.major}"
+    foreign = sorted(release for release in releases if seen.os.id in ("ubuntu", "debian") and release != own)
+    if nvidia and others:
+        yield Fault(
+            "risk",
+            "two repositories offer drivers: NVIDIA's and " + listed(others),
+            tuple(f"sources: {uri}" for uri in [*nvidia, *others][:4]),
+            "an upgrade takes parts from both",
+            ("keep one of them; a preference in /etc/apt/preferences.d decides between them",),
+            "stack.repository: nvidia",
+        )
+    if foreign:
+        yield Fault(
+            "risk",
+            f"NVIDIA's repository is that of {listed(foreign)}, and this is {own}",
+            tuple(f"sources: {uri}" for uri in nvidia[:4]),
+            "packages of another release bring dependencies that do not fit",
+            (f"replace it by the repository of {own}",),
+            "stack.repository: nvidia",
+        )
+
+
+@rule("packages.space", "D22", "D112", source="project")
+def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
+    """No room in /boot or / for the next kernel or driver."""
+    needed = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
+    low = {place: free for place, free in seen.state.free_mib.items() if free < needed.get(place, 0)}
+    total = {row[0]: row[2] for row in seen.raw("host_state")["space"]}
+    for place, free in low.items():
+        if place in total or place == "/":
+            yield Fault(
+                "degraded" if place == "/" or free < 20 else "risk",
+                f"{place} has {free} MiB free",
+                (f"statvfs {place}: {free} MiB",),
+                "the next kernel, initramfs or driver does not fit, and dpkg stops half way",
+                ("sudo apt autoremove --purge; sudo apt clean; sudo journalctl --vacuum-size=200M",),
+            )

@@ -1,0 +1,90 @@
+"""What stands between GPUs and their peers: IOMMU, ACS, NUMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+
+@rule("host.iommu", "D90", source="nccl-doc sichek gpud")
+def iommu(seen: Examination) -> Iterator[Fault]:
+    """Translated addresses for GPUs on bare metal slow down or break peer transfers."""
+    if seen.virtual or len(seen.pci_gpus) < 2 or seen.arch != "x86_64":
+        return
+    ours = {gpu.address for gpu in seen.pci_gpus}
+    kinds = {chain[0].iommu_type for address, chain in seen.pci_links.items() if address in ours and chain}
+    translated = {kind for kind in kinds if kind in ("DMA", "DMA-FQ")}
+    if translated:
+        yield Fault(
+            "risk",
+            "the IOMMU translates the GPUs' addresses",
+            (
+                f"/sys/bus/pci/devices/GPU/iommu_group/type: {listed(sorted(translated))}",
+                f"kernel line: {seen.cmdline[:160]}",
+            ),
+            "transfers between GPUs and to NICs are slower, or hang in NCCL's first collective",
+            ("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub", "sudo update-grub, sudo reboot"),
+        )
+
+
+@rule("host.acs", "D90", source="nccl-doc sichek gpud")
+def acs(seen: Examination) -> Iterator[Fault]:
+    """ACS sends traffic between GPUs up to the processor."""
+    if seen.virtual or len(seen.pci_gpus) < 2:
+        return
+    gpus = {gpu.address for gpu in seen.pci_gpus}
+    bridges = {
+        port.address
+        for address, chain in seen.pci_links.items()
+        if address in gpus
+        for port in chain[1:]
+        if port.acs
+    }
+    switched = any((gpu.fabric_state or "") == "Completed" for gpu in seen.smi.gpus)
+    nics = any(device.vendor == "15b3" for device in seen.pci)
+    if bridges and (nics or not switched):
+        yield Fault(
+            "risk",
+            f"ACS redirects peers' traffic at {len(bridges)} PCIe ports",
+            tuple(f"{address}: ACSCtl redirects requests" for address in sorted(bridges)[:4]),
+            "PCIe traffic between GPUs and NICs goes through the processor: slow, and NCCL may hang",
+            (
+                "BIOS: ACS off (bare metal); or at each boot: "
+                f"sudo setpci -s {min(bridges)} ECAP_ACS+6.w=0000",
+            ),
+        )
+
+
+@rule("host.numa_balancing", "D102", source="nccl-doc stas-acc")
+def numa_balancing(seen: Examination) -> Iterator[Fault]:
+    """The kernel moves memory while programs train."""
+    if (
+        seen.sysctls.get("kernel.numa_balancing") in (None, "0")
+        or len(seen.cpu.numa_nodes) < 2
+        or not seen.has_gpus
+    ):
+        return
+    yield Fault(
+        "hint",
+        "the kernel moves memory between NUMA nodes by itself",
+        (f"kernel.numa_balancing: {seen.sysctls['kernel.numa_balancing']}",),
+        "page faults in the middle of training; programs that bind themselves do not need it",
+        ("echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa.conf; sudo sysctl --system",),
+        "settings.tuning.numa_balancing: false",
+    )
+
+
+@rule("host.numa_unknown", "D101", source="aznhc")
+def numa_unknown(seen: Examination) -> Iterator[Fault]:
+    """Several NUMA nodes, and GPUs of which nobody says where they are."""
+    lost = [gpu.address for gpu in seen.pci_gpus if gpu.numa_node is None]
+    if lost and len(seen.cpu.numa_nodes) > 1:
+        yield Fault(
+            "hint",
+            f"{len(lost)} GPUs tell no NUMA node, on a machine with {len(seen.cpu.numa_nodes)}",
+            (f"/sys/bus/pci/devices/{lost[0]}/numa_node: -1",),
+            "firmware or hypervisor hides it; NCCL and launchers cannot place processes",
+            ("virtual machine: a topology file for NCCL (NCCL_TOPO_FILE)", "gpuprov topo"),
+        )

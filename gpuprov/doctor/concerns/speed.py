@@ -1,0 +1,288 @@
+"""What makes GPUs slow: heat, power, fixed clocks, PCIe links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination, Port
+from gpuprov.doctor.fault import Fault, listed, rule
+
+BUSY_UTILIZATION = 20
+"""Percent from which on a GPU counts as busy, so that its link must be at full speed."""
+NEAR_SLOWDOWN_C = 3
+"""Degrees below the driver's own threshold (proposed here; NVIDIA states none)."""
+IDLE_HOT_C = 70
+CLOCK_SHARE = 0.7
+"""Of the maximal SM clock, below which a busy GPU without a reason is bound by hand (proposed here)."""
+FULL_LOAD = 0.9
+
+_REASONS = {
+    "hw_thermal_slowdown": (
+        "broken",
+        "is slowed down by its hardware for heat: clocks at half or less",
+        "cooling: fans, airflow, dust, the room",
+    ),
+    "hw_power_brake_slowdown": (
+        "degraded",
+        "is braked by the server's power supply",
+        "a power supply has failed, a cable is loose, or the BMC caps power",
+    ),
+    "hw_slowdown": (
+        "broken",
+        "is slowed down by its hardware: heat, or power at the board",
+        "cooling, fans and power cables",
+    ),
+    "sw_thermal_slowdown": (
+        "degraded",
+        "is slowed down by the driver for heat",
+        "airflow, hot neighbours, a high power limit; the core or its memory is near the threshold",
+    ),
+    "sync_boost": (
+        "degraded",
+        "is bound to a slower GPU by sync boost",
+        "a group made with nvidia-smi boost-slider",
+    ),
+}
+
+
+@rule("speed.throttled", "D68", "D69", "D70", "D72", source="aznhc nvml")
+def throttled(seen: Examination) -> Iterator[Fault]:
+    """Reasons for which clocks are low now; a power cap at full load is none to worry about."""
+    for gpu in seen.gpus:
+        reasons = [name for name in _REASONS if name in gpu.active_throttle_reasons]
+        if {"hw_thermal_slowdown", "hw_power_brake_slowdown"} & set(reasons):
+            reasons = [name for name in reasons if name != "hw_slowdown"]
+        for name in reasons:
+            severity, text, cause = _REASONS[name]
+            yield Fault(
+                severity,  # type: ignore[arg-type]
+                f"GPU {gpu.index} {text}",
+                (
+                    f"nvidia-smi -q -d PERFORMANCE: {name} Active",
+                    f"SM clock {gpu.clocks.sm} of {gpu.max_clocks.sm} MHz, {gpu.temperature} C, "
+                    f"{gpu.power.draw} of {gpu.power.limit} W",
+                ),
+                cause,
+                (
+                    "nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",
+                    "look at fans, filters and power supplies (BMC)",
+                ),
+            )
+
+
+@rule("speed.throttled_before", "D68", "D70", source="nvml", after=("speed.throttled",))
+def throttled_before(seen: Examination) -> Iterator[Fault]:
+    """Microseconds that the driver has counted, for the reasons that point to hardware."""
+    for each in seen.health:
+        hardware = {
+            "hw_therm_slowdown": "heat (hardware)",
+            "hw_power_brake": "the power supply's brake",
+        }
+        found = [(text, each.throttled_us.get(name, 0)) for name, text in hardware.items()]
+        bad = [f"{text} {us / 1e6:.0f} s" for text, us in found if us >= 1_000_000]
+        if bad:
+            yield Fault(
+                "risk",
+                f"GPU {each.index} was slowed down since the driver was loaded: {listed(bad)}",
+                ("nvidia-smi -q -d PERFORMANCE: clocks event reasons counters",),
+                "under load it happens again",
+                ("look at it under load: gpuprov doctor --load 30",),
+            )
+
+
+@rule("speed.hot", "D69", "D82", source="aznhc fryer", after=("speed.throttled",))
+def hot(seen: Examination) -> Iterator[Fault]:
+    """Near the slowdown, or warm without work; a fan that does not turn."""
+    for each in seen.health:
+        margin, idle = each.slowdown_margin, (each.utilization or 0) < BUSY_UTILIZATION
+        if margin is not None and margin <= NEAR_SLOWDOWN_C:
+            yield Fault(
+                "degraded",
+                f"GPU {each.index} is {max(margin, 0)} degrees below its slowdown ({each.temperature} C)",
+                (f"nvidia-smi -q -d TEMPERATURE: {each.temperature} C, margin {margin} C",),
+                "airflow, hot neighbours, the room",
+                ("look at fans and filters; compare with the other GPUs of the node",),
+            )
+        elif idle and (each.temperature or 0) >= IDLE_HOT_C:
+            yield Fault(
+                "risk",
+                f"GPU {each.index} is {each.temperature} C warm and idle",
+                (f"nvidia-smi -q: {each.temperature} C at {each.utilization} % utilisation",),
+                "cooling is blocked, or a program runs that does not show",
+                ("look at fans and filters",),
+            )
+        fan = (each.fan or "").strip()
+        if (fan == "0 %" and (each.temperature or 0) >= IDLE_HOT_C) or "ERR" in fan.upper():
+            yield Fault(
+                "broken",
+                f"GPU {each.index}: its fan does not turn ({fan}) at {each.temperature} C",
+                (f"nvidia-smi -q: Fan Speed {fan}",),
+                "the fan is dead, or its cable is off",
+                ("have the fan or the card replaced",),
+            )
+
+
+@rule("speed.power_limit", "D74", "D71", source="project")
+def power_limit(seen: Examination) -> Iterator[Fault]:
+    """A power limit below the board's own."""
+    low = [
+        (gpu, gpu.power.limit, gpu.power.default)
+        for gpu in seen.gpus
+        if gpu.power.limit and gpu.power.default and gpu.power.limit < gpu.power.default - 1
+    ]
+    for gpu, limit, default in low:
+        yield Fault(
+            "degraded" if limit < 0.75 * default else "hint",
+            f"GPU {gpu.index} may draw {limit:g} W of its default {default:g} W",
+            (f"nvidia-smi -q -d POWER: current limit {limit:g} W, default {default:g} W",),
+            "somebody has set it: a policy, or a leftover of a former user",
+            (f"sudo nvidia-smi -i {gpu.index} -pl {default:g}   (if it is not meant)",),
+            f"settings.power_limit: {default:g}",
+        )
+
+
+@rule(
+    "speed.fixed_clocks", "D72", "D73", source="nvml sichek", after=("speed.throttled", "speed.power_limit")
+)
+def fixed_clocks(seen: Examination) -> Iterator[Fault]:
+    """Application clocks below the board's own, and busy GPUs far below their maximum for no reason."""
+    for gpu, health in zip(seen.gpus, seen.health, strict=False):
+        set_to, default = gpu.application_clocks.graphics, gpu.default_application_clocks.graphics
+        if set_to and default and set_to < default:
+            yield Fault(
+                "hint" if set_to >= CLOCK_SHARE * default else "degraded",
+                f"GPU {gpu.index}: application clocks are set to {set_to} MHz, {default} MHz is its own",
+                (f"nvidia-smi -q -d CLOCK: applications {set_to}, default {default} MHz",),
+                "somebody has set them",
+                (f"sudo nvidia-smi -i {gpu.index} -rac   (if it is not meant)",),
+                "settings.clocks",
+            )
+        busy = (health.utilization or 0) >= 90 and health.performance_state == "P0"
+        cool = not set(gpu.active_throttle_reasons) - {"gpu_idle", "none"}
+        if (
+            busy
+            and cool
+            and gpu.clocks.sm
+            and gpu.max_clocks.sm
+            and gpu.clocks.sm < CLOCK_SHARE * gpu.max_clocks.sm
+        ):
+            yield Fault(
+                "degraded",
+                f"GPU {gpu.index} works at {gpu.clocks.sm} of {gpu.max_clocks.sm} MHz, and gives no reason",
+                (
+                    f"nvidia-smi -q: SM {gpu.clocks.sm} MHz, {health.utilization} % utilisation, P0, no "
+                    f"event reason",
+                ),
+                "clocks are locked (nvidia-smi -lgc)",
+                (f"sudo nvidia-smi -i {gpu.index} -rgc", f"sudo nvidia-smi -i {gpu.index} -rmc"),
+                "settings.clocks",
+            )
+
+
+@rule("speed.pcie_width", "D75", source="oci-hc imbue", after=("bus.lost",))
+def pcie_width(seen: Examination) -> Iterator[Fault]:
+    """Fewer lanes than both ends have; a link keeps its lanes when it idles."""
+    linked = seen.pci_links if "pci_links" not in seen.missing else {}
+    for each in seen.health:
+        width, most = each.link.width, each.link.max_width
+        own = (linked.get(each.pci_address or "") or (None,))[0]
+        port = _port_above(linked, each.pci_address)
+        if own is not None and own.width and own.max_width:
+            width, most = own.width, own.max_width
+        if port is not None and port.max_width:
+            most = min(most or port.max_width, port.max_width)
+        if width and most and width < most:
+            yield Fault(
+                "degraded",
+                f"GPU {each.index}: PCIe runs with {width} of {most} lanes",
+                (
+                    f"nvidia-smi -q: link width {each.link.width}x, max {each.link.max_width}x",
+                    *([f"sysfs {own.address}: x{own.width} of x{own.max_width}"] if own else []),
+                    *([f"sysfs {port.address} above it: x{port.width} of x{port.max_width}"] if port else []),
+                ),
+                "lanes were lost in training: seating, riser, retimer, dirt in the slot; never an idle state",
+                ("reseat the card or its riser; try another slot; BIOS: bifurcation of the slot",),
+            )
+
+
+def _port_above(linked: object, address: str | None) -> Port | None:
+    chain = linked.get(address) if isinstance(linked, dict) else None
+    return chain[1] if chain and len(chain) > 1 else None
+
+
+@rule("speed.pcie_generation", "D76", "D77", source="stas-debug imbue", after=("bus.lost",))
+def pcie_generation(seen: Examination) -> Iterator[Fault]:
+    """A slower generation than both ends can, judged on busy GPUs alone: an idle link steps down."""
+    for each in seen.health:
+        link = each.link
+        ends = [end for end in (link.device_generation, link.host_generation) if end]
+        busy = each.performance_state == "P0" and (each.utilization or 0) >= BUSY_UTILIZATION
+        if busy and link.generation and len(ends) == 2 and link.generation < min(ends):
+            yield Fault(
+                "degraded",
+                f"GPU {each.index}: PCIe runs at generation {link.generation} of {min(ends)}, and the "
+                f"GPU is busy",
+                (
+                    f"nvidia-smi -q: generation {link.generation}, device {ends[0]}, host {ends[1]}, "
+                    f"{each.performance_state}, {each.utilization} % utilisation",
+                ),
+                "the link was trained down: BIOS setting, riser, retimer",
+                ("BIOS: link speed of the slot on Auto or the highest; reseat the riser",),
+            )
+
+
+@rule(
+    "speed.pcie_path", "D77", source="stas-debug imbue", after=("speed.pcie_width", "speed.pcie_generation")
+)
+def pcie_path(seen: Examination) -> Iterator[Fault]:
+    """A port on the way to the root that can less than the GPU."""
+    if seen.virtual:
+        return
+    for gpu in seen.pci_gpus:
+        chain = seen.pci_links.get(gpu.address, ())
+        if not chain or not chain[0].max_speed or not chain[0].max_width:
+            continue
+        own = chain[0].max_speed * chain[0].max_width
+        slow = [port for port in chain[1:] if 0 < port.max_speed * port.max_width < 0.9 * own]
+        if slow:
+            worst = min(slow, key=lambda port: port.max_speed * port.max_width)
+            yield Fault(
+                "hint",
+                f"GPU {gpu.address} ({chain[0].max_speed:g} GT/s x{chain[0].max_width}) sits behind a "
+                f"slower port: "
+                f"{worst.address}, {worst.max_speed:g} GT/s x{worst.max_width}",
+                (f"/sys/bus/pci/devices/{worst.address}/max_link_speed: {worst.max_speed:g} GT/s",),
+                "by the server's design, or the card is in the wrong slot",
+                ("compare with the server's manual: which slots have the lanes",),
+            )
+
+
+@rule("speed.pcie_errors", "D78", source="oci-npd", after=("bus.lost",))
+def pcie_errors(seen: Examination) -> Iterator[Fault]:
+    """Corrected errors that grow now; fatal ones at all."""
+    ours = {port.address for chain in seen.pci_links.values() for port in chain}
+    growing = [
+        (name.split(" "), by)
+        for name, by in seen.growth.items()
+        if name.startswith("aer ") and "correctable" in name and name.split(" ")[1] in ours
+    ]
+    for (_, address, _, what), by in growing:
+        if not what.startswith("TOTAL"):
+            continue
+        yield Fault(
+            "degraded",
+            f"PCIe device {address}: {by} corrected errors within a second",
+            (f"/sys/bus/pci/devices/{address}/aer_dev_correctable: grew by {by}",),
+            "signal quality: seating, riser, retimer, dirt; each error costs a retransmission",
+            ("reseat the card or its riser", f"sudo lspci -vvv -s {address} | grep -E 'LnkSta|CESta'"),
+        )
+    for name, count in seen.counters.items():
+        words = name.split(" ")
+        if words[0] == "aer" and words[2] == "fatal" and words[3].startswith("TOTAL") and words[1] in ours:
+            yield Fault(
+                "degraded",
+                f"PCIe device {words[1]}: {count} fatal link errors since boot",
+                (f"/sys/bus/pci/devices/{words[1]}/aer_dev_fatal: {count}",),
+                "the link broke down and was reset",
+                ("reseat the card or its riser; have it replaced when it comes again",),
+            )

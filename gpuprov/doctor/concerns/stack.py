@@ -1,0 +1,137 @@
+"""What stands on the machine, judged by the resolver as if it had been asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from gpuprov.catalog import Catalog, load
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, rule
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.resolve import Answer, Request, RuleFinding, resolve
+from gpuprov.probe.facts import Missing
+
+BUILT = ("cuda-native", "cuda-minor", "wheel", "framework", "torch", "tensorflow")
+
+
+@cache
+def catalog() -> Catalog:
+    """The catalog that comes with gpuprov."""
+    return load()
+
+
+@rule(
+    "stack.installed",
+    "D37",
+    "D40",
+    "D59",
+    "D10",
+    "D11",
+    source="project",
+    after=("driver.mismatch", "driver.flavour", "driver.too_new"),
+)
+def installed(seen: Examination) -> Iterator[Fault]:
+    """Driver, toolkit, libraries and kernel as one request."""
+    request = standing(seen)
+    if request is None:
+        return
+    answer = _ask(request)
+    for finding in answer.violations:
+        yield _fault("degraded", finding, _told(request), answer)
+    for finding in answer.warnings:
+        if finding.rule not in ("kernel-unknown",):
+            yield _fault("hint", finding, _told(request), answer)
+
+
+@rule("stack.frameworks", "D37", "D41", source="project", after=("driver.mismatch", "stack.installed"))
+def frameworks(seen: Examination) -> Iterator[Fault]:
+    """Frameworks in Python environments against the driver and the GPUs."""
+    request = standing(seen)
+    if request is None:
+        return
+    accepted = {finding.text for finding in _ask(request).violations}
+    for row in seen.raw("frameworks"):
+        told = f"{row['name']}=={row['version']}"
+        asked = Request(
+            gpus=request.gpus, os=request.os, arch=request.arch, driver=request.driver, framework=told
+        )
+        try:
+            answer = resolve(asked, catalog())
+        except InvalidInput:
+            continue  # a version that the catalog does not know
+        for finding in answer.violations:
+            if finding.text not in accepted:
+                fault = _fault("risk", finding, (f"{row['folder']}: {told}, CUDA {row['cuda']}",), answer)
+                yield fault
+
+
+def _ask(request: Request) -> Answer:
+    try:
+        return resolve(request, catalog())
+    except InvalidInput as error:
+        raise Missing("catalog", str(error)) from None
+
+
+def _told(request: Request) -> tuple[str, ...]:
+    names = ("driver", "module", "cuda", "cudnn", "nccl", "container_toolkit", "docker", "kernel")
+    return tuple(f"{name} {value}" for name in names if (value := getattr(request, name)))
+
+
+def _fault(severity: str, finding: RuleFinding, seen: tuple[str, ...], answer: Answer) -> Fault:
+    works = [f"{each.change}: {each.value}   ({each.text})" for each in answer.nearest[:3]]
+    return Fault(
+        severity,  # type: ignore[arg-type]
+        finding.text,
+        seen,
+        f"rule {finding.rule} of the catalog: {finding.source[:160]}",
+        tuple(f"would work: {each}" for each in works) or ("gpuprov explain says what would work",),
+        f"stack.{answer.nearest[0].change}: {answer.nearest[0].value}" if answer.nearest else "",
+    )
+
+
+def standing(seen: Examination) -> Request | None:
+    """The machine as a request; None where no driver runs on a GPU."""
+    loaded = seen.loaded_driver
+    if loaded is None or not seen.pci_gpus:
+        return None
+    counts: dict[str, int] = {}
+    for gpu in seen.pci_gpus:
+        counts[gpu.id] = counts.get(gpu.id, 0) + 1
+    return Request(
+        gpus=tuple(f"{count}x {name}" if count > 1 else name for name, count in counts.items()),
+        os=f"{seen.os.id}{seen.os.version}",
+        arch=seen.arch,
+        driver=loaded.version,
+        module="open" if loaded.open else "proprietary",
+        cuda=_toolkit(seen),
+        cudnn=_version(seen, r"(?:lib)?cudnn\d(?:-cuda-\d+)?$"),
+        nccl=_nccl(seen),
+        container_toolkit=_version(seen, r"nvidia-container-toolkit$"),
+        kernel=None if seen.in_container else seen.kernel,
+    )
+
+
+def _version(seen: Examination, pattern: str) -> str | None:
+    for name in seen.packages.by_name:
+        version = seen.packages.version(name)
+        if version and re.match(pattern, name):
+            return re.sub(r"^\d+:", "", version).split("-")[0]
+    return None
+
+
+def _toolkit(seen: Examination) -> str | None:
+    """Newest toolkit of NVIDIA's packages."""
+    found = []
+    for name in seen.packages.by_name:
+        told = re.match(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})$", name)
+        if told and seen.packages.version(name):
+            found.append((int(told[1]), int(told[2])))
+    return ".".join(map(str, max(found))) if found else None
+
+
+def _nccl(seen: Examination) -> str | None:
+    version = seen.packages.version("libnccl2") or seen.packages.version("libnccl")
+    told = re.match(r"(\d+\.\d+\.\d+)-\d+\+cuda(\d+\.\d+)", version or "")
+    return f"{told[1]}+cuda{told[2]}" if told else None

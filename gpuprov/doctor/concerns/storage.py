@@ -1,0 +1,140 @@
+"""Space, disks that die, network file systems that do not answer, shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprov.doctor.concerns.errors import age
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
+FULL, INODES_FULL = 0.95, 0.97
+SMALL_SHM_MIB = 256
+
+
+@rule("storage.full", "D112", source="imbue nebius")
+def full(seen: Examination) -> Iterator[Fault]:
+    """File systems without room or inodes."""
+    for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
+        if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
+            continue
+        used, inodes_used = 1 - free / total, 1 - free_inodes / inodes if inodes else 0
+        if used > FULL and free < 20 * 1024:
+            yield Fault(
+                "degraded" if free < 200 or point == "/" else "risk",
+                f"{point} is {used:.0%} full: {free} MiB of {total} MiB are free",
+                (f"statvfs {point}: {free} MiB free",),
+                "checkpoints, images, logs, caches of packages or models",
+                (
+                    f"sudo du -xh --max-depth=2 {point} | sort -h | tail",
+                    "docker system df; sudo journalctl --disk-usage",
+                ),
+            )
+        elif inodes_used > INODES_FULL:
+            yield Fault(
+                "risk",
+                f"{point} has {free_inodes} of {inodes} inodes left",
+                (f"statvfs {point}: {free_inodes} inodes free",),
+                "very many small files; writing fails with No space left on device",
+                (f"sudo du --inodes -x --max-depth=2 {point} | sort -n | tail",),
+            )
+
+
+@rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc")
+def small_shared_memory(seen: Examination) -> Iterator[Fault]:
+    """Shared memory too small for data loaders and NCCL, here (a container, as a rule)."""
+    for point, kind, total, free, *_ in seen.raw("host_state")["space"]:
+        if point == SHARED_MEMORY and kind == "tmpfs" and (total < SMALL_SHM_MIB or free < 0.02 * total):
+            yield Fault(
+                "degraded" if free < 0.02 * total else "risk",
+                f"{point} has {free} MiB free of {total} MiB",
+                (f"statvfs /dev/shm: {free} of {total} MiB",),
+                "data loaders die of a bus error, NCCL: Error while creating shared memory segment",
+                (
+                    "containers: --shm-size=1g or --ipc=host; a host: ls -la /dev/shm (left by dead "
+                    "programs?)",
+                ),
+                "settings.containers.shm_size: 1g",
+            )
+
+
+@rule("storage.disk_errors", "D113", source="gpud")
+def disk_errors(seen: Examination) -> Iterator[Fault]:
+    """Disks that time out or fail, in the kernel's words."""
+    lines = seen.log_lines(
+        r"nvme\d+.*(?:timeout|reset controller|controller is down)|I/O error|critical (?:medium|target) error"
+        r"|EXT4-fs error|XFS .*(?:[Cc]orruption|Shutting down|shut down)|Remounting filesystem read-only"
+    )
+    lines = [line for line in lines if not re.search(r"sr0|fd0|loop\d", line.text)]
+    if lines:
+        yield Fault(
+            "degraded" if lines[-1].age_s < 24 * 3600 else "risk",
+            f"a disk fails: {len(lines)} messages, the last {age(lines[-1].age_s)} ago",
+            tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
+            "a dying disk, its cable or controller; the GPU waits for it",
+            ("sudo smartctl -a /dev/DEVICE   (or: sudo nvme smart-log /dev/nvmeN)",),
+        )
+
+
+@rule("storage.read_only", "D113", source="gpud", after=("storage.disk_errors",))
+def read_only(seen: Examination) -> Iterator[Fault]:
+    """A file system of a disk that was mounted read-only, and fstab says otherwise or it is the root."""
+    for point, mount in seen.mounts.items():
+        writable = ("ext4", "xfs", "btrfs", "ext3")
+        if mount.filesystem in writable and "ro" in mount.options and "errors=remount-ro" in mount.options:
+            yield Fault(
+                "degraded",
+                f"{point} is read-only",
+                (f"/proc/mounts: {mount.source} {point} {','.join(mount.options)[:80]}",),
+                "the kernel does that after errors of the disk",
+                (
+                    f"sudo dmesg | grep -i {mount.source.rpartition('/')[2]}",
+                    "sudo fsck, from a rescue system",
+                ),
+            )
+
+
+@rule("storage.raid", "D113", source="gpud")
+def degraded_array(seen: Examination) -> Iterator[Fault]:
+    """An array of disks that lacks one."""
+    bad = [line for line in seen.raw("host_state")["mdstat"] if re.search(r"\[[U_]*_[U_]*\]", line)]
+    if bad:
+        yield Fault(
+            "degraded",
+            "an array of disks lacks a disk",
+            tuple(f"/proc/mdstat: {line[:120]}" for line in bad),
+            "a disk has failed; the next one takes the data",
+            ("cat /proc/mdstat; sudo mdadm --detail /dev/md0",),
+        )
+
+
+@rule("storage.network", "D114", source="gpud gcm")
+def network_storage(seen: Examination) -> Iterator[Fault]:
+    """NFS servers that do not answer."""
+    events = seen.log_lines(r"nfs: server .* (?:not responding|OK)")
+    last: dict[str, str] = {}
+    ages: dict[str, float] = {}
+    for line in events:
+        told = re.search(r"nfs: server (\S+) (not responding|OK)", line.text)
+        if told:
+            last[told[1]], ages[told[1]] = told[2], line.age_s
+    away = [server for server, state in last.items() if state == "not responding"]
+    back = [server for server, state in last.items() if state == "OK"]
+    if away:
+        yield Fault(
+            "degraded",
+            f"NFS server {listed(away)} does not answer, since {age(ages[away[0]])}",
+            tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
+            "programs that read there wait, and their GPUs with them",
+            (f"ping {away[0]}; showmount -e {away[0]}",),
+        )
+    elif back:
+        yield Fault(
+            "hint",
+            f"NFS server {listed(back)} did not answer for a while, {age(ages[back[0]])} ago",
+            tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
+            "jobs stood still for so long",
+            ("look at the server's load at that time",),
+        )

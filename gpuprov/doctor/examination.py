@@ -1,0 +1,191 @@
+"""A machine as it was examined: its facts, and what only the doctor asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuprov.probe.facts import Facts, Missing, part
+from gpuprov.probe.parse.gpu import Gpu
+from gpuprov.probe.parse.health import Health, parse_health
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the kernel's log. `age_s`: seconds before the examination."""
+
+    age_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One PCIe device on the way from a GPU to the root. Speeds in GT/s, widths in lanes; 0 is not told."""
+
+    address: str
+    driver: str | None
+    speed: float
+    max_speed: float
+    width: int
+    max_width: int
+    bars: tuple[int, ...]
+    lost: bool | None
+    """Its configuration space reads all ones."""
+    acs: bool | None
+    """ACS sends peers' traffic up to the root; `None` without ACS, or without root's rights."""
+    iommu_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that holds a GPU."""
+
+    pid: int
+    name: str
+    state: str
+    uid: int | None
+    cpus: str
+    waits: str
+    gpus: tuple[str, ...]
+    memlock: str | None
+    nofile: str | None
+    variables: Mapping[str, str]
+    own_namespace: bool
+
+
+class Examination(Facts):
+    """Facts with what the closer look adds (collectors of `CLOSER_PROBE`)."""
+
+    @part
+    def kernel_log(self) -> tuple[LogLine, ...]:
+        """Lines that matter, oldest first."""
+        raw = self.raw("kernel_log")
+        now = datetime.fromisoformat(self.collected_at).timestamp()
+        return tuple(LogLine(max(0.0, now - float(stamp)), str(text)) for stamp, text in raw["kept"])
+
+    def log_lines(self, pattern: str) -> list[LogLine]:
+        """Lines of the kernel's log that match.
+
+        Raises:
+            Missing: the log could not be read.
+        """
+        wanted = re.compile(pattern)
+        return [line for line in self.kernel_log if wanted.search(line.text)]
+
+    @part
+    def gpus(self) -> tuple[Gpu, ...]:
+        """GPUs as nvidia-smi sees them.
+
+        Raises:
+            Missing: it failed, and told of none.
+        """
+        if not self.pci_gpus:
+            return ()
+        if self.smi.error and not self.smi.gpus:
+            raise Missing("smi", self.smi.error)
+        return self.smi.gpus
+
+    @part
+    def health(self) -> tuple[Health, ...]:
+        """How the same GPUs do."""
+        if not self.gpus:
+            return ()
+        return parse_health(self.raw("smi")["stdout"])
+
+    @part
+    def has_gpus(self) -> bool:
+        """Whether NVIDIA GPUs stand on the bus; where none does, nothing is asked of a driver."""
+        return bool(self.pci_gpus)
+
+    @part
+    def pci_links(self) -> Mapping[str, tuple[Port, ...]]:
+        """GPU, NVSwitch or RDMA device → itself and the ports above it."""
+        rows = self.raw("pci_links")
+        return {address: tuple(_port(each) for each in chain) for address, chain in rows.items()}
+
+    @part
+    def programs(self) -> tuple[Program, ...]:
+        """Programs that hold GPUs."""
+        return tuple(_program(row) for row in self.raw("programs")["holders"])
+
+    @part
+    def growth(self) -> Mapping[str, int]:
+        """Counters that grew within a second, by how much."""
+        raw = self.raw("counters")
+        first, second = raw["first"], raw["second"]
+        grown = {name: int(value) - int(first.get(name, 0)) for name, value in second.items()}
+        return {name: by for name, by in grown.items() if by > 0}
+
+    @part
+    def counters(self) -> Mapping[str, int]:
+        """Counters of errors as they stand."""
+        return {str(name): int(value) for name, value in self.raw("counters")["second"].items()}
+
+    @part
+    def meminfo(self) -> Mapping[str, int]:
+        """/proc/meminfo, KiB (huge pages: how many)."""
+        text = self.raw("host_state")["memory"]
+        return {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d{1,18})", text, re.M)}
+
+    @part
+    def in_container(self) -> bool:
+        """Whether this is a container's view, where much of the host cannot be seen."""
+        return "container" in str(self.raw("host_state")["virtual"])
+
+    @part
+    def virtual(self) -> bool:
+        """Whether a hypervisor is below."""
+        return "hypervisor" in str(self.raw("host_state")["virtual"])
+
+    @part
+    def library_version(self) -> str | None:
+        """Version of the libnvidia-ml.so.1 that the loader takes; `None` where there is none."""
+        return self.taken("libnvidia-ml.so.1")
+
+    def taken(self, name: str) -> str | None:
+        """Version of the driver's library that the loader takes, by the file that its name leads to."""
+        path = self.raw("libraries")["taken"].get(name)
+        found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", path or "")
+        return found[1] if found else None
+
+
+def _port(row: Mapping[str, Any]) -> Port:
+    return Port(
+        address=str(row["address"]),
+        driver=row.get("driver"),
+        speed=_number(row.get("current_link_speed")),
+        max_speed=_number(row.get("max_link_speed")),
+        width=int(_number(row.get("current_link_width"))),
+        max_width=int(_number(row.get("max_link_width"))),
+        bars=tuple(int(size) for size in row.get("bars") or ()),
+        lost=row.get("lost"),
+        acs=row.get("acs"),
+        iommu_type=row.get("iommu_type"),
+    )
+
+
+def _number(text: object) -> float:
+    """`32.0 GT/s PCIe` → 32.0; 0 for what is not told (`Unknown`, or 255 lanes of a virtual device)."""
+    found = re.match(r"\d{1,4}(?:\.\d{1,3})?", str(text or ""))
+    value = float(found[0]) if found else 0.0
+    return 0.0 if value == 255 else value
+
+
+def _program(row: Mapping[str, Any]) -> Program:
+    uid = str(row.get("uid") or "")
+    return Program(
+        pid=int(row["pid"]),
+        name=str(row.get("name") or ""),
+        state=str(row.get("state") or ""),
+        uid=int(uid) if uid.isdigit() else None,
+        cpus=str(row.get("cpus") or ""),
+        waits=str(row.get("waits") or ""),
+        gpus=tuple(map(str, row.get("gpus") or ())),
+        memlock=row.get("memlock"),
+        nofile=row.get("nofile"),
+        variables={str(name): str(value) for name, value in (row.get("variables") or {}).items()},
+        own_namespace=bool(row.get("own_namespace", True)),
+    )

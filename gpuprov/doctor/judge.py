@@ -1,0 +1,140 @@
+"""All rules over one machine: faults with their causes first, and what could not be judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from gpuprov.doctor import concerns
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import RULES, SEVERITIES, Fault, Rule
+from gpuprov.errors import Exit, GpuprovError
+from gpuprov.ssh.contained import unexpected
+
+SCHEMA = "gpuprov.doctor/1"
+Verdict = Literal["healthy", "unsure", "sick", "failed"]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What came of one machine.
+
+    Args:
+        faults: causes first, the worst first.
+        unknown: rule → why it could not judge.
+        failure: why nothing came of it at all.
+        seconds: that the look took on the machine.
+        scope: what the look could not reach as a whole: without root, inside a container.
+    """
+
+    host: str
+    faults: tuple[Fault, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
+    failure: GpuprovError | None = None
+    seconds: float = 0.0
+    scope: tuple[str, ...] = ()
+    looked_at: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`unsure`: no fault was found, and something could not be read."""
+        if self.failure is not None:
+            return "failed"
+        if any(fault.severity in ("broken", "degraded") for fault in self.faults):
+            return "sick"
+        return "unsure" if self.unknown else "healthy"
+
+    @property
+    def exit_code(self) -> Exit:
+        """1 for what is broken or degraded, 4 for a machine that was not reached."""
+        if self.failure is not None:
+            return self.failure.exit_code
+        return Exit.FAILED if self.verdict == "sick" else Exit.OK
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "host": self.host,
+            "verdict": self.verdict,
+            "error": None if self.failure is None else str(self.failure),
+            "seconds": self.seconds,
+            "looked_at": self.looked_at,
+            "scope": list(self.scope),
+            "faults": [fault.as_dict() for fault in self.faults],
+            "unknown": [{"rule": rule, "reason": reason} for rule, reason in self.unknown],
+        }
+
+
+def document(found: Iterable[Diagnosis]) -> dict[str, Any]:
+    """The document of `-o json`."""
+    return {"schema": SCHEMA, "hosts": [each.as_dict() for each in found]}
+
+
+def rules() -> list[Rule]:
+    """All of them, in the order of the concerns."""
+    order = {module.__name__: place for place, module in enumerate(concerns.ORDER)}
+    return sorted(RULES.values(), key=lambda rule: order[rule.predicate.__module__])
+
+
+def diagnose(seen: Examination, name: str = "") -> Diagnosis:
+    """Judge one machine by every rule."""
+    found: list[Fault] = []
+    unknown: dict[str, str] = {}
+    for rule in rules():
+        try:
+            faults = list(rule.predicate(seen))
+        except GpuprovError as error:
+            unknown[rule.name] = str(error)
+        except Exception as error:  # noqa: BLE001 - a stranger's word, or a mistake of ours
+            unknown[rule.name] = str(unexpected(name or seen.host, error))
+        else:
+            found += [replace(fault, rule=rule.name, source=_titles(rule.source)) for fault in faults]
+    return Diagnosis(
+        name or seen.host,
+        tuple(in_order(found)),
+        tuple(unknown.items()),
+        seconds=seen.seconds,
+        scope=tuple(scope(seen)),
+        looked_at=seen.collected_at,
+    )
+
+
+def in_order(found: list[Fault]) -> list[Fault]:
+    """Causes before what follows from them; then by severity and by the order of the questions."""
+    fired = {fault.rule for fault in found}
+    marked = [
+        replace(fault, follows=tuple(r for r in RULES[fault.rule].after if r in fired)) for fault in found
+    ]
+    return sorted(
+        marked, key=lambda fault: (bool(fault.follows), SEVERITIES.index(fault.severity), not fault.urgent)
+    )
+
+
+def scope(seen: Examination) -> Iterable[str]:
+    """What this look could not reach as a whole."""
+    try:
+        if not seen.is_root:
+            yield (
+                "not root: the kernel's log, others' programs, ACS, limits and some of the driver's state "
+                "may be hidden; allow sudo without a password, or give it with -K"
+            )
+        if seen.in_container:
+            yield "inside a container: the host's modules, services, packages and log are not seen from here"
+    except GpuprovError as error:
+        yield str(error)
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """`data/faults.json`: every fault that is known, the rules' sources, and what has no rule, with why."""
+    told: dict[str, Any] = json.loads((files(__package__) / "data/faults.json").read_text("utf-8"))
+    return told
+
+
+def _titles(sources: tuple[str, ...]) -> str:
+    known = catalogue()["sources"]
+    return "; ".join(known[each] for each in sources)

@@ -1,0 +1,110 @@
+"""One look at a machine: everything that the rules read, in one command over one channel, or here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.judge import Diagnosis, diagnose
+from gpuprov.errors import GpuprovError
+from gpuprov.probe.collect import ask, collect_local
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import ANSWER_LIMIT, CLOSER_PROBE, Parameters, build
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+
+LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+COLLECTORS = (
+    "system",
+    "kernels",
+    "sysctls",
+    "hugepages",
+    "limits",
+    "environment",
+    "state",
+    "daemon_json",
+    "containerd",
+    "nccl",
+    "packages",
+    "sources",
+    "smi",
+    "modules",
+    "disk_modules",
+    "dkms",
+    "modprobe",
+    "pci",
+    "nics",
+    "hcas",
+    "cpu",
+    "memory",
+    "mounts",
+    "units",
+    "kernel_log",
+    "pci_links",
+    "nvlink",
+    "topo",
+    "counters",
+    "libraries",
+    "secure_boot",
+    "dkms_log",
+    "container_state",
+    "frameworks",
+    "gpu_tools",
+    "host_state",
+    "programs",
+)
+_PLAIN = Parameters()
+PARAMETERS = replace(
+    _PLAIN,
+    package_pattern=rf"{_PLAIN.package_pattern}|^unattended-upgrades$|^firmware-nvidia|^mokutil$|^nvlsm|^infiniband",
+    units=(
+        *_PLAIN.units,
+        "nvidia-imex.service",
+        "nvidia-dcgm.service",
+        "kubelet.service",
+        "chrony.service",
+        "chronyd.service",
+        "systemd-timesyncd.service",
+        "ntp.service",
+        "ntpsec.service",
+    ),
+    sysctls=("kernel.numa_balancing", "kernel.dmesg_restrict", "vm.nr_hugepages", "fs.file-max"),
+    containerd=True,
+    collectors=COLLECTORS,
+)
+
+
+def examine_here(*, become: bool = True) -> Examination:
+    """This machine, without SSH.
+
+    Raises:
+        NodeFailed: no answer from the probe.
+    """
+    return examination(collect_local(PARAMETERS, become=become, modules=CLOSER_PROBE))
+
+
+def examination(facts: Facts) -> Examination:
+    """Facts that were collected with `PARAMETERS`, as the rules read them."""
+    return Examination(facts.host, facts.collected_at, facts.seconds, facts.collectors)
+
+
+def examine(
+    nodes: list[Target], *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Examination | GpuprovError]]:
+    """Each node's examination as it comes; a node's failure is its answer."""
+    payload = build(PARAMETERS, password=password, modules=CLOSER_PROBE)
+
+    def visit(session: Session) -> Examination:
+        return examination(ask(session, payload))
+
+    for target, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS):
+        yield target.name, answer
+
+
+def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
+    """A node's diagnosis, or why there is none."""
+    if isinstance(answer, GpuprovError):
+        return Diagnosis(name, failure=answer)
+    found = contained(name, lambda: diagnose(answer, name))
+    return Diagnosis(name, failure=found) if isinstance(found, GpuprovError) else found

@@ -1,0 +1,235 @@
+"""Collectors of the host under the GPUs: memory, space, clock, processors, boots; programs on the GPUs."""
+
+import ctypes
+import glob
+import os
+import re
+import struct
+import time
+
+from gpuprov.probe.node.base import blot_value, collector, link_name, names_in, read, read_or_none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+PROCESSES_AT_MOST = 64
+MOUNTS_AT_MOST = 64
+LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
+STA_UNSYNC = 0x40
+"""adjtimex(2): the clock is not synchronised."""
+BOOT_TIME = 2
+"""utmp(5): a record of a boot."""
+
+
+def _line(path: str) -> str:
+    return (read_or_none(path, 4096) or "").strip()
+
+
+@collector(seconds=10)
+def host_state(parameters: "Values") -> "Any":
+    """Memory, space of mounted file systems, clock, processors, arrays of disks, boots."""
+    kept = re.findall(
+        r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",
+        read("/proc/meminfo"),
+    )
+    status = read("/proc/self/status")
+    allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
+    return {
+        "memory": "\n".join(kept),
+        "space": _space(),
+        "clock": _clock(),
+        "cpus": {
+            "online": _line("/sys/devices/system/cpu/online"),
+            "possible": _line("/sys/devices/system/cpu/possible"),
+            "present": _line("/sys/devices/system/cpu/present"),
+            "allowed": allowed.group(1) if allowed else None,
+        },
+        "load": _line("/proc/loadavg"),
+        "file_nr": _line("/proc/sys/fs/file-nr"),
+        "mdstat": [
+            line.strip()
+            for line in (read_or_none("/proc/mdstat") or "").splitlines()
+            if "[" in line and "_" in line
+        ],
+        "boots": _boots(),
+        "virtual": _virtual(),
+        "phys_states": {
+            "/".join([path.split("/")[4], path.split("/")[6]]): _line(path)
+            for path in glob.glob("/sys/class/infiniband/*/ports/*/phys_state")
+        },
+        "throttled": sum(
+            int(text)
+            for text in map(
+                _line, glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_count")
+            )
+            if text.isdigit()
+        ),
+    }
+
+
+def _space() -> "list[list[Any]]":
+    """Mount point, file system, MiB and inodes in all and free; file systems of this machine alone, as one
+    of another may hang."""
+    rows, seen = [], set()
+    for line in read("/proc/mounts").splitlines():
+        words = line.split(" ")
+        if (
+            len(words) < 4
+            or words[2] not in LOCAL_FILESYSTEMS
+            or words[1].startswith(("/proc", "/sys", "/snap"))
+        ):
+            continue
+        point = words[1].encode().decode("unicode_escape", "replace")
+        try:
+            space, device = os.statvfs(point), os.stat(point).st_dev
+        except (OSError, ValueError):
+            continue
+        if device in seen or not space.f_blocks:
+            continue
+        seen.add(device)
+        mib = space.f_frsize / 1048576.0
+        rows.append(
+            [
+                point,
+                words[2],
+                int(space.f_blocks * mib),
+                int(space.f_bavail * mib),
+                space.f_files,
+                space.f_favail,
+            ]
+            + [words[3].split(",")[0]]
+        )
+    return rows[:MOUNTS_AT_MOST]
+
+
+def _clock() -> "Values":
+    """adjtimex(2) with no mode set changes nothing and needs no right."""
+    buffer = ctypes.create_string_buffer(512)
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    except (OSError, AttributeError):
+        return {"state": None}
+    # struct timex on 64-bit Linux: modes, offset, freq, maxerror, esterror, status
+    _, offset, _, worst, estimated, flags = struct.unpack_from("@i4xqqqqi", buffer.raw)
+    nano = bool(flags & 0x2000)
+    return {
+        "state": state,
+        "unsynchronised": bool(flags & STA_UNSYNC),
+        "offset_us": offset // 1000 if nano else offset,
+        "worst_us": worst,
+        "estimated_us": estimated,
+    }
+
+
+def _boots() -> "list[int] | None":
+    """Seconds since the epoch of the boots that wtmp knows, the last 50 (utmp(5): 384 bytes a record)."""
+    try:
+        with open("/var/log/wtmp", "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 384 * 20000))
+            data = file.read(384 * 20000)
+    except OSError:
+        return None
+    times = []
+    for place in range(0, len(data) - 383, 384):
+        if struct.unpack_from("<h", data, place)[0] == BOOT_TIME:
+            times.append(struct.unpack_from("<i", data, place + 340)[0])
+    return times[-50:]
+
+
+def _virtual() -> str:
+    """What the machine's firmware calls itself; empty where it does not."""
+    words = [_line("/sys/class/dmi/id/" + name) for name in ("sys_vendor", "product_name")]
+    hypervisor = " hypervisor" if re.search(r"(?m)^flags\s*:.*\bhypervisor\b", read("/proc/cpuinfo")) else ""
+    container = (
+        " container" if os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv") else ""
+    )
+    return " ".join(filter(None, words)) + hypervisor + container
+
+
+@collector(seconds=10)
+def programs(parameters: "Values") -> "Any":
+    """Programs that hold a GPU: state, owner, age, processors, limits, and the variables asked for.
+
+    Beside them processes that sleep in the kernel and cannot be woken, twice, half a second between.
+    """
+    wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
+    holders = []
+    for pid in filter(str.isdigit, names_in("/proc")):
+        if pid != str(os.getpid()) and _gpus_of(pid):
+            holders.append(_program(pid, wanted))
+    names = [_line("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
+    return {
+        "holders": holders[:PROCESSES_AT_MOST],
+        "stuck": _stuck(),
+        "mps": "nvidia-cuda-mps" in " ".join(names),
+        "subnet_manager": any(name in ("opensm", "nvlsm") for name in names),
+    }
+
+
+def _gpus_of(pid: str) -> "list[str]":
+    folder = "/proc/" + pid + "/fd/"
+    targets = {link_name(folder + number) or "" for number in names_in(folder)}
+    return sorted(target for target in targets if re.match(r"nvidia(?:\d+|-uvm)$", target))
+
+
+def _program(pid: str, wanted: "Any") -> "Values":
+    folder = "/proc/" + pid + "/"
+    words = (read_or_none(folder + "stat") or "").rpartition(")")[2].split()
+    status = read_or_none(folder + "status") or ""
+    limits = read_or_none(folder + "limits") or ""
+    variables = {}
+    for entry in (read_or_none(folder + "environ", 262144) or "").split("\0"):
+        name, equals, value = entry.partition("=")
+        if equals and wanted.match(name):
+            variables[name] = blot_value(value[:300], name)
+    return {
+        "pid": int(pid),
+        "name": _line(folder + "comm"),
+        "state": words[0] if words else "",
+        "ppid": int(words[1]) if len(words) > 1 else 0,
+        "uid": _word(status, "Uid"),
+        "cpus": _word(status, "Cpus_allowed_list"),
+        "threads": _word(status, "Threads"),
+        "waits": _line(folder + "wchan"),
+        "gpus": _gpus_of(pid),
+        "memlock": _limit(limits, "Max locked memory"),
+        "nofile": _limit(limits, "Max open files"),
+        "variables": variables,
+        "own_namespace": link_name(folder + "ns/pid") == link_name("/proc/self/ns/pid"),
+    }
+
+
+def _word(status: str, name: str) -> "str | None":
+    found = re.search(rf"(?m)^{name}:\s*(\S+)", status)
+    return found.group(1) if found else None
+
+
+def _limit(limits: str, name: str) -> "str | None":
+    found = re.search(rf"(?m)^{name}\s+(\S+)", limits)
+    return found.group(1) if found else None
+
+
+def _stuck() -> "list[list[str]]":
+    """Name, pid and place in the kernel of processes that cannot be woken, and wait there twice."""
+    first = _uninterruptible()
+    if not first:
+        return []
+    time.sleep(0.5)
+    second = _uninterruptible()
+    return [[first[pid][0], pid, first[pid][1]] for pid in first if second.get(pid) == first[pid]][
+        :PROCESSES_AT_MOST
+    ]
+
+
+def _uninterruptible() -> "dict[str, tuple[str, str]]":
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        text = read_or_none(path, 4096) or ""
+        if text.rpartition(")")[2].startswith(" D "):
+            pid = path.split("/")[2]
+            name = text.partition("(")[2].rpartition(")")[0]
+            found[pid] = (name, _line("/proc/" + pid + "/wchan"))
+    return found

@@ -1,0 +1,120 @@
+"""Collector of the kernel's log: the lines since boot that speak of GPUs, buses, memory, disks and hangs."""
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections import deque
+
+from gpuprov.probe.node.base import CHILDREN, ENVIRONMENT, Failed, collector, find_program, redact, stop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+LINES_AT_MOST = 4000
+LINE_LIMIT = 600
+WANTED = re.compile(
+    r"NVRM|\bS?Xid\b|nvidia|nouveau|\bnova|PCIe Bus Error|\bAER:|pciehp|fallen off|PCIe bandwidth|BAR \d"
+    r"|[Ll]ockdown|unavailable key|module verification|Key was rejected|Out of memory|oom-kill|Killed process"
+    r"|blocked for more than|soft lockup|hard LOCKUP|rcu.*stall|Machine [Cc]heck|\bmce:|EDAC|Hardware Error"
+    r"|nvme|I/O error|Remounting filesystem|EXT4-fs error|XFS .*(?:[Cc]orrupt|shut)|md/raid|\bata\d.*failed"
+    r"|nfs: server|not responding|mlx[45]|infiniband|DMAR|AMD-Vi|IOMMU|thermal|throttl|segfault|peer_mem"
+)
+
+
+@collector(seconds=20)
+def kernel_log(parameters: "Values") -> "Any":
+    """Seconds since the epoch and text of each line that matters, the oldest first, at most 4000 of them.
+
+    `lines` counts all that were read: a log without any line tells nothing.
+    """
+    reason = "no kernel log can be read"
+    for source in (_journal, _ring):
+        kept, count = deque(maxlen=LINES_AT_MOST), 0  # type: deque[Any], int
+        try:
+            for seconds, text in source():
+                count += 1
+                if WANTED.search(text):
+                    kept.append([seconds, redact(text[:LINE_LIMIT])])
+        except (Failed, OSError) as error:
+            reason = f"{reason}; {error}"
+            continue
+        if count:
+            return {"source": source.__name__.strip("_"), "lines": count, "kept": list(kept)}
+    raise Failed(reason)
+
+
+def _journal() -> "Iterator[tuple[float, str]]":
+    """The journal's lines of the kernel since boot."""
+    program = find_program("journalctl")
+    if program is None:
+        raise Failed("journalctl is not installed")
+    child = subprocess.Popen(
+        (program, "-b", "-t", "kernel", "-o", "short-unix", "--no-pager", "-q", "--no-hostname"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+    )
+    CHILDREN.add(child)
+    watch = threading.Timer(15, stop, (child,))
+    watch.daemon = True
+    watch.start()
+    try:
+        assert child.stdout is not None  # noqa: S101
+        with child.stdout:
+            for stamp, text in _whole(line.decode("utf-8", "replace") for line in child.stdout):
+                yield stamp, text.partition("kernel: ")[2].strip() or text.strip()
+        if child.wait(1) < 0:
+            raise Failed("journalctl did not end in time")
+    finally:
+        watch.cancel()
+        CHILDREN.discard(child)
+        stop(child)
+
+
+def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
+    """Messages: a line without a time continues the one before, as those of NVRM often do."""
+    begun, parts = 0.0, []  # type: float, list[str]
+    for line in lines:
+        stamp, _, text = line.partition(" ")
+        if re.match(r"\d{1,12}\.\d+$", stamp):
+            if parts:
+                yield begun, " ".join(parts)
+            begun, parts = float(stamp), [text.strip()]
+        elif parts and len(parts) < 16 and not line.startswith("--"):
+            parts.append(line.strip())
+    if parts:
+        yield begun, " ".join(parts)
+
+
+def _ring() -> "Iterator[tuple[float, str]]":
+    """Records of /dev/kmsg: priority, number, microseconds since boot; then the text."""
+    handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    boot = time.time() - time.monotonic()
+    try:
+        for _ in range(200000):
+            try:
+                record = os.read(handle, 8192).decode("utf-8", "replace")
+            except BrokenPipeError:  # the record was overwritten before it was read
+                continue
+            except BlockingIOError:
+                return
+            if not record:
+                return
+            head, _, text = record.partition(";")
+            fields = head.split(",")
+            if len(fields) > 2 and fields[0].isdigit() and int(fields[0]) < 8 and fields[2].isdigit():
+                yield (
+                    round(boot + int(fields[2]) / 1e6, 6),
+                    text.partition("\n")[0].replace("\\x0a", " ").strip(),
+                )
+    finally:
+        os.close(handle)

@@ -1,0 +1,148 @@
+"""Collectors of links: PCIe ports up to the root, access control, NVLink, counters that are read twice."""
+
+import glob
+import os
+import re
+import time
+
+from gpuprov.probe.node.base import collector, link_name, names_in, read_or_none, run_anyway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+DEVICES = "/sys/bus/pci/devices/"
+PAUSE_S = 0.2
+LINK_FIELDS = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
+FURTHER_FIELDS = ("vendor", "device", "class", "power_state", "numa_node", "enable")
+ACS_CAPABILITY = 0x000D
+"""PCI Express base specification, 7.7.11: Access Control Services; control register at offset 6."""
+ACS_REDIRECTS = 0x2C
+"""P2P request redirect, completion redirect and egress control, each of which sends peers' traffic up."""
+COUNTERS = re.compile(
+    r"^(?:symbol_error|link_downed|link_error_recovery|port_rcv_errors|port_xmit_discards"
+    r"|excessive_buffer_overrun_errors|out_of_sequence|packet_seq_err|rnr_nak_retry_err"
+    r"|rx_icrc_encapsulated|roce_adp_retrans|local_ack_timeout_err)$"
+)
+
+
+def _line(path: str) -> str:
+    return (read_or_none(path, 4096) or "").strip()
+
+
+@collector(seconds=10)
+def pci_links(parameters: "Values") -> "Any":
+    """For each GPU, NVSwitch and RDMA device itself and every port above it: link, IOMMU, ACS, lost."""
+    found = {}
+    for address in names_in(DEVICES):
+        folder = DEVICES + address + "/"
+        vendor, code = _line(folder + "vendor"), _line(folder + "class")
+        if (vendor == "0x10de" and code.startswith(("0x03", "0x0680"))) or (
+            vendor == "0x15b3" and code.startswith(("0x02", "0x0207"))
+        ):
+            real = os.path.realpath(DEVICES + address)
+            chain = re.findall(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", real)
+            found[address] = [_link(each) for each in reversed(chain or [address])]
+    return found
+
+
+def _link(address: str) -> "Values":
+    folder = DEVICES + address + "/"
+    row = {name: _line(folder + name) for name in LINK_FIELDS + FURTHER_FIELDS}  # type: Values
+    row["address"] = address
+    row["driver"] = link_name(folder + "driver")
+    group = os.path.realpath(folder + "iommu_group")
+    row["iommu_type"] = _line(group + "/type") if os.path.exists(folder + "iommu_group") else None
+    row["bars"] = _bars(_line(folder + "resource"))
+    row.update(_config(folder + "config"))
+    return row
+
+
+def _bars(text: str) -> "list[int]":
+    """Sizes of the six base address registers in bytes; 0 for one that has no place."""
+    sizes = []
+    for line in text.splitlines()[:6]:
+        words = line.split()
+        if len(words) > 2:
+            begin, end = int(words[0], 16), int(words[1], 16)
+            sizes.append(end - begin + 1 if end > begin else 0)
+    return sizes
+
+
+def _config(path: str) -> "Values":
+    """Whether the configuration space answers at all, and what ACS does; root alone reads past byte 64."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            data = file.read(4096)
+    except OSError:
+        return {"lost": None, "acs": None}
+    lost = len(data) >= 4 and data[:4] == b"\xff\xff\xff\xff"
+    return {"lost": lost, "acs": None if lost or len(data) <= 256 else _acs(data)}
+
+
+def _acs(data: bytes) -> "bool | None":
+    """Whether ACS sends peers' traffic up to the root; None for a device without it."""
+    place = 0x100
+    for _ in range(96):
+        head = int.from_bytes(data[place : place + 4], "little")
+        if head in (0, 0xFFFFFFFF):
+            return None
+        if head & 0xFFFF == ACS_CAPABILITY:
+            return bool(int.from_bytes(data[place + 6 : place + 8], "little") & ACS_REDIRECTS)
+        place = head >> 20
+        if not 0x100 <= place < len(data) - 8:
+            return None
+    return None
+
+
+@collector(seconds=20)
+def nvlink(parameters: "Values") -> "Any":
+    """`nvidia-smi nvlink -s` and `-e`, as they answered; nothing where no NVIDIA driver is loaded."""
+    if not os.path.exists("/proc/driver/nvidia/version"):
+        return {"status": "", "errors": ""}
+    return {
+        "status": run_anyway("nvidia-smi", "nvlink", "-s", seconds=9)[1],
+        "errors": run_anyway("nvidia-smi", "nvlink", "-e", seconds=9)[1],
+    }
+
+
+@collector(seconds=20)
+def topo(parameters: "Values") -> "Any":
+    """`nvidia-smi topo -m`, as it answered; nothing where fewer than two NVIDIA GPUs could be joined."""
+    if len(glob.glob("/proc/driver/nvidia/gpus/*")) < 2:
+        return {"text": ""}
+    return {"text": run_anyway("nvidia-smi", "topo", "-m", seconds=19)[1]}
+
+
+@collector(seconds=10)
+def counters(parameters: "Values") -> "Any":
+    """Counters of errors and of swapping, twice, a moment between: only what grows is happening now."""
+    first = _counters()
+    time.sleep(PAUSE_S)
+    return {"seconds": PAUSE_S, "first": first, "second": _counters()}
+
+
+def _counters() -> "dict[str, int]":
+    found = {}
+    for path in glob.glob(DEVICES + "*/aer_dev_*"):
+        for name, value in re.findall(r"^(\w+) (\d{1,18})$", read_or_none(path, 8192) or "", re.M):
+            address, kind = path.split("/")[-2], path.rpartition("aer_dev_")[2]
+            if int(value):
+                found[f"aer {address} {kind} {name}"] = int(value)
+    for folder in glob.glob("/sys/class/infiniband/*/ports/*/*counters"):
+        device, port = folder.split("/")[-4], folder.split("/")[-2]
+        for name in filter(COUNTERS.match, names_in(folder)):
+            value = _line(folder + "/" + name)
+            if value.isdigit() and int(value):
+                found[f"rdma {device}/{port} {name}"] = int(value)
+    for name, value in re.findall(
+        r"^(pswpin|pswpout|oom_kill) (\d{1,18})$", read_or_none("/proc/vmstat") or "", re.M
+    ):
+        found[f"vm {name}"] = int(value)
+    for path in glob.glob("/sys/devices/system/edac/mc/mc*/[cu]e_count"):
+        value = _line(path)
+        if value.isdigit():
+            found["edac {} {}".format(*path.split("/")[-2:])] = int(value)
+    return found

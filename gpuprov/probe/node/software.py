@@ -1,0 +1,217 @@
+"""Collectors of software as programs meet it: libraries, firmware, containers, Python's frameworks."""
+
+import glob
+import json
+import os
+import re
+
+from gpuprov.probe.node.base import (
+    Failed,
+    collector,
+    find_program,
+    link_name,
+    names_in,
+    read_or_none,
+    redact,
+    run,
+    run_anyway,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+LIBRARY_FOLDERS = (
+    "/usr/lib/*-linux-gnu",
+    "/usr/lib/*-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda*/compat",
+)
+PYTHON_FOLDERS = (
+    "/usr/lib/python3*/dist-packages",
+    "/usr/lib*/python3*/site-packages",
+    "/usr/local/lib*/python3*/*-packages",
+    "/opt/*/lib/python3*/site-packages",
+    "/opt/*/.venv/lib/python3*/site-packages",
+    "/opt/*/venv/lib/python3*/site-packages",
+    "/opt/conda/envs/*/lib/python3*/site-packages",
+    "/opt/*/envs/*/lib/python3*/site-packages",
+    "/root/.local/lib/python3*/site-packages",
+    "/root/*/lib/python3*/site-packages",
+    "/root/.*/lib/python3*/site-packages",
+    "/home/*/.local/lib/python3*/site-packages",
+    "/home/*/*/lib/python3*/site-packages",
+    "/home/*/.*/lib/python3*/site-packages",
+    "/home/*/*/envs/*/lib/python3*/site-packages",
+    "/home/*/*/.venv/lib/python3*/site-packages",
+)
+ENVIRONMENTS_AT_MOST = 40
+
+
+@collector(seconds=10)
+def libraries(parameters: "Values") -> "Any":
+    """What the loader's cache and folders hold of the driver's libraries, and stubs in its path."""
+    cache = ""
+    if find_program("ldconfig"):
+        cache = run_anyway("ldconfig", "-p", seconds=9)[1]
+    wanted = re.compile(r"lib(?:cuda|nvidia-ml|nccl|cudnn)\.so\.\d+ ")
+    copies = {}
+    for folder in LIBRARY_FOLDERS:
+        for pattern in ("/libcuda.so.[0-9]*.[0-9]*", "/libnvidia-ml.so.[0-9]*.[0-9]*"):
+            for path in glob.glob(folder + pattern):
+                copies[path] = os.path.realpath(path)
+    configured = {}
+    for path in ["/etc/ld.so.conf"] + sorted(glob.glob("/etc/ld.so.conf.d/*.conf")):
+        lines = [line.strip() for line in (read_or_none(path) or "").splitlines()]
+        odd = [line for line in lines if line and not line.startswith(("#", "include"))]
+        if odd:
+            configured[path] = odd
+    return {
+        "cache": [line.strip() for line in cache.splitlines() if wanted.search(line)],
+        "copies": copies,
+        "configured": configured,
+        "taken": {
+            row.split(" ")[0]: os.path.realpath(row.rpartition("=> ")[2])
+            for row in reversed(list(filter(wanted.search, map(str.strip, cache.splitlines()))))
+        },
+        "firmware": names_in("/lib/firmware/nvidia") or names_in("/usr/lib/firmware/nvidia"),
+    }
+
+
+@collector(seconds=10)
+def secure_boot(parameters: "Values") -> "Any":
+    """Owner's keys that the firmware knows, and the lockdown in force; none where there is no mokutil."""
+    lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
+    keys = None
+    if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
+        keys = re.findall(r"(?m)^\s*Subject:.*?CN\s*=\s*(.+)$", run_anyway("mokutil", "--list-enrolled")[1])
+    return {"lockdown": lockdown.group(1) if lockdown else None, "keys": keys}
+
+
+@collector(seconds=10)
+def dkms_log(parameters: "Values") -> "Any":
+    """Last lines of make.log of NVIDIA's builds that did not end in a module."""
+    found = {}
+    for path in sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))[:8]:
+        text = read_or_none(path) or ""
+        errors = [line for line in text.splitlines() if re.search(r"(?i)error|not found|no such", line)]
+        found[path] = [redact(line[:300]) for line in errors[-5:]]
+    return found
+
+
+@collector(seconds=10)
+def container_state(parameters: "Values") -> "Any":
+    """Specifications of CDI, the toolkit's own settings, links that systemd needs, Docker's origin."""
+    specifications = {}
+    for path in sorted(glob.glob("/etc/cdi/*nvidia*") + glob.glob("/var/run/cdi/*nvidia*")):
+        text = read_or_none(path) or ""
+        specifications[path] = {
+            "versions": sorted(set(re.findall(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)", text))),
+            "devices": sorted(set(re.findall(r"/dev/nvidia\d+", text))),
+        }
+    config = read_or_none("/etc/nvidia-container-runtime/config.toml")
+    ldconfig = re.search(r'(?m)^\s*ldconfig\s*=\s*"([^"]*)"', config or "")
+    no_cgroups = re.search(r"(?m)^\s*no-cgroups\s*=\s*(\w+)", config or "")
+    hook, docker = find_program("nvidia-container-runtime-hook"), find_program("docker")
+    driver = None
+    if os.path.exists("/run/docker.sock") and find_program("docker"):
+        code, out, _ = run_anyway(
+            "docker", "info", "--format", "{{.CgroupDriver}} {{json .Runtimes}}", seconds=8
+        )
+        driver = out.strip() if code == 0 else None
+    return {
+        "cdi": specifications,
+        "toolkit": config is not None,
+        "ldconfig": ldconfig.group(1) if ldconfig else None,
+        "no_cgroups": no_cgroups.group(1) if no_cgroups else None,
+        "ldconfig_exists": ldconfig is not None and os.path.exists(ldconfig.group(1).lstrip("@")),
+        "hook": hook,
+        "runtime": find_program("nvidia-container-runtime"),
+        "docker_path": os.path.realpath(docker) if docker else "",
+        "docker_info": None if driver is None else redact(driver),
+        "char_links": len([name for name in names_in("/dev/char") if name.startswith("195:")]),
+        "running": _running_with_gpus(),
+    }
+
+
+def _running_with_gpus() -> "list[list[Any]]":
+    """Name, shared memory in bytes and IPC mode of Docker's containers that were given GPUs."""
+    if not os.path.exists("/run/docker.sock") or not find_program("docker"):
+        return []
+    try:
+        running = run("docker", "ps", "--quiet", seconds=5).split()
+        if not running:
+            return []
+        shown = (
+            "{{.Name}} {{.HostConfig.ShmSize}} {{.HostConfig.IpcMode}} {{.HostConfig.Runtime}}"
+            " {{json .HostConfig.DeviceRequests}}"
+        )
+        text = run("docker", "inspect", "--format", shown, *running[:200], seconds=5)
+    except Failed:
+        return []
+    rows = [line.split(" ", 4) for line in text.splitlines()]
+    return [
+        [row[0].lstrip("/"), int(row[1]), row[2]]
+        for row in rows
+        if len(row) == 5 and row[1].isdigit() and (row[3] == "nvidia" or row[4] not in ("null", "[]"))
+    ]
+
+
+@collector(seconds=15)
+def frameworks(parameters: "Values") -> "Any":
+    """Versions of torch and tensorflow by Python environment, and the CUDA that they were built for."""
+    folders = []  # type: list[str]
+    for pattern in PYTHON_FOLDERS:
+        folders.extend(glob.glob(pattern))
+    found = []
+    for folder in sorted(set(map(os.path.realpath, folders))):
+        found.extend(_torch(folder) + _tensorflow(folder))
+        if len(found) >= ENVIRONMENTS_AT_MOST:
+            break
+    return found
+
+
+def _torch(folder: str) -> "list[Values]":
+    text = read_or_none(folder + "/torch/version.py", 65536)
+    if text is None:
+        return []
+    version = re.search(r"(?m)^__version__ *(?::[^=]*)?= *['\"]([^'\"]+)", text)
+    cuda = re.search(r"(?m)^cuda *(?::[^=]*)?= *['\"]([^'\"]+)", text)
+    if version is None:
+        return []
+    return [_row(folder, "torch", version.group(1), cuda.group(1) if cuda else None)]
+
+
+def _tensorflow(folder: str) -> "list[Values]":
+    for place in glob.glob(folder + "/tensorflow-[0-9]*.dist-info"):
+        text = read_or_none(folder + "/tensorflow/python/platform/build_info.py", 65536) or ""
+        cuda = re.search(r"['\"]cuda_version['\"][^'\"]+['\"]([\d.]+)", text)
+        version = os.path.basename(place).split("-")[1].replace(".dist", "")
+        return [_row(folder, "tensorflow", version, cuda.group(1) if cuda else None)]
+    return []
+
+
+def _row(folder: str, name: str, version: str, cuda: "str | None") -> "Values":
+    return {"folder": folder, "name": name, "version": version, "cuda": cuda}
+
+
+@collector(seconds=5)
+def gpu_tools(parameters: "Values") -> "Any":
+    """IMEX's nodes, and which tools are there."""
+    imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)
+    return {
+        "imex_nodes": None
+        if imex is None
+        else len([line for line in imex.splitlines() if line.strip() and not line.startswith("#")]),
+        "nvidia_modprobe": find_program("nvidia-modprobe"),
+        "nvidia_smi": find_program("nvidia-smi"),
+        "snap_docker": os.path.exists("/snap/bin/docker"),
+        "rootless": json.dumps(glob.glob("/run/user/*/docker.sock")),
+        "smi_link": link_name("/usr/bin/nvidia-smi"),
+    }

@@ -1,0 +1,133 @@
+"""Diagnoses in words, as one HTML page, as JUnit XML and as metrics."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+
+from gpuprov.doctor.fault import SEVERITIES, Fault
+from gpuprov.doctor.judge import Diagnosis
+from gpuprov.nodeset import fold
+from gpuprov.report.printable import on_one_line
+
+INDENT = " " * 10
+
+
+def doctor_lines(found: Iterable[Diagnosis], *, brief: bool = False) -> Iterator[str]:
+    """One block a machine; machines with the same story share one.
+
+    Args:
+        brief: the faults alone, one line each.
+    """
+    alike: dict[str, list[Diagnosis]] = defaultdict(list)
+    for each in found:
+        story = repr((each.faults, each.unknown, str(each.failure), each.scope))
+        alike[story].append(each)
+    for group in alike.values():
+        yield from _block(fold(each.host for each in group), group[0], brief=brief)
+
+
+def _block(name: str, each: Diagnosis, *, brief: bool) -> Iterator[str]:
+    yield f"{name}: {on_one_line(summary(each))}"
+    yield from (f"  {on_one_line(line)}" for line in each.scope)
+    for fault in each.faults:
+        yield from _fault(fault, brief=brief)
+    if each.unknown and not brief:
+        yield "  unknown   what could not be read, and so is not known to be healthy:"
+        yield from (f"{INDENT}  {on_one_line(line)}" for line in unknown_lines(each))
+
+
+def summary(each: Diagnosis) -> str:
+    """`2 broken, 1 risk; 3 questions without an answer`."""
+    if each.failure is not None:
+        return str(each.failure)
+    counts = Counter(fault.severity for fault in each.faults)
+    told = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+    if not told:
+        told = "no fault was found" if each.unknown else "healthy"
+    return told + (f"; {len(each.unknown)} questions without an answer" if each.unknown else "")
+
+
+def unknown_lines(each: Diagnosis) -> Iterator[str]:
+    """Reasons, each with the rules that could not judge for it."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for rule, reason in each.unknown:
+        reasons[reason].append(rule)
+    for reason, rules in reasons.items():
+        few = ", ".join(rules[:4]) + (f" and {len(rules) - 4} more" if len(rules) > 4 else "")
+        yield f"{reason}: {few}"
+
+
+def _fault(fault: Fault, *, brief: bool) -> Iterator[str]:
+    yield f"  {fault.severity:<9} {on_one_line(fault.text)}  [{fault.rule}]"
+    if brief:
+        return
+    parts: list[tuple[str, Sequence[str]]] = [
+        ("follows", [", ".join(fault.follows)] if fault.follows else []),
+        ("seen", fault.seen),
+        ("cause", [fault.cause] if fault.cause else []),
+        ("mend", fault.mend),
+        ("keep", [f"fleet.yml: {fault.keep}"] if fault.keep else []),
+        ("source", [fault.source] if fault.source else []),
+    ]
+    for label, lines in parts:
+        for place, line in enumerate(lines):
+            yield f"{INDENT}  {label if place == 0 else '':<7} {on_one_line(line)}"
+
+
+def doctor_html(found: Sequence[Diagnosis], at: str) -> str:
+    """One page that needs nothing else."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(summary=summary, unknown_lines=unknown_lines)
+    template = environment.from_string((files(__package__) / "templates/doctor.html.j2").read_text("utf-8"))
+    return template.render(found=found, at=at, severities=SEVERITIES)
+
+
+def doctor_junit(found: Iterable[Diagnosis]) -> str:
+    """A suite a machine; broken and degraded are failures, what could not be read is skipped."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    from gpuprov.report.printable import printable
+
+    root = Element("testsuites", name="gpuprov doctor")
+    for each in found:
+        suite = SubElement(root, "testsuite", name=printable(each.host))
+        if each.failure is not None:
+            case = SubElement(suite, "testcase", classname=printable(each.host), name="reached")
+            SubElement(case, "error", message=printable(str(each.failure)))
+        for fault in each.faults:
+            case = SubElement(suite, "testcase", classname=printable(each.host), name=fault.rule)
+            if fault.severity in ("broken", "degraded"):
+                failed = SubElement(case, "failure", message=printable(fault.text), type=fault.severity)
+                failed.text = printable("\n".join((*fault.seen, fault.cause, *fault.mend)))
+        for rule, reason in each.unknown:
+            case = SubElement(suite, "testcase", classname=printable(each.host), name=rule)
+            SubElement(case, "skipped", message=printable(reason))
+        cases = suite.findall("testcase")
+        suite.set("tests", str(len(cases)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+        suite.set("errors", str(len(suite.findall("testcase/error"))))
+        suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def doctor_metrics(found: Iterable[Diagnosis]) -> str:
+    """Prometheus's text format: faults by machine, rule and severity; questions without an answer."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    names = ["node", "rule", "severity"]
+    faults = Gauge("gpuprov_doctor_fault", "Faults that the doctor found", names, registry=registry)
+    unknown = Gauge("gpuprov_doctor_unknown", "Rules that could not judge", ["node"], registry=registry)
+    reached = Gauge("gpuprov_doctor_reached", "Whether the machine answered", ["node"], registry=registry)
+    for each in found:
+        reached.labels(each.host).set(0 if each.failure else 1)
+        unknown.labels(each.host).set(len(each.unknown))
+        for (rule, severity), count in Counter((f.rule, f.severity) for f in each.faults).items():
+            faults.labels(each.host, rule, severity).set(count)
+    return generate_latest(registry).decode()

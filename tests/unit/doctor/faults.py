@@ -1,0 +1,569 @@
+"""Faults, seeded one at a time into healthy machines: rule → a change that trips it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.unit.doctor.machines import (
+    NOW,
+    Change,
+    Collectors,
+    edit_smi,
+    hca,
+    holder,
+    log,
+    modinfo,
+    package,
+    unit,
+    unload,
+)
+
+KERNEL = "6.8.0-87-generic"
+FIRST = "0000:00:06.0"
+
+
+def setting(path: str, value: Any) -> Change:
+    """Set a value deep in the collectors: `host_state.clock.offset_us`."""
+
+    def change(told: Collectors) -> None:
+        *way, last = (each.replace("\0", ".") for each in path.replace("\\.", "\0").split("."))
+        for name in way:
+            told = told[int(name)] if isinstance(told, list) else told[name]
+        if isinstance(told, list):
+            told[int(last)] = value
+        else:
+            told[last] = value
+
+    return change
+
+
+def kernel_says(*lines: str, age_s: float = 600) -> Change:
+    """Lines in the kernel's log."""
+    return lambda told: log(told, *lines, age_s=age_s)
+
+
+def smi_says(pattern: str, text: str) -> Change:
+    """Another answer of nvidia-smi."""
+    return lambda told: edit_smi(told, pattern, text, count=1)
+
+
+def all_of(*changes: Change) -> Change:
+    """Several changes."""
+
+    def change(told: Collectors) -> None:
+        for each in changes:
+            each(told)
+
+    return change
+
+
+def unloaded(*changes: Change) -> Change:
+    """No module is loaded, for a reason."""
+    return all_of(unload, *changes)
+
+
+def bound_to(driver: str) -> Change:
+    """Another driver holds the GPUs."""
+
+    def change(told: Collectors) -> None:
+        unload(told)
+        for row in told["pci"]:
+            if row[3].startswith("0x03"):
+                row[7] = driver
+
+    return change
+
+
+def units(name: str, states: str) -> Change:
+    """A unit in other states."""
+    return lambda told: unit(told, name, states)
+
+
+def packages(name: str, version: str, state: str = "install ok installed") -> Change:
+    """Another package, or another version of one."""
+    return lambda told: package(told, name, version, state)
+
+
+def only_one_gpu(told: Collectors) -> None:
+    """nvidia-smi lists the first GPU alone."""
+    text = told["smi"]["stdout"]
+    begin, end = text.rindex("<gpu "), text.rindex("</gpu>") + len("</gpu>")
+    told["smi"]["stdout"] = (text[:begin] + text[end:]).replace("<attached_gpus>2", "<attached_gpus>1")
+
+
+def no_bus(told: Collectors) -> None:
+    """The GPUs are gone from PCI; their packages stay."""
+    unload(told)
+    told["pci"] = [row for row in told["pci"] if not row[3].startswith("0x03")]
+    told["pci_links"] = {}
+
+
+def never_provisioned(told: Collectors) -> None:
+    """GPUs, and nothing of NVIDIA's."""
+    unload(told)
+    told["disk_modules"], told["dkms"] = {KERNEL: ""}, []
+    told["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
+    told["smi"] = {"error": "nvidia-smi is not installed"}
+
+
+def newer_libraries(told: Collectors) -> None:
+    """Libraries of 580.200 under a module of 580.159."""
+    taken = told["libraries"]["taken"]
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        taken[name] = re.sub(r"580\.159\.04", "580.200.01", taken[name])
+    told["smi"] = {
+        "rc": 18,
+        "stdout": "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: "
+        "580.200\n",
+        "stderr": "",
+    }
+
+
+def no_uvm(told: Collectors) -> None:
+    """nvidia_uvm is not loaded, and nothing loads it."""
+    told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_uvm", "nothing_uvm")
+    told["gpu_tools"]["nvidia_modprobe"] = None
+
+
+def grown(name: str, by: int = 500) -> Change:
+    """A counter that grows."""
+
+    def change(told: Collectors) -> None:
+        told["counters"]["first"][name], told["counters"]["second"][name] = 10, 10 + by
+
+    return change
+
+
+def stands(name: str, value: int) -> Change:
+    """A counter that stands at a value."""
+
+    def change(told: Collectors) -> None:
+        told["counters"]["first"][name] = told["counters"]["second"][name] = value
+
+    return change
+
+
+def space(row: list[Any]) -> Change:
+    """One more file system."""
+    return lambda told: told["host_state"]["space"].append(row)
+
+
+def program(**values: Any) -> Change:
+    """A program that holds the first GPU."""
+    return lambda told: told["programs"]["holders"].append(holder(**values))
+
+
+def login(name: str, value: str) -> Change:
+    """A variable of every login."""
+    return lambda told: told["environment"].update({"/etc/profile.d/gpu.sh": {name: value}})
+
+
+def sources(text: str) -> Change:
+    """One more list of apt's."""
+    return lambda told: told["sources"]["files"].update({"/etc/apt/sources.list.d/x.list": text})
+
+
+def port_above(**values: Any) -> Change:
+    """The port above the first GPU."""
+    return lambda told: told["pci_links"][FIRST][1].update(values)
+
+
+def down_link(told: Collectors) -> None:
+    """One NVLink of the first GPU is inactive."""
+    told["nvlink"]["status"] = re.sub(
+        r"Link 3: [\d.]+ GB/s", "Link 3: <inactive>", told["nvlink"]["status"], count=1
+    )
+
+
+def grace(told: Collectors) -> None:
+    """GB200 without IMEX."""
+    edit_smi(told, "NVIDIA H200", "NVIDIA GB200")
+
+
+def four_ports(*states: tuple[str, str]) -> Change:
+    """Cards of one kind, with states and rates."""
+
+    def change(told: Collectors) -> None:
+        told["hcas"] = [hca(f"mlx5_{n}", "0000:18:00.0", *each) for n, each in enumerate(states)]
+
+    return change
+
+
+def containers(*rows: list[Any]) -> Change:
+    """Running containers with GPUs."""
+    return setting("container_state.running", list(rows))
+
+
+def unattended(told: Collectors) -> None:
+    """Unattended upgrades are on, and the driver's packages are free."""
+    told["sources"]["config"] = 'APT::Periodic::Unattended-Upgrade "1";'
+    told["packages"]["text"] = told["packages"]["text"].replace("hold ok installed", "install ok installed")
+
+
+def no_peer_memory(told: Collectors) -> None:
+    """Proprietary module, no peer-memory module."""
+    told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_peermem", "other")
+    told["modules"]["driver"] = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build"
+
+
+XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
+LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+ACTION = "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node "
+"Reboot Required)"
+
+FAULTS: dict[str, list[Change]] = {
+    "bus.none": [no_bus],
+    "bus.lost": [lambda told: told["pci_links"][FIRST][0].update(lost=True)],
+    "bus.bar": [lambda told: told["pci_links"][FIRST][0].update(bars=[0, 0, 0, 0, 0, 0])],
+    "bus.bar_log": [
+        kernel_says(
+            "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0"
+        )
+    ],
+    "bus.nouveau": [bound_to("nouveau")],
+    "bus.nova": [bound_to("nova-core")],
+    "bus.vfio": [bound_to("vfio-pci")],
+    "bus.count": [only_one_gpu],
+    "bus.unlike": [smi_says(r"<vbios_version>[^<]+", "<vbios_version>96.00.01.00.01")],
+    "driver.mismatch": [newer_libraries],
+    "driver.absent": [never_provisioned],
+    "driver.no_module": [
+        unloaded(
+            setting("disk_modules", {"6.8.0-80-generic": modinfo("6.8.0-80-generic"), KERNEL: ""}),
+            setting("kernels.headers", []),
+        )
+    ],
+    "driver.build_failed": [
+        unloaded(
+            setting("disk_modules", {KERNEL: ""}),
+            setting("dkms", [["nvidia", "580.159.04", "", "", "added"]]),
+            setting(
+                "dkms_log",
+                {
+                    "/var/lib/dkms/nvidia/580.159.04/build/make.log": [
+                        "error: implicit declaration of function"
+                    ]
+                },
+            ),
+        )
+    ],
+    "driver.next_kernel": [setting("kernels.boot", [KERNEL, "6.8.0-99-generic"])],
+    "driver.not_loaded": [unloaded()],
+    "driver.blacklisted": [unloaded(setting("modprobe", [["/etc/modprobe.d/x.conf:1", "blacklist nvidia"]]))],
+    "driver.rejected": [
+        unloaded(setting("state.secure_boot", True), setting("secure_boot.keys", ["Canonical Ltd. Master"])),
+        unloaded(
+            setting("state.secure_boot", True),
+            kernel_says("Loading of module with unavailable key is rejected"),
+        ),
+    ],
+    "driver.flavour": [
+        kernel_says(
+            "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: 10de:2901) installed in this system "
+            "requires use of the NVIDIA open kernel modules."
+        )
+    ],
+    "driver.too_new": [
+        kernel_says("NVRM: The NVIDIA Tesla K80 GPU is supported through the NVIDIA 470.xx Legacy drivers.")
+    ],
+    "driver.init_failed": [
+        all_of(only_one_gpu, kernel_says("NVRM: GPU 0000:00:07.0: RmInitAdapter failed! (0x62:0x40:2477)"))
+    ],
+    "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
+    "driver.permissions": [
+        setting(
+            "smi", {"rc": 4, "stdout": "Failed to initialize NVML: Insufficient Permissions", "stderr": ""}
+        )
+    ],
+    "driver.uvm": [no_uvm],
+    "driver.device_files": [setting("state.device_nodes", ["/dev/nvidiactl"])],
+    "driver.infoROM": [
+        lambda told: told["smi"].update(
+            stdout=told["smi"]["stdout"] + "\nWARNING: infoROM is corrupted at gpu 0000:00:06.0\n"
+        )
+    ],
+    "driver.persistence": [smi_says(r"<persistence_mode>Enabled", "<persistence_mode>Disabled")],
+    "driver.smi": [setting("smi", {"error": "nvidia-smi did not answer in time"})],
+    "driver.reboot_pending": [
+        all_of(
+            setting("state.reboot_required", True), setting("state.reboot_packages", ["linux-base", "libc6"])
+        )
+    ],
+    "errors.recovery": [
+        smi_says(r"<gpu_recovery_action>None", "<gpu_recovery_action>Reset"),
+        all_of(smi_says(r"<gpu_recovery_action>None</gpu_recovery_action>", ""), kernel_says(ACTION)),
+    ],
+    "errors.xid": [
+        kernel_says(LOST),
+        *(
+            kernel_says(XID.format(code))
+            for code in (
+                13,
+                31,
+                43,
+                45,
+                46,
+                48,
+                61,
+                62,
+                63,
+                64,
+                69,
+                74,
+                92,
+                93,
+                94,
+                95,
+                109,
+                119,
+                120,
+                140,
+                143,
+                149,
+                999,
+            )
+        ),
+    ],
+    "errors.sxid": [
+        kernel_says("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 28 LTSSM Fault Up")
+    ],
+    "errors.ecc_now": [smi_says(r"<dram_uncorrectable>0", "<dram_uncorrectable>2")],
+    "errors.ecc_ever": [smi_says(r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7")],
+    "errors.repair_pending": [
+        smi_says(r"<remapped_row_pending>No", "<remapped_row_pending>Yes"),
+        smi_says(r"<tpc_repair_pending>No", "<tpc_repair_pending>Yes"),
+    ],
+    "errors.repair_failed": [
+        smi_says(r"<remapped_row_failure>No", "<remapped_row_failure>Yes"),
+        smi_says(r"<row_remapper_histogram_none>0", "<row_remapper_histogram_none>3"),
+    ],
+    "errors.retired": [smi_says(r"(?s)(<double_bit_retirement>\s*<retired_count>)N/A", r"\g<1>61")],
+    "errors.ecc_off": [
+        smi_says(
+            r"(?s)<current_ecc>Enabled(.*?)<pending_ecc>Enabled",
+            r"<current_ecc>Disabled\1<pending_ecc>Disabled",
+        ),
+        smi_says(r"<pending_ecc>Enabled", "<pending_ecc>Disabled"),
+    ],
+    "fabric.manager": [
+        units("nvidia-fabricmanager.service", "loaded failed enabled"),
+        smi_says(r"(?s)<state>Completed</state>\s*<status>Success", "<state>In Progress</state><status>N/A"),
+    ],
+    "fabric.version": [packages("nvidia-fabricmanager", "580.95.05-1")],
+    "fabric.subnet_manager": [
+        all_of(
+            smi_says(r"<product_architecture>Hopper", "<product_architecture>Blackwell"),
+            smi_says(r"<state>Completed", "<state>In Progress"),
+        )
+    ],
+    "fabric.imex": [grace],
+    "fabric.health": [smi_says(r"<status>Success", "<status>Insufficient Resources")],
+    "fabric.links_down": [down_link],
+    "fabric.link_errors": [
+        lambda told: told["nvlink"].update(
+            errors=told["nvlink"]["errors"].replace("CRC Errors: 0", "CRC Errors: 812", 1)
+        )
+    ],
+    "fabric.topology": [
+        setting(
+            "topo.text",
+            "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tNV18\tSYS\t0-31\n"
+            "GPU1\tNV18\t X \tNV18\t0-31\nGPU2\tSYS\tNV18\t X \t0-31\n",
+        )
+    ],
+    "cuda.libcuda_other": [
+        setting("libraries.taken.libcuda\\.so\\.1", "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05")
+    ],
+    "cuda.compat": [login("LD_LIBRARY_PATH", "/usr/local/cuda/compat:/usr/lib")],
+    "cuda.stubs": [
+        setting("libraries.configured", {"/etc/ld.so.conf.d/cuda.conf": ["/usr/local/cuda/lib64/stubs"]})
+    ],
+    "cuda.copies": [
+        lambda told: told["libraries"]["copies"].update(
+            {
+                "/usr/lib/x/libcuda.so.535.1.2": "/usr/lib/x/libcuda.so.535.1.2",
+                "/usr/lib/y/libcuda.so.580.159.04": "/usr/lib/y/libcuda.so.580.159.04",
+            }
+        )
+    ],
+    "cuda.loader": [setting("libraries.cache", [])],
+    "cuda.no_smi": [setting("smi", {"error": "nvidia-smi is not installed"})],
+    "cuda.hidden": [login("CUDA_VISIBLE_DEVICES", "-1"), login("CUDA_VISIBLE_DEVICES", "0,7")],
+    "cuda.exclusive": [
+        smi_says(r"<compute_mode>Default", "<compute_mode>Prohibited"),
+        smi_says(r"<compute_mode>Default", "<compute_mode>Exclusive_Process"),
+    ],
+    "cuda.mps": [login("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")],
+    "cuda.mig_pending": [smi_says(r"<pending_mig>Disabled", "<pending_mig>Enabled")],
+    "cuda.mig_left": [
+        smi_says(
+            r"(?s)<current_mig>Disabled(.*?)<pending_mig>Disabled",
+            r"<current_mig>Enabled\1<pending_mig>Enabled",
+        )
+    ],
+    "cuda.held": [program(state="Z"), smi_says(r"(?s)(<fb_memory_usage>.*?<used>)0 MiB", r"\g<1>81559 MiB")],
+    "cuda.hmm": [kernel_says("nvidia-uvm: HMM: uvm_hmm_va_space_initialize failed")],
+    "speed.throttled": [
+        smi_says(f"(clocks_event_reason_{reason}>)Not Active", r"\1Active")
+        for reason in (
+            "hw_slowdown",
+            "hw_thermal_slowdown",
+            "hw_power_brake_slowdown",
+            "sw_thermal_slowdown",
+            "sync_boost",
+        )
+    ],
+    "speed.throttled_before": [smi_says(r"(counters_hw_therm_slowdown>)0 us", r"\g<1>90000000 us")],
+    "speed.hot": [
+        smi_says(r"<gpu_temp_tlimit>\d+ C", "<gpu_temp_tlimit>-1 C"),
+        smi_says(r"<gpu_temp>\d+ C", "<gpu_temp>81 C"),
+    ],
+    "speed.power_limit": [smi_says(r"<current_power_limit>700.00", "<current_power_limit>300.00")],
+    "speed.fixed_clocks": [smi_says(r"(?s)(<applications_clocks>\s*<graphics_clock>)1980", r"\g<1>900")],
+    "speed.pcie_width": [lambda told: told["pci_links"][FIRST][0].update(current_link_width="8")],
+    "speed.pcie_generation": [
+        all_of(
+            smi_says(r"<gpu_util>0", "<gpu_util>95"),
+            smi_says(r"<current_link_gen>5", "<current_link_gen>3"),
+            smi_says(r"<max_host_link_gen>N/A", "<max_host_link_gen>5"),
+        )
+    ],
+    "speed.pcie_path": [port_above(max_link_speed="8.0 GT/s PCIe", current_link_speed="8.0 GT/s PCIe")],
+    "speed.pcie_errors": [
+        grown(f"aer {FIRST} correctable TOTAL_ERR_COR"),
+        stands("aer 0000:15:01.0 fatal TOTAL_ERR_FATAL", 2),
+    ],
+    "containers.toolkit": [
+        all_of(
+            lambda told: told["packages"].update(
+                text=re.sub(r"nvidia-container-toolkit\t.*\n", "", told["packages"]["text"])
+            ),
+            setting("container_state.hook", None),
+            setting("container_state.runtime", None),
+            setting("daemon_json.value", None),
+        )
+    ],
+    "containers.snap": [setting("container_state.docker_path", "/snap/bin/docker")],
+    "containers.runtime": [setting("container_state.docker_info", 'systemd {"runc":{"path":"runc"}}')],
+    "containers.missing_runtime": [setting("container_state.runtime", None)],
+    "containers.cdi_stale": [
+        setting(
+            "container_state.cdi",
+            {"/etc/cdi/nvidia.yaml": {"versions": ["570.1.2"], "devices": ["/dev/nvidia0"]}},
+        )
+    ],
+    "containers.cdi_missing": [
+        setting("daemon_json.value", {"features": {"cdi": True}, "runtimes": {"nvidia": {}}})
+    ],
+    "containers.device_rules": [
+        all_of(setting("container_state.char_links", 0), containers(["train", 17179869184, "private"]))
+    ],
+    "containers.ldconfig": [setting("container_state.ldconfig_exists", False)],
+    "containers.no_cgroups": [setting("container_state.no_cgroups", "true")],
+    "containers.shm": [containers(["train", 67108864, "private"])],
+    "containers.containerd": [
+        all_of(
+            units("kubelet.service", "loaded active enabled"),
+            setting("containerd.dump", "version = 2\n[plugins]\n"),
+        )
+    ],
+    "packages.interrupted": [
+        packages("nvidia-dkms-580", "580.1", "install ok half-configured"),
+        setting("packages.interrupted", True),
+    ],
+    "packages.unattended": [unattended],
+    "packages.reboots": [
+        setting(
+            "sources.config",
+            'APT::Periodic::Unattended-Upgrade "1";\nUnattended-Upgrade::Automatic-Reboot "true";',
+        )
+    ],
+    "packages.mixed": [packages("nvidia-utils-580", "580.200.01-0ubuntu1")],
+    "packages.repositories": [
+        sources("deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"),
+        sources(
+            "deb https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/ /\n"
+            "deb https://ppa.example/graphics-drivers/ppa/ubuntu noble main\n"
+        ),
+    ],
+    "packages.space": [setting("state.free_mib", {"/": 120000, "/boot": 12})],
+    "network.port_down": [four_ports(("1: DOWN", "400 Gb/sec"), ("4: ACTIVE", "400 Gb/sec"))],
+    "network.no_subnet_manager": [four_ports(("2: INIT", "400 Gb/sec"))],
+    "network.rate": [
+        four_ports(("4: ACTIVE", "200 Gb/sec"), ("4: ACTIVE", "400 Gb/sec"), ("4: ACTIVE", "400 Gb/sec"))
+    ],
+    "network.errors": [
+        grown("rdma mlx5_0/1 symbol_error"),
+        grown("rdma mlx5_0/1 out_of_sequence"),
+        stands("rdma mlx5_0/1 link_downed", 9),
+    ],
+    "network.flaps": [kernel_says(*["mlx5_core 0000:18:00.0 eth2: Link down"] * 6)],
+    "network.card": [
+        kernel_says("mlx5_core 0000:18:00.0: Detected insufficient power on the PCIe slot (27W).")
+    ],
+    "network.gpudirect": [no_peer_memory],
+    "network.peermem_log": [
+        kernel_says("nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)")
+    ],
+    "network.nccl_variables": [
+        setting("nccl.conf", "NCCL_P2P_DISABLE=1\n"),
+        login("NCCL_IB_HCA", "mlx4_0"),
+        login("NCCL_SOCKET_IFNAME", "bond7"),
+    ],
+    "network.numa": [program(cpus="0-15", gpus=["nvidia1"]), program(cpus="16-31", gpus=["nvidia0"])],
+    "host.iommu": [lambda told: told["pci_links"][FIRST][0].update(iommu_type="DMA-FQ")],
+    "host.acs": [port_above(acs=True)],
+    "host.numa_balancing": [setting("sysctls.kernel\\.numa_balancing", "1")],
+    "host.numa_unknown": [
+        lambda told: [row.__setitem__(6, "-1") for row in told["pci"] if row[3].startswith("0x03")]
+    ],
+    "host.governor": [setting("cpu.governors", {"powersave": 32})],
+    "host.cpus": [
+        setting(
+            "host_state.cpus", {"online": "0-15", "present": "0-31", "possible": "0-31", "allowed": "0-15"}
+        )
+    ],
+    "host.memory": [
+        setting(
+            "host_state.memory",
+            "MemTotal: 263998500 kB\nMemAvailable: 100000000 kB\nHugePages_Total: "
+            "60000\nHugePages_Free: 60000\nHugepagesize: 2048 kB",
+        )
+    ],
+    "host.short_of_memory": [
+        grown("vm pswpout", 4000),
+        setting("host_state.memory", "MemTotal: 263998500 kB\nMemAvailable: 900000 kB"),
+    ],
+    "host.killed": [kernel_says("Out of memory: Killed process 812 (python) total-vm:1kB")],
+    "host.hangs": [kernel_says("INFO: task nfsd:812 blocked for more than 120 seconds.")],
+    "host.stuck": [setting("programs.stuck", [["python", "812", "nfs_wait_bit_killable"]])],
+    "host.machine_checks": [
+        stands("edac mc0 ue_count", 1),
+        kernel_says("mce: [Hardware Error]: Machine check events logged"),
+    ],
+    "host.limits": [program(memlock="65536"), setting("limits.systemd", "DefaultLimitMEMLOCK=8388608")],
+    "host.files": [setting("host_state.file_nr", "9900\t0\t10000")],
+    "host.clock": [
+        setting("host_state.clock", {"state": 0, "unsynchronised": False, "offset_us": 4000000}),
+        all_of(
+            setting("host_state.clock", {"state": 5, "unsynchronised": True, "offset_us": 0}),
+            units("chrony.service", "not-found inactive "),
+        ),
+    ],
+    "host.boots": [lambda told: told["host_state"].update(boots=[int(NOW) - n * 600 for n in range(6)])],
+    "host.huge_page_policy": [all_of(grace, setting("hugepages.transparent", "always madvise [never]"))],
+    "storage.full": [
+        space(["/data", "xfs", 1000000, 900, 1000, 900, "rw"]),
+        space(["/data", "xfs", 1000000, 900000, 1000000, 12, "rw"]),
+    ],
+    "storage.shm": [space(["/dev/shm", "tmpfs", 64, 63, 1000, 900, "rw"])],
+    "storage.disk_errors": [kernel_says("nvme nvme1: I/O 812 QID 3 timeout, reset controller")],
+    "storage.read_only": [setting("mounts.text", "/dev/sda1 / ext4 ro,relatime,errors=remount-ro 0 0")],
+    "storage.raid": [setting("host_state.mdstat", ["976630464 blocks super 1.2 [2/1] [U_]"])],
+    "storage.network": [kernel_says("nfs: server fs1 not responding, still trying")],
+    "stack.installed": [packages("cuda-toolkit-13-9", "13.9.0-1")],
+    "stack.frameworks": [
+        setting("frameworks", [{"folder": "/opt/x", "name": "torch", "version": "1.13.1", "cuda": "11.7"}])
+    ],
+}

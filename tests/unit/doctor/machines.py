@@ -1,0 +1,283 @@
+"""Healthy machines, recorded or put together, and faults that are put into copies of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.look import examination
+from gpuprov.probe.facts import Facts
+from tests import ROOT
+
+RECORDED = ROOT / "tests/recorded"
+AT = "2026-11-22T12:00:00Z"
+NOW = datetime.fromisoformat(AT).timestamp()
+Collectors = dict[str, Any]
+Change = Callable[[Collectors], None]
+UNITS = {
+    "nvidia-persistenced.service": "loaded active enabled",
+    "nvidia-fabricmanager.service": "loaded active enabled",
+    "docker.service": "loaded active enabled",
+    "chrony.service": "loaded active enabled",
+    "kubelet.service": "not-found inactive ",
+    "nvidia-imex.service": "not-found inactive ",
+}
+
+
+def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
+    """An examination with these raw values."""
+    return examination(Facts(host, AT, 0.4, collectors))
+
+
+def virtual() -> Collectors:
+    """Two H200 in a virtual machine's container, as they were recorded."""
+    told: Collectors = json.loads((RECORDED / "doctor/h200x2.json").read_text())["collectors"]
+    return told
+
+
+def unit_text(units: dict[str, str]) -> str:
+    """`systemctl show` of units given as load state, active state, file state."""
+    blocks = []
+    for name, states in units.items():
+        load, active, file = [*states.split(" "), "", ""][:3]
+        blocks.append(
+            f"Id={name}\nNames={name}\nLoadState={load}\nActiveState={active}\nSubState=running\n"
+            f"UnitFileState={file}\nResult=success\n"
+        )
+    return "\n".join(blocks)
+
+
+def bare_metal() -> Collectors:
+    """A server on bare metal with two H200, NVSwitches, InfiniBand, Docker: all as it should be."""
+    told = virtual()
+    kernel = "6.8.0-87-generic"
+    told["system"].update(kernel=kernel, cmdline="BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro iommu=pt")
+    told["kernels"] = {
+        "modules": [kernel],
+        "boot": [kernel],
+        "headers": [kernel],
+        "grub_default": None,
+        "grub_environment": None,
+    }
+    told["disk_modules"] = {kernel: modinfo(kernel)}
+    told["dkms"] = [["nvidia", "580.159.04", kernel, "x86_64", "installed"]]
+    told["modules"]["loaded"] += "\nnvidia_peermem 16384 0 - Live 0x0\nib_core 16384 1 - Live 0x0"
+    told["units"] = {"text": unit_text(UNITS)}
+    told["limits"] = {
+        "pam": [["/etc/security/limits.d/x.conf", "* - memlock unlimited"]],
+        "systemd": "DefaultLimitMEMLOCK=infinity",
+    }
+    told["cpu"].update(numa={"0": "0-15", "1": "16-31"}, governors={"performance": 32}, sockets=2)
+    told["sysctls"]["kernel.numa_balancing"] = "0"
+    told["host_state"].update(
+        virtual="Supermicro SYS-821GE",
+        clock={"state": 0, "unsynchronised": False, "offset_us": 12, "worst_us": 4000, "estimated_us": 5},
+        boots=[int(NOW - 86400 * 9)],
+        phys_states={"mlx5_0/1": "5: LinkUp", "mlx5_1/1": "5: LinkUp"},
+        space=[
+            ["/", "ext4", 200000, 90000, 100000, 90000, "rw"],
+            ["/boot", "ext4", 1000, 700, 1000, 900, "rw"],
+        ],
+    )
+    gpus = [row for row in told["pci"] if row[1] == "0x10de"]
+    gpus[0][6], gpus[1][6] = "0", "1"
+    told["pci"] += [
+        ["0000:c1:00.0", "0x10de", "0x22a3", "0x068000", "0x10de", "0x1796", "0", "nvidia-nvswitch"],
+        ["0000:18:00.0", "0x15b3", "0x1021", "0x020700", "0x15b3", "0x0041", "0", "mlx5_core"],
+        ["0000:2a:00.0", "0x15b3", "0x1021", "0x020700", "0x15b3", "0x0041", "1", "mlx5_core"],
+    ]
+    told["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:2a:00.0")]
+    for chain in told["pci_links"].values():
+        chain[0]["iommu_type"] = "identity"
+        chain.append(
+            dict(
+                chain[0], address="0000:15:01.0", driver="pcieport", bars=[0] * 6, acs=False, iommu_type=None
+            )
+        )
+    told["packages"]["text"] += "".join(
+        f"{name}\tamd64\t{version}\t{name}\thold ok installed\n"
+        for name, version in (
+            ("nvidia-driver-580-open", "580.159.04-0ubuntu1"),
+            ("libnvidia-compute-580", "580.159.04-0ubuntu1"),
+            ("nvidia-fabricmanager", "580.159.04-1"),
+            ("nvidia-container-toolkit", "1.18.0-1"),
+        )
+    )
+    told["packages"]["text"] = re.sub(r"cuda-compat-13-0[^\n]*\n", "", told["packages"]["text"])
+    told["container_state"].update(
+        docker_path="/usr/bin/docker",
+        docker_info='systemd {"nvidia":{"path":"nvidia-container-runtime"},"runc":{"path":"runc"}}',
+        hook="/usr/bin/nvidia-container-runtime-hook",
+        runtime="/usr/bin/nvidia-container-runtime",
+        toolkit=True,
+        ldconfig="@/sbin/ldconfig.real",
+        ldconfig_exists=True,
+        char_links=6,
+    )
+    told["daemon_json"] = {
+        "value": {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}
+    }
+    told["gpu_tools"]["nvidia_modprobe"] = "/usr/bin/nvidia-modprobe"
+    return told
+
+
+def modinfo(kernel: str, version: str = "580.159.04", signer: str = "DKMS module signing key") -> str:
+    """What modinfo says of a module of DKMS's."""
+    return (
+        f"filename:       /lib/modules/{kernel}/updates/dkms/nvidia.ko\nversion:        {version}\n"
+        f"license:        Dual MIT/GPL\nvermagic:       {kernel} SMP preempt mod_unload\nsigner:        "
+        f" {signer}"
+    )
+
+
+def hca(name: str, pci: str, state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)") -> dict[str, Any]:
+    """A port of an InfiniBand card."""
+    return {
+        "name": name,
+        "port": "1",
+        "state": state,
+        "rate": rate,
+        "link_layer": "InfiniBand",
+        "interfaces": [],
+        "firmware": "28.43",
+        "pci": pci,
+        "gids": [],
+    }
+
+
+def old_pascal() -> Collectors:
+    """A workstation with one GPU of Debian's own driver and no more: nothing of a server on it."""
+    told = deepcopy(json.loads((RECORDED / "verify/debian12-a100x4.facts.json").read_text())["collectors"])
+    base = virtual()
+    for name, value in base.items():
+        told.setdefault(name, deepcopy(value))
+    told["host_state"]["virtual"] = "ASUS WS"
+    told["host_state"]["clock"] = {"state": 0, "unsynchronised": False, "offset_us": 0}
+    told["libraries"] = {
+        "cache": [
+            "libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1",
+            "libnvidia-ml.so.1 (libc6) => /l/libnvidia-ml.so.1",
+        ],
+        "copies": {},
+        "configured": {},
+        "taken": {
+            "libcuda.so.1": "/l/libcuda.so.535.309.01",
+            "libnvidia-ml.so.1": "/l/libnvidia-ml.so.535.309.01",
+        },
+        "firmware": ["535.309.01"],
+    }
+    told["pci_links"], told["nvlink"] = {}, {"status": "", "errors": ""}
+    told["topo"] = {"text": ""}
+    told["state"]["device_nodes"] = [f"/dev/nvidia{number}" for number in range(4)] + [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+    ]
+    told["modules"]["loaded"] = "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 - Live 0x0"
+    told["container_state"] = dict(base["container_state"], docker_path="")
+    return told
+
+
+def without_gpu() -> Collectors:
+    """A virtual machine without any GPU or driver."""
+    told = bare_metal()
+    told["pci"] = [row for row in told["pci"] if row[1] != "0x10de"]
+    told["pci_links"] = {}
+    told["smi"] = {"error": "nvidia-smi is not installed"}
+    told["modules"] = {"loaded": "", "driver": None, "params": None}
+    told["disk_modules"], told["dkms"] = {}, []
+    told["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
+    told["nvlink"], told["topo"] = {"status": "", "errors": ""}, {"text": ""}
+    told["libraries"].update(cache=[], copies={}, taken={}, firmware=[])
+    told["state"]["device_nodes"] = []
+    told["hcas"] = []
+    return told
+
+
+def busy() -> Collectors:
+    """The server under full load: power cap, warm, P0, all of it as it should be."""
+    told = bare_metal()
+    edit_smi(told, r"<gpu_util>0 %", "<gpu_util>100 %")
+    edit_smi(told, r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active")
+    edit_smi(told, r"(clocks_event_reason_gpu_idle>)Active", r"\1Not Active")
+    edit_smi(told, r"(<sm_clock>)\d+", r"\g<1>1650")
+    log(told, "NVRM: Xid (PCI:0000:00:06): 31, pid=4711, name=python, Ch 00000008", age_s=7200)
+    return told
+
+
+def idle_links() -> Collectors:
+    """The same asleep: links stepped down to Gen 1, GPUs in P8."""
+    told = bare_metal()
+    edit_smi(told, r"(<current_link_gen>)5", r"\g<1>1")
+    edit_smi(told, r"(<performance_state>)P0", r"\1P8")
+    for chain in told["pci_links"].values():
+        chain[0]["current_link_speed"] = "2.5 GT/s PCIe"
+    return told
+
+
+HEALTHY: dict[str, Callable[[], Collectors]] = {
+    "recorded h200x2": virtual,
+    "bare metal": bare_metal,
+    "debian12 a100x4": old_pascal,
+    "without a GPU": without_gpu,
+    "busy": busy,
+    "asleep": idle_links,
+}
+
+
+def edit_smi(told: Collectors, pattern: str, text: str, count: int = 0) -> None:
+    """Change nvidia-smi's answer; it must match."""
+    told["smi"]["stdout"], times = re.subn(pattern, text, told["smi"]["stdout"], count=count)
+    assert times, pattern
+
+
+def log(told: Collectors, *lines: str, age_s: float = 600) -> None:
+    """Add lines to the kernel's log."""
+    told["kernel_log"]["kept"] += [[NOW - age_s, line] for line in lines]
+
+
+def unit(told: Collectors, name: str, states: str) -> None:
+    """Give a unit other states."""
+    told["units"]["text"] = unit_text({**UNITS, name: states})
+
+
+def package(told: Collectors, name: str, version: str, state: str = "install ok installed") -> None:
+    """Add a package, or put another in its place."""
+    rest = re.sub(rf"(?m)^{re.escape(name)}\t.*\n", "", told["packages"]["text"])
+    told["packages"]["text"] = f"{rest}{name}\tamd64\t{version}\t{name}\t{state}\n"
+
+
+def unload(
+    told: Collectors,
+    said: str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+) -> None:
+    """No module of NVIDIA's is loaded."""
+    told["modules"] = {"loaded": "ib_core 1 1 - Live 0x0", "driver": None, "params": None}
+    told["smi"] = {"rc": 9, "stdout": said, "stderr": ""}
+    told["nvlink"], told["topo"] = {"status": "", "errors": ""}, {"text": ""}
+    for row in told["pci"]:
+        row[7] = "" if row[1] == "0x10de" else row[7]
+
+
+def holder(**values: Any) -> dict[str, Any]:
+    """A program that holds the first GPU."""
+    return {
+        "pid": 4711,
+        "name": "python",
+        "state": "S",
+        "ppid": 1,
+        "uid": "1000",
+        "cpus": "0-31",
+        "threads": "8",
+        "waits": "0",
+        "gpus": ["nvidia0", "nvidia-uvm"],
+        "memlock": "unlimited",
+        "nofile": "65536",
+        "variables": {},
+        "own_namespace": True,
+        **values,
+    }

@@ -1,0 +1,151 @@
+"""Every rule: seen speaking on a machine with its fault, and silent on healthy ones."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gpuprov.doctor.judge import catalogue, diagnose, rules
+from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says
+from tests.unit.doctor.machines import HEALTHY, Change, as_examined, bare_metal, edit_smi
+
+CASES = [(name, number) for name, changes in FAULTS.items() for number in range(len(changes))]
+
+
+def test_every_rule_has_a_fault_that_trips_it() -> None:
+    assert {rule.name for rule in rules()} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_false_alarm(name: str) -> None:
+    found = diagnose(as_examined(HEALTHY[name]()))
+    assert [f for f in found.faults if f.severity in ("broken", "degraded", "risk")] == []
+    assert all("could not be read (" not in reason for _, reason in found.unknown), (
+        "a rule that fell over a healthy machine"
+    )
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_fault_is_found_by_name(name: str, number: int) -> None:
+    told = bare_metal()
+    FAULTS[name][number](told)
+    found = diagnose(as_examined(told))
+    mine = [fault for fault in found.faults if fault.rule == name]
+    assert mine, [fault.rule for fault in found.faults]
+    for fault in mine:
+        assert fault.seen, "evidence"
+        assert fault.cause
+        assert fault.mend
+        assert fault.source
+    assert not [each for each in found.unknown if "could not be read (" in each[1]], found.unknown
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_its_cause_comes_first(name: str, number: int) -> None:
+    told = bare_metal()
+    FAULTS[name][number](told)
+    found = diagnose(as_examined(told)).faults
+    [mine, *_] = [fault for fault in found if fault.rule == name]
+    before = found[: found.index(mine)]
+    rule = {each.name: each for each in rules()}[name]
+    for fault in before:
+        assert fault.rule in (*rule.after, name) or fault.severity != "hint", fault.rule
+    if mine.severity == "broken" and not mine.follows:
+        assert found[0].rule == name
+
+
+def test_every_known_fault_has_a_rule_or_a_reason() -> None:
+    told = catalogue()
+    covered = {row for rule in rules() for row in rule.rows}
+    assert covered <= set(told["faults"])
+    assert set(told["faults"]) - covered == set(told["without_rule"])
+    assert all(told["without_rule"].values())
+
+
+def test_sources_are_known_and_used() -> None:
+    told = catalogue()
+    used = {source for rule in rules() for source in rule.source}
+    assert used <= set(told["sources"])
+
+
+def test_rules_name_rules() -> None:
+    names = {rule.name for rule in rules()}
+    assert {other for rule in rules() for other in rule.after} <= names
+
+
+def test_what_could_not_be_read_is_never_healthy() -> None:
+    told = bare_metal()
+    told["kernel_log"] = {"error": "no kernel log can be read"}
+    found = diagnose(as_examined(told))
+    assert found.verdict == "unsure"
+    assert "errors.xid" in dict(found.unknown)
+    nothing = diagnose(as_examined({"system": told["system"]}))
+    assert nothing.verdict == "unsure"
+    assert len(nothing.unknown) > len(rules()) / 2
+
+
+@pytest.mark.parametrize("name", sorted(bare_metal()))
+def test_a_collector_that_sends_nonsense_is_unknown_and_nothing_worse(name: str) -> None:
+    for nonsense in (None, [], {}, "x", 7, {"text": None}, [[None]], {"first": "x", "second": []}):
+        diagnose(as_examined({**bare_metal(), name: nonsense}))
+
+
+def judged(*changes: Change) -> list[tuple[str, str, str]]:
+    told = bare_metal()
+    all_of(*changes)(told)
+    return [(fault.severity, fault.rule, fault.text) for fault in diagnose(as_examined(told)).faults]
+
+
+def test_the_drivers_own_advice_outranks_other_xids() -> None:
+    def reboot(told: dict) -> None:  # type: ignore[type-arg]
+        edit_smi(told, "<gpu_recovery_action>None", "<gpu_recovery_action>Reboot", count=1)
+
+    found = judged(kernel_says(XID.format(119), XID.format(62)), reboot)
+    assert found[0] == ("broken", "errors.recovery", "the driver wants for GPU 0: reboot")
+    assert [rule for _, rule, _ in found[1:]] == ["errors.xid", "errors.xid"]
+
+
+def test_an_old_error_after_which_the_driver_wants_nothing_is_history() -> None:
+    old = judged(kernel_says(XID.format(119), age_s=3 * 86400))
+    assert [(severity, rule) for severity, rule, _ in old] == [("risk", "errors.xid")]
+    new = judged(kernel_says(XID.format(119), age_s=60))
+    assert new[0][0] == "broken"
+
+
+def test_a_programs_error_that_stays_with_one_gpu_is_the_gpus() -> None:
+    once = judged(kernel_says(XID.format(13)))
+    often = judged(kernel_says(*[XID.format(13)] * 4))
+    everywhere = judged(kernel_says(*[XID.format(13)] * 4, XID.format(13).replace("00:06", "00:07")))
+    assert [each[0][0] for each in (once, often, everywhere)] == ["hint", "risk", "hint"]
+
+
+def test_a_lost_gpu_explains_what_follows() -> None:
+    def gone(told: dict) -> None:  # type: ignore[type-arg]
+        told["pci_links"][FIRST][0].update(lost=True)
+        told["smi"] = {
+            "rc": 15,
+            "stdout": "Unable to determine the device handle for GPU 0000:00:06.0: Unknown Error",
+            "stderr": "",
+        }
+
+    found = judged(kernel_says(LOST), gone)
+    assert found[0][1] == "bus.lost"
+    assert {rule for _, rule, _ in found[1:]} >= {"errors.xid", "driver.smi"}
+
+
+def test_lost_in_several_lines_without_a_code() -> None:
+    words = "NVRM: The NVIDIA GPU 0000:00:06.0 NVRM: (PCI ID: 10de:2335) installed in this system has "
+    "NVRM: fallen off the bus and is not responding to commands."
+    assert judged(kernel_says(words))[0][2] == "Xid 79 on GPU 0: the GPU has fallen off the bus"
+
+
+def test_names_and_texts_are_one_line_of_plain_words() -> None:
+    for name, changes in FAULTS.items():
+        told = bare_metal()
+        changes[0](told)
+        for fault in diagnose(as_examined(told)).faults:
+            assert "\n" not in fault.text, name
+            assert not re.search(r"\bNone\b|\{|\}", fault.text), fault.text
+            json.dumps(fault.as_dict())
