@@ -209,8 +209,10 @@ def no_peer_memory(told: Collectors) -> None:
 
 XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
 LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-ACTION = "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node "
-"Reboot Required)"
+ACTION = (
+    "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node "
+    "Reboot Required)"
+)
 
 FAULTS: dict[str, list[Change]] = {
     "bus.none": [no_bus],

@@ -136,8 +136,10 @@ def test_a_lost_gpu_explains_what_follows() -> None:
 
 
 def test_lost_in_several_lines_without_a_code() -> None:
-    words = "NVRM: The NVIDIA GPU 0000:00:06.0 NVRM: (PCI ID: 10de:2335) installed in this system has "
-    "NVRM: fallen off the bus and is not responding to commands."
+    words = (
+        "NVRM: The NVIDIA GPU 0000:00:06.0 NVRM: (PCI ID: 10de:2335) installed in this system has "
+        "NVRM: fallen off the bus and is not responding to commands."
+    )
     assert judged(kernel_says(words))[0][2] == "Xid 79 on GPU 0: the GPU has fallen off the bus"
 
 
