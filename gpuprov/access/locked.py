@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuprov.access.ruleset import ruleset
-from gpuprov.access.sshd import policies, sshd_options
-from gpuprov.model.lock import Connection, Setting
+from gpuprov.access.sshd import SSH_PORT, policies, sshd_options
+from gpuprov.errors import Refused
+from gpuprov.model.connection import Connection
+from gpuprov.model.lock import Setting
 from gpuprov.model.settings.access import Firewall, Ssh
 
 
@@ -17,28 +19,50 @@ def with_access(
     system: str,
     connection: Connection,
     hosts: Mapping[str, str],
+    own: Mapping[str, Connection] | None = None,
 ) -> dict[str, Setting]:
     """The same settings; `ssh` with its `options`, `firewall` with its `ruleset`.
 
     Args:
         system: id of the operating system.
+        connection: how the group's nodes are reached.
         hosts: name → address of every node of the fleet.
+        own: what is stated of the way to single nodes of the group.
 
     Raises:
         Refused: they would shut the fleet out, or its system cannot keep them.
     """
     stated = dict(settings)
-    ports = [connection.port]
+    own = own or {}
+    ports = [connection.port or SSH_PORT, *(each.port for each in own.values() if each.port)]
     if "ssh" in stated:
         ssh = Ssh.model_validate(stated["ssh"].value)
         options = sshd_options(ssh, system, connection)
         ports = [int(port) for port in options["Port"].split()]
+        _refuse_logins_that_end(ssh, ports, own)
         source = policies()["policies"][ssh.policy]["source"]
         stated["ssh"] = _extended(stated["ssh"], options=options, source=source)
     if "firewall" in stated:
         rules = ruleset(Firewall.model_validate(stated["firewall"].value), ports, hosts)
         stated["firewall"] = _extended(stated["firewall"], ruleset=rules)
     return stated
+
+
+def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connection]) -> None:
+    """Refuse where a node's own port or user would be shut."""
+    for host, stated in own.items():
+        if stated.port is not None and stated.port not in ports:
+            raise Refused(
+                f"{host} is reached on port {stated.port}, and settings.ssh has sshd listen on "
+                + ", ".join(map(str, ports)),
+                do="state that port in settings.ssh.port or in the group's ssh; leave settings.ssh out for a"
+                " group behind a router that leads ports elsewhere",
+            )
+        if stated.user == "root" and ssh.root == "no":
+            raise Refused(
+                f"settings.ssh.root is 'no', and {host} is reached as root: nobody could log in any more",
+                do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
+            )
 
 
 def _extended(setting: Setting, source: str = "", **more: Any) -> Setting:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from gpuprov.errors import Refused
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.model.settings.access import Ssh
 
 DROP_IN = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
@@ -16,6 +16,7 @@ USER_CA = "/etc/ssh/gpuprov_user_ca"
 PRINCIPALS = "/etc/ssh/gpuprov_principals"
 BANNER = "/etc/ssh/gpuprov_banner"
 CERTIFICATES_SIGNED_BY = "ssh-ed25519,sk-ssh-ed25519@openssh.com,rsa-sha2-512,rsa-sha2-256"
+SSH_PORT = 22
 PENALTIES_SINCE = "9.8"
 TCP_FORWARDING = {"no": "no", "local": "local", "yes": "yes"}
 
@@ -44,7 +45,7 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
             expected=f"{known['oldest']} or later: {', '.join(_systems(known))}",
             do="leave settings.ssh out for this group",
         )
-    if ssh.root == "no" and connection.user == "root":
+    if ssh.root == "no" and connection.user in (None, "root"):
         raise Refused(
             "settings.ssh.root is 'no', and the fleet logs in as root: nobody could log in any more",
             do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
@@ -59,7 +60,7 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
 
 
 def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
-    ports = dict.fromkeys([connection.port, *([ssh.port] if ssh.port else [])])
+    ports = dict.fromkeys([connection.port or SSH_PORT, *([ssh.port] if ssh.port else [])])
     options = {
         "Port": " ".join(map(str, ports)),
         "PermitRootLogin": "prohibit-password" if ssh.root == "key" else "no",

@@ -49,7 +49,7 @@ def arm(session: Session, guard: Guard, token: str) -> None:
         NodeFailed: it cannot; nothing was changed.
     """
     script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
-    login = shlex.quote(session.target.connection.user)
+    login = shlex.quote(session.target.route.user)
     new = shlex.quote(
         f"{SWITCH}.{token}"
     )  # becomes the switch if it may: another run may be armed by its own
@@ -130,13 +130,13 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
             with open_session(target, PROOF) as session:
                 output = as_root(session, command, guard.password)
         except Unreachable as error:
-            port = target.connection.port
+            port = target.route.port
             failure = Unreachable(f"a new login did not work: port {port}: {error.seen}")
             continue
         if output.code == NOT_ARMED:
             raise NodeFailed(f"the proof of a new login came too late: {said(output)}")
         if output.code:
-            raise NodeFailed(f"{target.connection.user} gets in and cannot become root: {said(output)}")
+            raise NodeFailed(f"{target.route.user} gets in and cannot become root: {said(output)}")
         return
     raise failure
 
@@ -184,7 +184,7 @@ def undo(
 def as_root(session: Session, command: str, password: str | None) -> Output:
     """Run a shell command with root's rights."""
     quoted = shlex.quote(command)
-    if session.target.connection.user == "root":
+    if session.target.route.user == "root":
         return session.run(f"sh -c {quoted}")
     if password is None:
         return session.run(f"sudo -n -- sh -c {quoted}")

@@ -19,7 +19,7 @@ from gpuprov.apply.deadman import (
     undo,
 )
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
 from gpuprov.nodeset import fold
 from gpuprov.ssh.contained import contained
@@ -41,9 +41,7 @@ class _Node:
     def ports(self) -> list[int]:
         """Ports that a new login has to work on."""
         ssh = self.group.setting("ssh")
-        return (
-            [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.connection.port]
-        )
+        return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
 
     def fail(self, error: GpuprovError) -> None:
         """Account for a change that was not kept."""
@@ -110,12 +108,24 @@ def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
 
 def _arm(node: _Node, sessions: ExitStack, guard: Guard, token: str) -> None:
     def take() -> None:
+        _refuse_another_port(node)
         node.session = sessions.enter_context(open_session(node.target, LIMITS))
         refuse_if_shut_out(node.group, source_address(node.session))
         arm(node.session, guard, token)
 
     if failure := contained(node.target.name, take):
         node.fail(failure)
+
+
+def _refuse_another_port(node: _Node) -> None:
+    """Refuse a port that only ssh's own configuration knows of: the lock would have sshd leave it."""
+    port = node.target.route.port
+    if node.target.connection.port is None and port not in node.ports:
+        ports = ", ".join(map(str, node.ports))
+        raise Refused(
+            f"~/.ssh/config says port {port}, and the lock has sshd listen on {ports}",
+            do="state the port in fleet.yml, ssh: {port: …}, and lock again",
+        )
 
 
 def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:

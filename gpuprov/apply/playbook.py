@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.errors import GpuprovError
-from gpuprov.inventory.variables import group_variables
+from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.lock import Lock
 from gpuprov.resources import share
 from gpuprov.roles import first_packages
@@ -100,10 +100,11 @@ def run_playbook(
 def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     children = {}
     for name, group in lock.groups.items():
-        stated = group_variables(group)
+        stated, own = variables_of(reached(group), group)
         hosts = {
             host: {
                 "ansible_host": address,
+                **own.get(host, {}),
                 **first_packages(stated, nodes[host].get("gpuprov_roles", ())),
                 **nodes[host],
             }

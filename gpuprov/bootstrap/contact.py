@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from fabric import Connection as Opened
 from paramiko.ssh_exception import SSHException
 
-from gpuprov.errors import InvalidInput, Unreachable
-from gpuprov.model.lock import Connection
+from gpuprov.errors import Unreachable
+from gpuprov.model.connection import Connection
+from gpuprov.ssh.connect import ConnectionLimits, close, connect_before, open_pipe
+from gpuprov.ssh.credentials import Credentials, private_key
 from gpuprov.ssh.failures import reason
-from gpuprov.ssh.transport import ConnectionLimits, ParamikoSession, Session, Target, connect
+from gpuprov.ssh.transport import ParamikoSession, Session, Target
 
 LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 
@@ -36,7 +37,12 @@ class Contact:
 
     target: Target
     transport: paramiko.Transport
-    identities: list[Path]
+    before: list[Opened]
+
+    def close(self) -> None:
+        """Close it, and what leads there."""
+        self.transport.close()
+        close(self.before)
 
     @property
     def host_key(self) -> paramiko.PKey:
@@ -49,7 +55,7 @@ class Contact:
         Raises:
             Unreachable: none is taken.
         """
-        user = self.target.connection.user
+        user = self.target.route.user
         tried = []
         for name, key in self._keys(login):
             try:
@@ -75,80 +81,37 @@ class Contact:
     def _session(self) -> Session:
         return ParamikoSession(self.target, self.transport, LIMITS)
 
-    def _keys(self, login: Login) -> list[tuple[str, paramiko.PKey]]:
+    def _keys(self, login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
         if login.identity:
-            return [(f"the key {login.identity}", _key(login.identity))]
-        if login.password is not None:
-            return []  # every refused key counts against the address
-        agent = [(f"{key.get_name()} of the agent", key) for key in paramiko.Agent().get_keys()]
-        return [*agent, *((f"the key {path}", _key(path)) for path in self.identities if path.is_file())]
+            yield f"the key {login.identity}", private_key(str(login.identity))
+        elif login.password is None:  # every refused key counts against the address
+            yield from Credentials(self.target.route).keys()
 
 
-def reach(name: str, address: str, fleet: Connection, login: Login) -> Contact:
-    """Connect to a node as far as its host key. ~/.ssh/config is heard where nothing else is stated.
+def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
+    """Connect to a node as far as its host key.
+
+    Args:
+        stated: what the fleet states of the way to it; who logs in and with which key is still to come.
 
     Raises:
         Unreachable: no SSH there.
+        InvalidInput: ssh's own configuration cannot be read.
     """
-    config = _ssh_config(address)
-    connection = Connection(
-        user=login.user or config["user"][0],
-        port=login.port or int(config["port"][0]),
-        known_hosts=fleet.known_hosts,
-        jump=fleet.jump or next((jump for jump in config.get("proxyjump", []) if jump != "none"), None),
-    )
-    target = Target(name, config["hostname"][0], connection)
-    identities = [Path(path).expanduser() for path in config.get("identityfile", [])]
+    update = {"user": login.user, "port": login.port or stated.port, "identity_file": None}
+    target = Target(name, address, stated.model_copy(update=update))
+    way = target.route
+    opened: list[Opened] = []
     transport: paramiko.Transport | None = None
     try:
-        transport = paramiko.Transport(_socket(target))
+        opened = connect_before(way, LIMITS)
+        transport = paramiko.Transport(open_pipe(way, opened, LIMITS))
         transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
         transport.start_client(timeout=LIMITS.connect_s)
         transport.get_remote_server_key()  # none where the time was over first
     except (SSHException, OSError, EOFError) as error:
         if transport:
             transport.close()
-        raise Unreachable(f"no SSH on {target.address} port {connection.port}: {reason(error)}") from None
-    return Contact(target, transport, identities)
-
-
-def _socket(target: Target) -> paramiko.Channel | socket.socket:
-    """Straight to the node, or through the jump host, whose own key has to be known."""
-    spec = target.connection
-    if spec.jump is None:
-        return socket.create_connection((target.address, spec.port), timeout=LIMITS.connect_s)
-    user, _, rest = spec.jump.rpartition("@")
-    host, _, port = rest.partition(":")
-    at = Connection(
-        user=user or os.environ.get("USER", "root"), port=int(port or 22), known_hosts=spec.known_hosts
-    )
-    gateway = connect(Target(spec.jump, host, at), LIMITS)
-    there, here = (target.address, spec.port), ("127.0.0.1", 0)
-    channel: paramiko.Channel = gateway.transport.open_channel("direct-tcpip", there, here)
-    return channel
-
-
-def _ssh_config(address: str) -> dict[str, list[str]]:
-    """What `ssh -G` makes of a host name: ~/.ssh/config with its patterns and includes."""
-    answer = subprocess.run(["ssh", "-G", "--", address], capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise InvalidInput(f"ssh -G {address}: {answer.stderr.strip()}")
-    found: dict[str, list[str]] = {}
-    for line in answer.stdout.splitlines():
-        keyword, _, value = line.partition(" ")
-        found.setdefault(keyword, []).append(value)
-    return found
-
-
-def _key(path: Path) -> paramiko.PKey:
-    try:
-        return paramiko.PKey.from_path(path)
-    except (TypeError, paramiko.PasswordRequiredException):
-        raise InvalidInput(f"the key {path} asks for a passphrase", do="ssh-add it") from None
-    except (OSError, ValueError, SSHException) as error:
-        raise InvalidInput(f"the key {path} cannot be read: {reason(error)}") from None
-
-
-def as_fleet(target: Target, fleet: Connection) -> Target:
-    """The same node by the fleet's own login."""
-    return replace(target, connection=fleet.model_copy(update={"jump": target.connection.jump}))
+        close(opened)
+        raise Unreachable(f"no SSH on {way.hostname} port {way.port}: {reason(error)}") from None
+    return Contact(target, transport, opened)

@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model.lock import Connection
 from gpuprov.model.settings.access import PUBLIC_KEY
+from gpuprov.ssh.route import Route
 
 
-def public_keys(fleet: Connection, stated: Sequence[Path]) -> tuple[str, ...]:
+def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
     """The lines of key files.
 
     Args:
-        fleet: its login, whose own key is taken where none is stated.
+        way: the fleet's to a node; its own key is taken where none is stated.
         stated: files of public keys.
 
     Raises:
         InvalidInput: no key, or a file that holds something else.
     """
     paths = list(stated)
-    if not paths and fleet.identity_file:
-        paths = [Path(fleet.identity_file + ".pub").expanduser()]
+    if not paths:
+        own = [Path(f"{path}.pub").expanduser() for path in way.identity_files]
+        paths = own if way.stated.identity_file else [path for path in own if path.is_file()][:1]
     if not paths:
         raise InvalidInput(
             "no public key to install", do="state --key FILE.pub, or ssh.identity_file in fleet.yml"

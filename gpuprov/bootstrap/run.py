@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
 
 from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
-from gpuprov.bootstrap.contact import LIMITS, Contact, Login, as_fleet, reach
+from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
-from gpuprov.model.lock import Connection
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.known_hosts import forget_host_keys
+from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
+Pinned = Callable[[Route], HostKeys]
 Confirm = Callable[[dict[str, str]], bool]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What every node must have in the end."""
+    """What every node must have in the end; `public_keys` by its name."""
 
-    fleet: Connection
-    public_keys: tuple[str, ...]
+    public_keys: Mapping[str, tuple[str, ...]]
     key_only: bool = True
     wait_s: int = 600
     guard: Guard = field(default_factory=lambda: Guard(60))
@@ -47,15 +47,22 @@ class NodeResult:
 
 
 def bootstrap(
-    hosts: dict[str, str], goal: Goal, login: Login, keys: HostKeys, *, confirm: Confirm, forks: int = 32
+    targets: Sequence[Target],
+    goal: Goal,
+    login: Login,
+    keys: Pinned,
+    *,
+    confirm: Confirm,
+    forks: int = 32,
 ) -> list[NodeResult]:
     """Take nodes from their first login to the fleet's; a node that is there already is left as it is.
 
     Args:
-        hosts: name → address.
+        targets: nodes, and the fleet's way to them.
+        keys: the host keys that go with a file's path.
         confirm: shown host keys nobody vouches for, name → fingerprint; says whether they are right.
     """
-    nodes = [NodeResult(name, Target(name, address, goal.fleet)) for name, address in hosts.items()]
+    nodes = [NodeResult(target.name, target) for target in targets]
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
         strangers = list(pool.map(lambda node: _known_login(node, goal, keys), nodes))
         first = [node for node, stranger in zip(nodes, strangers, strict=True) if stranger]
@@ -69,9 +76,13 @@ def bootstrap(
     return nodes
 
 
-def _known_login(node: NodeResult, goal: Goal, keys: HostKeys) -> bool:
+def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
     """Prepare a node through the fleet's own login where that works; True where it does not."""
-    if not keys.knows(node.target.address, goal.fleet.port):
+    way = contained(node.name, lambda: node.target.route)
+    if isinstance(way, GpuprovError):
+        node.failure = way
+        return False
+    if not keys(way).knows(*way.pinned_as):
         return True
 
     def prepare() -> None:
@@ -88,7 +99,8 @@ def _known_login(node: NodeResult, goal: Goal, keys: HostKeys) -> bool:
 
 
 def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
-    contact = contained(node.name, lambda: reach(node.name, node.target.address, goal.fleet, login))
+    target = node.target
+    contact = contained(node.name, lambda: reach(node.name, target.address, target.connection, login))
     if isinstance(contact, GpuprovError):
         node.failure = contact
         return None
@@ -96,7 +108,7 @@ def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
 
 
 def _settle_host_keys(
-    nodes: list[NodeResult], contacts: dict[str, Contact | None], keys: HostKeys, confirm: Confirm
+    nodes: list[NodeResult], contacts: dict[str, Contact | None], keys: Pinned, confirm: Confirm
 ) -> None:
     """Judge every host key; those that only a person can judge are shown together, once."""
     shown: dict[str, str] = {}
@@ -105,37 +117,38 @@ def _settle_host_keys(
         if contact is None:
             continue
         try:
-            if not keys.trusts(node.target.address, contact.target.connection.port, contact.host_key):
+            way = contact.target.route
+            if not keys(way).trusts(*way.pinned_as, contact.host_key):
                 shown[node.name] = fingerprint(contact.host_key)
         except GpuprovError as error:
             node.failure = error
-            contact.transport.close()
+            contact.close()
     if shown and not confirm(shown):
         for node in nodes:
             if node.name in shown:
                 node.failure = Unreachable("its host key was not confirmed", expected=shown[node.name])
 
 
-def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: HostKeys) -> None:
+def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: Pinned) -> None:
     if contact is None or node.failure is not None:
         return
-    key, port = contact.host_key, contact.target.connection.port
+    key, way = contact.host_key, contact.target.route
 
     def log_in() -> None:
-        keys.pin(node.target.address, port, [f"{key.get_name()} {key.get_base64()}"])
+        keys(way).pin(*way.pinned_as, [f"{key.get_name()} {key.get_base64()}"])
         session = contact.log_in(login)
         _prepare(node, session, goal, login.sudo_password or login.password)
-        if unread := keys.pin(node.target.address, port, node.host_keys):
+        if unread := keys(way).pin(*way.pinned_as, node.host_keys):
             node.notes.append(f"host keys left out, which cannot be read: {unread}")
 
     node.failure = contained(node.name, log_in)
-    node.target = as_fleet(contact.target, goal.fleet) if node.failure is None else node.target
-    contact.transport.close()
+    contact.close()
 
 
 def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:
     """Run the script and take in what it says."""
-    stated = {"admin": goal.fleet.user, "keys": "\n".join(goal.public_keys), "wait": str(goal.wait_s)}
+    keys = "\n".join(goal.public_keys[node.name])
+    stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s)}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
     script = settings + (files("gpuprov.bootstrap") / "first.sh").read_text("utf-8")
     output = as_root(session, script, password)
@@ -147,7 +160,7 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     if "failed" in told:
         raise NodeFailed(told["failed"][0])
     if "done" not in told:
-        user = session.target.connection.user
+        user = session.target.route.user
         raise NodeFailed(f"{user} cannot do it as root (sudo): {said(output)}", do="see --ask-sudo-pass")
     node.changed += told.get("changed", [])
     node.notes += told.get("note", [])
@@ -162,7 +175,7 @@ def _prove(node: NodeResult, goal: Goal) -> None:
         with open_session(node.target, LIMITS) as session:
             output = as_root(session, "python3 --version", None)
             if output.code:
-                raise NodeFailed(f"{goal.fleet.user} gets in and cannot become root: {said(output)}")
+                raise NodeFailed(f"{node.target.route.user} gets in and cannot become root: {said(output)}")
             if node.passwords and goal.key_only:
                 _passwords_off(node, session, goal.guard)
 
@@ -188,7 +201,7 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
         failure = NodeFailed(f"passwords cannot be shut off by a drop-in: {said(output)}")
     else:
         try:
-            prove_and_disarm(node.target, [node.target.connection.port], guard, token)
+            prove_and_disarm(node.target, [node.target.route.port], guard, token)
         except GpuprovError as error:
             failure = error
     if failure and (undone := undo(session, node.target, guard, token, failure)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.bootstrap.run import NodeResult
     from gpuprov.model.fleet import Fleet
+    from gpuprov.ssh.transport import Target
 
 SCHEMA = "gpuprov.bootstrap/1"
 existing = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -68,24 +69,33 @@ def command(
     from gpuprov.bootstrap.public_keys import public_keys
     from gpuprov.bootstrap.run import Goal, bootstrap
     from gpuprov.model.fleet import read_fleet
-    from gpuprov.ssh.known_hosts import KNOWN_HOSTS
+    from gpuprov.ssh.route import Route
 
-    fleet = read_fleet(fleet_path)
-    chosen = _hosts(fleet, hosts)
-    goal = Goal(fleet.ssh, public_keys(fleet.ssh, keys), key_only=not keep_passwords)
+    chosen = _targets(read_fleet(fleet_path), hosts)
+    goal = Goal({each.name: public_keys(each.route, keys) for each in chosen}, key_only=not keep_passwords)
     password = _password(password_fd, ask=ask_pass)
     sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None
     login = Login(user, port, identity, password, sudo)
-    pinned = HostKeys(Path(fleet.ssh.known_hosts or KNOWN_HOSTS).expanduser(), host_key)
+    paths = dict.fromkeys(each.route.known_hosts[0] for each in chosen)
+    files = {path: HostKeys(Path(path).expanduser(), host_key) for path in paths}
+
+    def pinned(way: Route) -> HostKeys:
+        return files[way.known_hosts[0]]
+
     nodes = bootstrap(chosen, goal, login, pinned, confirm=_confirm(accept_new), forks=forks)
-    _tell(nodes, pinned, output)
+    _tell(nodes, files, output)
     return worst(*(node.failure.exit_code for node in nodes if node.failure))
 
 
-def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
+def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
     from gpuprov.nodeset import expand
+    from gpuprov.ssh.transport import Target
 
-    known = {name: address for group in fleet.groups.values() for name, address in group.hosts.items()}
+    known = {
+        host: Target(host, address, fleet.connection_of(name, host))
+        for name, group in fleet.groups.items()
+        for host, address in group.hosts.items()
+    }
     wanted: list[str] = []
     for text in stated:
         try:
@@ -94,7 +104,7 @@ def _hosts(fleet: Fleet, stated: tuple[str, ...]) -> dict[str, str]:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     if unknown := sorted(set(wanted) - set(known)):
         raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
-    return {name: known[name] for name in wanted or known}
+    return [known[name] for name in dict.fromkeys(wanted or known)]
 
 
 def _password(descriptor: int | None, *, ask: bool) -> str | None:
@@ -123,7 +133,7 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
     return ask
 
 
-def _tell(nodes: list[NodeResult], pinned: HostKeys, output: str) -> None:
+def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -> None:
     if output == "json":
         documents = [
             {
@@ -135,10 +145,16 @@ def _tell(nodes: list[NodeResult], pinned: HostKeys, output: str) -> None:
             }
             for node in nodes
         ]
-        options.print_json({"schema": SCHEMA, "known_hosts": str(pinned.path), "nodes": documents})
+        options.print_json({"schema": SCHEMA, "known_hosts": _paths(files), "nodes": documents})
         return
     for node in nodes:
         story = str(node.failure) if node.failure else ", ".join(node.changed) or "nothing to change"
         click.echo(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
         for line in node.notes:
             click.echo(f"    {line}")
+
+
+def _paths(files: Mapping[str, HostKeys]) -> str | list[str]:
+    """The file of host keys; a list where hosts of the fleet have several."""
+    paths = [str(each.path) for each in files.values()]
+    return paths[0] if len(paths) == 1 else paths

@@ -19,8 +19,8 @@ SCHEMA = "gpuprov.discovery/1"
 
 @click.command()
 @click.argument("hosts", nargs=-1, required=True)
-@click.option("--user", default="root", show_default=True, help="SSH user")
-@click.option("--port", type=click.IntRange(1, 65535), default=22, show_default=True)
+@click.option("--user", help="SSH user.  [default: as ~/.ssh/config says, else root]")
+@click.option("--port", type=click.IntRange(1, 65535), help="[default: as ~/.ssh/config says, else 22]")
 @click.option("-i", "--identity", metavar="FILE", help="Private key.")
 @click.option("--known-hosts", metavar="FILE", help="Their host keys.")
 @click.option("--jump", metavar="[USER@]HOST[:PORT]", help="Through this host.")
@@ -32,8 +32,8 @@ SCHEMA = "gpuprov.discovery/1"
 @options.output_option
 def command(
     hosts: tuple[str, ...],
-    user: str,
-    port: int,
+    user: str | None,
+    port: int | None,
     identity: str | None,
     known_hosts: str | None,
     jump: str | None,
@@ -48,9 +48,11 @@ def command(
     SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile, 4 when one cannot be
     asked or none answers.
     """
+    from pydantic import ValidationError
+
     from gpuprov.catalog import load
     from gpuprov.inventory.discover import kinds, match_hosts, names_of, propose, within
-    from gpuprov.model.lock import Connection
+    from gpuprov.model.connection import Connection
     from gpuprov.ssh.failures import NotThere
 
     if fleet and fleet.exists():
@@ -58,8 +60,9 @@ def command(
     asked, of_networks = within(hosts)
     try:
         way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
-    except ValueError:
-        raise InvalidInput(f"not a host to go through: {jump!r}", expected="[USER@]HOST[:PORT]") from None
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        raise InvalidInput(f"--{first['loc'][0]} {first['input']!r}: {first['msg']}") from None
     password = options.ask_password(ask_become_pass)
     catalog, found, failed = load(), {}, {}
     among = kinds(catalog, [Path("profiles")])
@@ -76,7 +79,8 @@ def command(
     _show(found, failed, proposal, names, output)
     if not found and not failed:
         raise Unreachable(
-            f"nothing speaks SSH on port {port} at any of the {len(silent)} addresses of {', '.join(hosts)}",
+            f"nothing speaks SSH on port {port or 22} at any of the {len(silent)} addresses of "
+            + ", ".join(hosts),
             do="is the network right, and --port?",
         )
     if fleet and proposal["groups"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gpuprov.errors import Exit, GpuprovError, worst
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node
+    from gpuprov.model.lock import Lock
 
 FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot")
 
@@ -43,7 +45,6 @@ def command(
     processors and memory.
     """
     from gpuprov.catalog import load
-    from gpuprov.inventory.exports import Access
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
     from gpuprov.model.lock import read_lock
 
@@ -60,13 +61,25 @@ def command(
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
-    way = next(iter(lock.groups.values())).connection
-    access = Access(way.user, way.port, way.identity_file, way.jump)
-    click.echo(_writers(name, access)[form](found), nl=False)
+    click.echo(_writers(name, lock, names)[form](found), nl=False)
     return worst(Exit.OK, *(error.exit_code for error in failed))
 
 
-def _writers(name: str, access: Access) -> dict[str, Callable[[Sequence[Node]], str]]:
+def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Access]]:
+    """How most of the nodes are reached, and those that are reached otherwise."""
+    from gpuprov.inventory.exports import Access
+    from gpuprov.ssh.transport import targets
+
+    found = {}
+    for target in targets(lock, names):
+        way = target.route
+        jump = way.jump.place if way.jump else None
+        found[target.name] = Access(way.user, way.port, way.stated.identity_file, jump)
+    [(most, _)] = Counter(found.values()).most_common(1)
+    return most, {name: access for name, access in found.items() if access != most}
+
+
+def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[[Sequence[Node]], str]]:
     from gpuprov.inventory import exports
 
     return {
@@ -75,6 +88,6 @@ def _writers(name: str, access: Access) -> dict[str, Callable[[Sequence[Node]], 
         "hostfile": exports.hostfile,
         "mpich": lambda nodes: exports.hostfile(nodes, "mpich"),
         "kubernetes": exports.kubernetes_labels,
-        "dstack": lambda nodes: exports.dstack(name, nodes, access),
-        "skypilot": lambda nodes: exports.skypilot(name, nodes, access),
+        "dstack": lambda nodes: exports.dstack(name, nodes, *_accesses(lock, names)),
+        "skypilot": lambda nodes: exports.skypilot(name, nodes, *_accesses(lock, names)),
     }

@@ -40,7 +40,7 @@ def parameters(group: LockedGroup) -> Parameters:
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
         containerd=group.components.containerd is not None,
         mig=bool(group.setting("mig")),
-        login=group.connection.user,
+        login=group.login,
     )
 
 

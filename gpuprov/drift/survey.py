@@ -67,4 +67,4 @@ def gather_from(
 
 
 def _probe(session: Session, payload: Payload) -> Facts:
-    return as_root(ask(session, payload), session.target.connection.user)
+    return as_root(ask(session, payload), session.target.route.user)

@@ -1,9 +1,10 @@
 """A fleet as an Ansible inventory: its groups, groups by what the hosts are, and the lock's variables.
 
 Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. Variables
-keep what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_name` a name
-that Ansible would not take; in the group `all`, `gpuprov_fleet` what the fleet states of all, `gpuprov_kinds`
-which groups were added. So nothing is lost, and `gpuprov inventory import` finds it again.
+keep what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_host` what it
+states of the way to a host, `gpuprov_name` a name that Ansible would not take; in the group `all`,
+`gpuprov_fleet` what the fleet states of all, `gpuprov_kinds` which groups were added. So nothing is lost, and
+`gpuprov inventory import` finds it again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.variables import connection, group_variables
+from gpuprov.inventory.variables import Variables, variables_of
 from gpuprov.model.fleet import Fleet, Group
 from gpuprov.model.lock import Lock
 
 GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE = "gpuprov_group", "gpuprov_fleet", "gpuprov_name"
-KINDS_VARIABLE = "gpuprov_kinds"
+KINDS_VARIABLE, HOST_VARIABLE = "gpuprov_kinds", "gpuprov_host"
 RESERVED = {"all", "ungrouped"}
-Variables = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,15 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
     kinds = dict(_kinds(fleet, models, names))
     of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars"), KINDS_VARIABLE: list(kinds)}
     groups = {"all": AnsibleGroup(vars=of_all | everywhere)}
+    host_vars: dict[str, Variables] = {}
     for name, group in fleet.groups.items():
-        own = {GROUP_VARIABLE: {"name": name, **_stated(group, "hosts", "vars")}}
-        decided = own | _decided(fleet, name, lock)
+        own = {GROUP_VARIABLE: {"name": name, **_stated(group, "entries", "vars")}}
+        hosts = {host: (address, fleet.connection_of(name, host)) for host, address in group.hosts.items()}
+        shared, ways = variables_of(hosts, lock.groups.get(name) if lock else None)
+        decided = own | shared
+        host_vars |= {
+            host: told for host in hosts if (told := _of_host(fleet, group, host, ways.get(host, {})))
+        }
         _refuse_second_opinions(name, group.vars, decided)
         groups[names[name]] = AnsibleGroup(hosts=tuple(group.hosts), vars=decided | group.vars)
     for name, further in fleet.also.items():
@@ -73,7 +79,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
         called = {NAME_VARIABLE: name} if names[name] != name else {}
         groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, called | further.vars)
     groups |= {name: AnsibleGroup(children=tuple(members)) for name, members in kinds.items()}
-    return AnsibleInventory(groups, _host_vars(fleet))
+    return AnsibleInventory(groups, host_vars)
 
 
 def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
@@ -93,11 +99,6 @@ def _stated(record: Fleet | Group, *without: str) -> Variables:
     return plain
 
 
-def _decided(fleet: Fleet, name: str, lock: Lock | None) -> Variables:
-    locked = lock.groups.get(name) if lock else None
-    return group_variables(locked) if locked else connection(fleet.ssh)
-
-
 def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) -> None:
     both = sorted(key for key in stated.keys() & decided.keys() if not key.startswith("ansible_"))
     if both:
@@ -107,15 +108,15 @@ def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) ->
         )
 
 
-def _host_vars(fleet: Fleet) -> dict[str, Variables]:
-    own: dict[str, Variables] = {}
-    for group in fleet.groups.values():
-        for host, address in group.hosts.items():
-            reached = {"ansible_host": address} if address != host else {}
-            stated = reached | fleet.host_vars.get(host, {})
-            if stated:
-                own[host] = stated
-    return own
+def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables:
+    """What is told of one host: its address, the way to it where that is its own, the site's variables."""
+    address, ssh = group.entries[host].address, group.entries[host].ssh
+    told = {"ansible_host": address} if address != host else {}
+    kept: Variables = {"ssh": ssh.model_dump(exclude_none=True)} if ssh else {}
+    site = fleet.host_vars.get(host, {})
+    if ours := [key for key in way if key not in site]:  # for the way back
+        kept["variables"] = ours
+    return told | way | ({HOST_VARIABLE: kept} if kept else {}) | site
 
 
 def _kinds(

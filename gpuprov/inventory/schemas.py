@@ -11,13 +11,14 @@ from gpuprov.model.profile import Profile
 
 SHAPES: dict[str, type[Strict]] = {"profile": Profile, "fleet": Fleet, "lock": Lock}
 TEXT = {"type": "string"}
+NAMES: list[dict[str, Any]] = [TEXT, {"type": "array", "items": TEXT}]
+HOST = {"anyOf": [TEXT, {"type": "null"}, {"$ref": "#/$defs/Host"}]}
 HOSTS = {
-    "description": "gpu[01-08], a list of such, or a mapping of name to address",
-    "anyOf": [
-        TEXT,
-        {"type": "array", "items": TEXT},
-        {"type": "object", "additionalProperties": TEXT},
-    ],
+    "Group": {
+        "description": "gpu[01-08], a list of such, or a mapping of name to address or {address, ssh}",
+        "anyOf": [*NAMES, {"type": "object", "additionalProperties": HOST}],
+    },
+    "FurtherGroup": {"description": "gpu[01-08], or a list of such", "anyOf": NAMES},
 }
 
 
@@ -31,9 +32,10 @@ def json_schema(what: str) -> dict[str, Any]:
 
 def _allow_short_forms(records: dict[str, Any]) -> None:
     """What people may write shorter than the record that it becomes."""
-    for name in ("Group", "FurtherGroup"):
+    for name, hosts in HOSTS.items():
         if name in records:
-            records[name]["properties"]["hosts"] = HOSTS
+            records[name]["properties"]["hosts"] = hosts
+    records.get("Host", {}).pop("required", None)  # an address that is not stated is the name
     if "Mirror" in records:
         whole = records["Mirror"]
         records["Mirror"] = {"anyOf": [whole["properties"]["url"], whole]}

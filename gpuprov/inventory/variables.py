@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from gpuprov import roles
-from gpuprov.model.lock import Connection, LockedGroup
+from gpuprov.model.connection import Connection
+from gpuprov.model.lock import LockedGroup
+from gpuprov.ssh.openssh import ssh_options
+from gpuprov.ssh.route import Route, route
+
+Variables = dict[str, Any]
+Reached = Mapping[str, tuple[str, Connection]]
+"""Host → its address, and what is stated of the way to it."""
 
 
-def group_variables(group: LockedGroup) -> dict[str, Any]:
+def reached(group: LockedGroup) -> Reached:
+    """How the hosts of a group are reached."""
+    return {host: (address, group.connection_of(host)) for host, address in group.hosts.items()}
+
+
+def group_variables(group: LockedGroup) -> Variables:
     """Variables of every host of a group. Roles take nothing from anywhere else."""
-    return connection(group.connection) | roles.variables(group)
+    return variables_of(reached(group), group)[0]
 
 
-def connection(spec: Connection) -> dict[str, Any]:
+def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, dict[str, Variables]]:
+    """Variables of all the hosts, and host → those of it alone.
+
+    Args:
+        group: tells what roles are told; without it only the way in is.
+
+    Raises:
+        InvalidInput: ssh's own configuration cannot be read.
+    """
+    ways = {host: route(*way) for host, way in hosts.items()}
+    told = {host: _way_in(way) for host, way in ways.items()}
+    shared = {
+        key: value
+        for key, value in next(iter(told.values())).items()
+        if all(each.get(key) == value for each in told.values())
+    }
+    own = {host: {key: each[key] for key in each if key not in shared} for host, each in told.items()}
+    decided = roles.variables(group) if group else {}
+    if group and "ssh_hardening_login" in decided:
+        for host, way in ways.items():
+            own[host] |= {"ssh_hardening_login": way.user} if way.user != group.login else {}
+    return shared | decided, {host: each for host, each in own.items() if each}
+
+
+def _way_in(way: Route) -> Variables:
     """User, port, key, and what ssh is told."""
+    options = ssh_options(way)
     stated = {
-        "ansible_user": spec.user,
-        "ansible_port": spec.port,
-        "ansible_ssh_private_key_file": spec.identity_file,
-        "ansible_become": spec.user != "root",
-        "ansible_ssh_common_args": " ".join(_ssh_arguments(spec)),
+        "ansible_user": way.user,
+        "ansible_port": way.port,
+        "ansible_ssh_private_key_file": options.pop("IdentityFile", None),
+        "ansible_become": way.user != "root",
+        "ansible_ssh_common_args": shlex.join(
+            word for name, value in options.items() for word in ("-o", f"{name}={value}")
+        ),
     }
     return {name: value for name, value in stated.items() if value is not None}
-
-
-def _ssh_arguments(spec: Connection) -> list[str]:
-    arguments = ["-o", "StrictHostKeyChecking=yes"]
-    if spec.known_hosts:
-        arguments += ["-o", f"UserKnownHostsFile={spec.known_hosts}"]
-    if spec.identity_file:
-        arguments += ["-o", "IdentitiesOnly=yes"]
-    if spec.jump:
-        arguments += ["-J", spec.jump]
-    return arguments

@@ -22,6 +22,7 @@ from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
+from gpuprov.model.connection import lay_over
 from gpuprov.model.fleet import Fleet, Group, read_fleet
 from gpuprov.model.lock import Component, Components, Hardware, Lock, LockedGroup, Setting
 from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
@@ -108,21 +109,29 @@ class Builder:
             os=system.id,
             arch=arch,
             site=group.site,
-            connection=self._fleet.ssh,
+            connection=lay_over(self._fleet.ssh, group.ssh),
+            connections={host: each.ssh for host, each in group.entries.items() if each.ssh} or None,
             hardware=hardware.model_copy(update={"nvswitch": switched}),
             reboot=self._fleet.reboot,
             components=self._components(name, locker, answer, want, request, settings).model_copy(
                 update={"absent": self._absent(want, system)}
             ),
             repositories=locker.repositories,
-            settings=self._access(with_clients(settings, system, self._catalog), system),
+            settings=self._access(with_clients(settings, system, self._catalog), system, group),
         )
 
-    def _access(self, settings: dict[str, Setting], system: System) -> dict[str, Setting]:
+    def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:
         hosts: dict[str, str] = {}
-        for group in self._fleet.groups.values():
-            hosts |= group.hosts
-        return with_access(settings, system=system.id, connection=self._fleet.ssh, hosts=hosts)
+        for each in self._fleet.groups.values():
+            hosts |= each.hosts
+        own = {host: each.ssh for host, each in group.entries.items() if each.ssh}
+        return with_access(
+            settings,
+            system=system.id,
+            connection=lay_over(self._fleet.ssh, group.ssh),
+            own=own,
+            hosts=hosts,
+        )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
         """The locked components that nobody asked to move."""

@@ -164,7 +164,7 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
 
 
 def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InvalidInput:
-    path = at + tuple(error["loc"])
+    path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's word for a key itself
     place = f"{document.name}:{document.line(path)}"
     others = f"and {more} more below" if more else ""
     if error["type"] == "extra_forbidden":

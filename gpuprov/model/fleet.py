@@ -2,36 +2,84 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import HOST_NAME, Connection, lay_over, parse_destination
 from gpuprov.model.documents import Marked, Strict, read_text, validate
 from gpuprov.model.hardware import HardwareProfile
-from gpuprov.model.lock import Connection, Reboots
+from gpuprov.model.lock import Reboots
 from gpuprov.model.profile import NAME
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
 from gpuprov.nodeset import expand
 
-HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+
+def _host_name(name: str) -> str:
+    if not HOST_NAME.match(name):
+        raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
+    return name
+
+
+class Host(Strict):
+    """One host: where it is, and what is stated of the way to it alone."""
+
+    address: str = Field(description="a name or an address, of DNS or of ~/.ssh/config; HOST:PORT is one too")
+    ssh: Connection | None = Field(default=None, description="how it is reached, where that is its own")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_apart(cls, stated: object) -> object:
+        """`203.0.113.7:40022` becomes the address and `ssh: {port: 40022}`."""
+        whole = dict(stated) if isinstance(stated, dict) else {"address": str(stated)}
+        if not isinstance(whole.get("address"), str):
+            return whole
+        try:
+            user, whole["address"], port = parse_destination(whole["address"])
+        except ValueError as error:
+            raise ValueError(f"an address, or HOST:PORT: {error}") from None
+        ssh = whole.get("ssh") or {}
+        for key, value in (("user", user), ("port", port)):
+            if value is None or not isinstance(ssh, dict):
+                continue
+            if ssh.get(key, value) != value:
+                raise ValueError(f"one {key}: the address says {value}, ssh.{key} says {ssh[key]}")
+            ssh = {**ssh, key: value}
+        return {**whole, "ssh": ssh} if ssh else whole
+
+    @model_serializer(mode="wrap")
+    def _as_short_as_it_goes(self, write: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
+        # The lock has a digest of the fleet: a host that states nothing new is written as ever.
+        if self.ssh is None:
+            return self.address
+        return {"address": self.address, "ssh": self.ssh.model_dump(exclude_none=True)}
 
 
 class Group(Strict):
-    """Hosts of one kind. `hosts` becomes name → address, whichever way it was written.
+    """Hosts of one kind. `entries`, written as `hosts`, become name → host, whichever way they were written.
 
     `hardware`, `stack` and `settings` are laid over the profile's; `vars` are the site's own Ansible
     variables, which go into inventories as they are.
     """
 
+    model_config = ConfigDict(populate_by_name=False)
+
     profile: str = Field(pattern=NAME)
-    hosts: dict[str, str]
+    entries: dict[Annotated[str, AfterValidator(_host_name)], Host] = Field(alias="hosts")
     os: str
     arch: str = "x86_64"
     site: str | None = Field(default=None, description="where they stand: a data centre, a cloud's region")
@@ -39,14 +87,31 @@ class Group(Strict):
     stack: StackPolicy = StackPolicy()
     settings: Settings = Settings()
     vars: dict[str, Any] = Field(default={}, description="Ansible variables of the site's own")
+    ssh: Connection | None = Field(default=None, description="how they are reached, laid over the fleet's")
 
-    @field_validator("hosts", mode="before")
+    @field_validator("entries", mode="before")
     @classmethod
-    def _fold_out(cls, stated: object) -> dict[str, str]:
-        hosts = _named(stated)
+    def _fold_out(cls, stated: object) -> dict[str, object]:
+        if not isinstance(stated, dict):
+            hosts: dict[str, object] = {name: name for name in _names(stated)}
+        else:
+            hosts = {str(name): _with_address(str(name), host) for name, host in stated.items()}
         if not hosts:
             raise ValueError("at least one host")
         return hosts
+
+    @model_serializer(mode="wrap")
+    def _as_people_write_it(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        written: dict[str, Any] = write(self)
+        if self.ssh is None:
+            written.pop("ssh", None)
+        return {"hosts" if key == "entries" else key: value for key, value in written.items()}
+
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Name → address."""
+        return {name: host.address for name, host in self.entries.items()}
 
 
 class FurtherGroup(Strict):
@@ -59,7 +124,7 @@ class FurtherGroup(Strict):
     @field_validator("hosts", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> list[str]:
-        return list(_named(stated))
+        return _names(list(stated) if isinstance(stated, dict) else stated)
 
 
 class Mirror(Strict):
@@ -107,33 +172,27 @@ class Fleet(Strict):
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
+    def connection_of(self, group: str, host: str) -> Connection:
+        """What is stated of the way to a host: its own word before its group's, that before the fleet's."""
+        stated = self.groups[group]
+        return lay_over(self.ssh, stated.ssh, stated.entries[host].ssh)
 
-def _named(stated: object) -> dict[str, str]:
-    """Name → address of hosts, however they are written."""
-    if isinstance(stated, dict):
-        hosts = {str(name): str(address) for name, address in stated.items()}
-    else:
-        hosts = {name: name for name in expand(stated)}
-    for name, address in hosts.items():
-        if not HOST_NAME.match(name) or not (HOST_NAME.match(address) or _is_ipv6(address)):
-            raise ValueError(_not_a_host(name, address))
+
+def _names(stated: object) -> list[str]:
+    """Names of hosts, as a range or a list of ranges."""
+    hosts = expand(stated)
+    for name in hosts:
+        if ":" in name:
+            raise ValueError(f"names alone; a port stands with an address: {{NAME: {name!r}}}")
+        _host_name(name)
     return hosts
 
 
-def _is_ipv6(address: str) -> bool:
-    try:
-        return bool(ipaddress.IPv6Address(address)) and "%" not in address
-    except ValueError:
-        return False
-
-
-def _not_a_host(name: str, address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if HOST_NAME.match(host) and port.isdigit():
-        return (
-            f"an address without a port, not {name!r}: {address!r}; ssh: {{port: {port}}} states it for all"
-        )
-    return f"host names of letters, digits, '.', '_' and '-', not {name!r}: {address!r}"
+def _with_address(name: str, stated: object) -> object:
+    """What is stated of a host; one without an address is reached by its name."""
+    if stated is None:
+        return name
+    return {"address": name, **stated} if isinstance(stated, dict) else stated
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -12,34 +12,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from gpuprov.model.components import COMPONENT
+from gpuprov.model.connection import Connection, lay_over
 from gpuprov.model.documents import Strict, read_document, render_document, write_document
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
-
-JUMP = re.compile(r"^(?:[^@\s,:]+@)?(?:[^@\s,:\[\]]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?$")
-"""A host to go through; ssh_config(5) lists several with commas."""
-
-
-class Connection(Strict):
-    """How the controller reaches the hosts of a group."""
-
-    user: str = "root"
-    port: int = Field(default=22, ge=1, le=65535)
-    identity_file: str | None = None
-    known_hosts: str | None = None
-    jump: str | None = None
-
-    @field_validator("jump")
-    @classmethod
-    def _has_ports_that_are_numbers(cls, jump: str | None) -> str | None:
-        for each in [] if jump is None else jump.split(","):
-            found = JUMP.match(each)
-            if not found or not 1 <= int(found[1] or 22) <= 65535:
-                raise ValueError(f"[USER@]HOST[:PORT], not {each!r}")
-        return jump
 
 
 class Setting(Strict):
@@ -190,7 +169,11 @@ class Reboots(Strict):
 
 
 class LockedGroup(Strict):
-    """Hosts that must all be the same."""
+    """Hosts that must all be the same.
+
+    `hosts` maps a name to an address; `connections` a name to what is stated of the way to that host alone.
+    Neither has anything that the fleet does not state.
+    """
 
     profile: str
     hosts: dict[str, str]
@@ -198,11 +181,22 @@ class LockedGroup(Strict):
     arch: str
     site: str | None = None
     connection: Connection
+    connections: dict[str, Connection] | None = None
     hardware: Hardware
     reboot: Reboots
     repositories: dict[str, Repository]
     components: Components
     settings: dict[str, Setting]
+
+    def connection_of(self, host: str) -> Connection:
+        """What is stated of the way to one of the hosts."""
+        own = (self.connections or {}).get(host)
+        return lay_over(self.connection, own) if own else self.connection
+
+    @property
+    def login(self) -> str:
+        """The user for whom sshd's options are judged: the one that is stated for the group, else root."""
+        return self.connection.user or "root"
 
     def setting(self, name: str) -> Any:
         """The value of a setting, None where the lock does not state it."""

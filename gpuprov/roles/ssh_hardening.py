@@ -32,5 +32,5 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     return {
         "ssh_hardening_options": ssh["options"],
         "ssh_hardening_files": {path: "\n".join(line) for path, line in lines.items() if any(line)},
-        "ssh_hardening_login": group.connection.user,
+        "ssh_hardening_login": group.login,
     }

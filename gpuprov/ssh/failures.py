@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 import paramiko
 
 from gpuprov.errors import Unreachable
-from gpuprov.model.lock import Connection
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
+from gpuprov.ssh.route import Route
 
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
@@ -18,27 +19,45 @@ class NotThere(Unreachable):
     """Nothing speaks SSH at the address; other failures come from something that does."""
 
 
-def unreachable(address: str, connection: Connection, error: Exception) -> Unreachable:
-    """One line for a person, from the many ways in which SSH says no."""
-    who = f"{connection.user}@{address}"
+def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Unreachable:
+    """One line for a person, from the many ways in which SSH says no.
+
+    Args:
+        tried: the keys that were offered.
+    """
+    who = f"{route.user}@{route.address}"
     if isinstance(error, paramiko.BadHostKeyException):
-        file = known_hosts(connection.known_hosts)
-        if file.revocation(error.key):
-            return stranger(address, file, error.key)
-        return Unreachable(
-            f"the host key of {address} has changed",
-            do="make sure that it is the right machine, then remove the old key with "
-            f"`ssh-keygen -R {address} -f {file.path}`",
-        )
+        return _another_key(route, error)
     if isinstance(error, paramiko.AuthenticationException):
-        key = connection.identity_file
+        stated = route.stated.identity_file
+        if not tried:
+            files = ", ".join(route.identity_files)
+            return Unreachable(
+                f"{who} was offered no key: there is none in {files}, nor in an agent",
+                do="name one in ssh.identity_file, or ssh-add it",
+            )
         return Unreachable(
-            f"{who} refused " + (f"the key {key}" if key else "every key offered"),
+            f"{who} refused " + (f"the key {stated}" if stated else f"every key offered: {', '.join(tried)}"),
             do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
         )
     return NotThere(
-        f"no SSH on port {connection.port}: {reason(error)}",
+        f"no SSH on port {route.port}: {reason(error)}",
         do="is it up, and is its address right?",
+    )
+
+
+def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:
+    files = [known_hosts(path) for path in route.known_hosts]
+    name = route.host_key_names[0]
+    for file in files:
+        if file.revocation(error.key):
+            return stranger(route.address, file, error.key)
+    path = next((file.path for file in files if file.keys(*route.host_key_names)), files[0].path)
+    stated = f"'{name}'" if name.startswith("[") else name
+    return Unreachable(
+        f"the host key of {route.address} has changed",
+        do="make sure that it is the right machine, then remove the old key with "
+        f"`ssh-keygen -R {stated} -f {path}`",
     )
 
 
@@ -62,6 +81,8 @@ def reason(error: BaseException) -> str:
         return ", ".join(sorted(causes))
     if isinstance(error, socket.gaierror):
         return "no such host name"
+    if isinstance(error, paramiko.ChannelException):
+        return f"the host before it says: {error.text.lower()}"
     if isinstance(error, TimeoutError):
         return "timed out"
     if any(words in str(error) for words in SILENCE):

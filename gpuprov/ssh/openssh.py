@@ -6,20 +6,22 @@ node that offers nothing else is reached this way.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.model.lock import Connection
+from gpuprov.ssh.route import Route
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 
 
-def ssh_argv(address: str, connection: Connection, connect_s: float, **more: str) -> list[str]:
-    """`ssh` to an address, without a command: strict about host keys, one connection, no questions.
+def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
+    """`ssh` along a route, without a command: strict about host keys, one connection, no questions.
 
     Args:
         more: options beyond these, as ssh_config(5) names them.
@@ -27,23 +29,69 @@ def ssh_argv(address: str, connection: Connection, connect_s: float, **more: str
     options = {
         **more,
         "BatchMode": "yes",
-        "StrictHostKeyChecking": "yes",
         "ConnectTimeout": str(round(connect_s)),
         "ControlMaster": "no",
         "ControlPath": "none",
         "LogLevel": "ERROR",
-        "Port": str(connection.port),
-        "User": connection.user,
+        "Port": str(route.port),
+        "User": route.user,
+        **ssh_options(route),
     }
-    if connection.known_hosts:
-        options["UserKnownHostsFile"] = str(Path(connection.known_hosts).expanduser())
-    if connection.identity_file:
-        options["IdentityFile"] = str(Path(connection.identity_file).expanduser())
-        options["IdentitiesOnly"] = "yes"
-    if connection.jump:
-        options["ProxyJump"] = connection.jump
-    stated = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *stated, "--", address]
+    return ["ssh", "-T", *_words(options), "--", route.address]
+
+
+def ssh_options(route: Route) -> dict[str, str]:
+    """What ssh has to be told beside user and port; the rest it reads in its own configuration."""
+    stated = route.stated
+    options = {"StrictHostKeyChecking": "yes"}
+    if stated.known_hosts:
+        options["UserKnownHostsFile"] = _several(route.known_hosts)
+    if stated.identity_file:
+        options |= {"IdentityFile": stated.identity_file, "IdentitiesOnly": "yes"}
+    if route.jump:
+        options["ProxyCommand"] = _through(route.jump, route)
+    elif stated.jump:
+        options["ProxyJump"] = "none"
+    return options
+
+
+def _through(hop: Route, to: Route) -> str:
+    """The command that ssh speaks through; each host on the way is entered along its own route.
+
+    ProxyJump hands none of our options on: files of host keys and keys would be others there.
+    """
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "LogLevel": "ERROR",
+        "Port": str(hop.port),
+        "User": hop.user,
+        "UserKnownHostsFile": _several(hop.known_hosts),
+        "ProxyCommand": _through(hop.jump, hop) if hop.jump else _literal(hop.proxy_command or "none"),
+    }
+    keys = [word for path in _there(hop.identity_files) for word in ("-o", f"IdentityFile={path}")]
+    place = f"[{to.hostname}]:{to.port}"
+    return _literal(shlex.join(["ssh", "-T", *_words(options), *keys, "-W", place, "--", hop.address]))
+
+
+def _literal(text: str) -> str:
+    """Text in which ssh puts no TOKENS in place."""
+    return text.replace("%", "%%")
+
+
+def _words(options: dict[str, str]) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _several(paths: Sequence[str]) -> str:
+    """Files as one option's value, which is read with quotes."""
+    return " ".join(f'"{path}"' if " " in path else path for path in paths)
+
+
+def _there(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if Path(path).expanduser().exists()]
 
 
 def run_command(

@@ -6,47 +6,50 @@ a person, and none delays the others beyond its own time-out.
 
 from __future__ import annotations
 
-import logging
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from functools import cached_property
 from threading import Timer
 from typing import TypeVar
 
 import paramiko
-from fabric import Config, Connection
-from paramiko.pkey import UnknownKeyType
 
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
-from gpuprov.model.lock import Connection as ConnectionSpec
+from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
+from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
+from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
+from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.failures import reason, stranger, unreachable
-from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
+from gpuprov.ssh.failures import reason
+from gpuprov.ssh.route import Route, route
 
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
 GRACE_S = 1.0
 """Seconds after the end of a command's time, before its connection is closed over it."""
 
-# Paramiko logs what it raises; the same line twice helps nobody.
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-
 
 @dataclass(frozen=True)
 class Target:
-    """A node and the way to it."""
+    """A node, and what is stated of the way to it."""
 
     name: str
     address: str
-    connection: ConnectionSpec
+    connection: Connection
+
+    @cached_property
+    def route(self) -> Route:
+        """The way to it.
+
+        Raises:
+            InvalidInput: ssh's own configuration cannot be read.
+        """
+        return route(self.address, self.connection)
 
 
 @dataclass(frozen=True)
@@ -58,20 +61,11 @@ class Output:
     stderr: bytes
 
 
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
-
-    connect_s: float = 10.0
-    command_s: float = 60.0
-    answer_bytes: int = 8 * 1024 * 1024
-
-
 def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
     """The lock's hosts, or those named, with their connections."""
     wanted = None if names is None else set(names)
     return [
-        Target(host, group.hosts[host], group.connection)
+        Target(host, group.hosts[host], group.connection_of(host))
         for host, group in lock.hosts().items()
         if wanted is None or host in wanted
     ]
@@ -99,7 +93,7 @@ class OpenSshSession(Session):
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
         node, limits = self.target, self._limits
-        argv = openssh.ssh_argv(node.address, node.connection, limits.connect_s)
+        argv = openssh.ssh_argv(node.route, limits.connect_s)
         seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
         return Output(*openssh.run_command(argv, command, stdin, seconds=seconds, limit=limit))
 
@@ -209,117 +203,21 @@ def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
     Raises:
         Unreachable: no way in.
     """
-    connection: Connection | None = None
+    opened = []
     for pause_s in (0.0, *PAUSES_S):
         time.sleep(pause_s * (1 + random.random()))  # noqa: S311
         try:
-            connection = connect(node, limits)
-        except _ClosedUnheard as closed:
+            opened = connect(node.route, limits)
+        except ClosedUnheard as closed:
             unheard = closed
-        except _NothingInCommon:
+        except BeyondParamiko:
             yield OpenSshSession(node, limits)
             return
         else:
             break
-    if connection is None:
+    if not opened:
         raise unheard
-    with connection:
-        yield ParamikoSession(node, connection.transport, limits)
-
-
-class _ClosedUnheard(Unreachable):
-    """sshd took the connection and closed it before its first word."""
-
-    def __init__(self, node: Target) -> None:
-        super().__init__(
-            f"sshd on {node.address} closes connections unheard: too many at once (MaxStartups), or it shuts "
-            "out this address for a while after failed logins (PerSourcePenalties)",
-            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
-        )
-
-
-class _NothingInCommon(Exception):
-    """Paramiko knows none of the algorithms that the node offers."""
-
-
-def connect(node: Target, limits: ConnectionLimits) -> Connection:
-    """An open connection of Fabric's; see `open_session`, which also knows what to do where this fails."""
-    spec = node.connection
-    connection = Connection(
-        node.address,
-        user=spec.user,
-        port=spec.port,
-        config=_config(),
-        gateway=_gateway(spec, limits),
-        connect_timeout=limits.connect_s,
-        connect_kwargs=_credentials(spec, limits),
-    )
-    _trust_known_hosts_only(connection, spec)
-    silent = time.monotonic() + limits.connect_s
     try:
-        connection.open()
-    except paramiko.ssh_exception.IncompatiblePeer as error:
-        connection.close()
-        raise _NothingInCommon from error
-    except GpuprovError:
-        connection.close()
-        raise
-    except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
-        connection.close()
-        if "Error reading SSH protocol banner" in str(error) and time.monotonic() < silent:
-            raise _ClosedUnheard(node) from None
-        raise unreachable(node.address, node.connection, error) from error
-    return connection
-
-
-@lru_cache(maxsize=1)
-def _config() -> Config:
-    return Config()
-
-
-def _gateway(spec: ConnectionSpec, limits: ConnectionLimits) -> Connection | None:
-    if spec.jump is None:
-        return None
-    gateway = Connection(spec.jump, config=_config(), connect_timeout=limits.connect_s)
-    _trust_known_hosts_only(gateway, spec)
-    return gateway
-
-
-def _credentials(spec: ConnectionSpec, limits: ConnectionLimits) -> dict[str, object]:
-    timeouts: dict[str, object] = {"banner_timeout": limits.connect_s, "auth_timeout": limits.connect_s}
-    if spec.identity_file is None:
-        return timeouts
-    key = _private_key(os.path.expanduser(spec.identity_file))  # noqa: PTH111
-    return {"pkey": key, "look_for_keys": False, "allow_agent": False, **timeouts}
-
-
-@lru_cache(maxsize=8)
-def _private_key(path: str) -> paramiko.PKey:
-    if not Path(path).is_file():
-        raise InvalidInput(f"the key {path} does not exist", do="correct ssh.identity_file in fleet.yml")
-    try:
-        return paramiko.PKey.from_path(path)
-    except (TypeError, paramiko.PasswordRequiredException):
-        raise InvalidInput(
-            f"the key {path} asks for a passphrase",
-            do="ssh-add it and leave ssh.identity_file out of fleet.yml",
-        ) from None
-    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
-        raise InvalidInput(f"the key {path} cannot be read: {reason(error)}") from None
-
-
-def _trust_known_hosts_only(connection: Connection, spec: ConnectionSpec) -> None:
-    """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
-    client, file = connection.client, known_hosts(spec.known_hosts)
-    client.set_missing_host_key_policy(_NoStrangers(connection.host, file))
-    names = names_of(connection.host, connection.port)
-    for kind, key in file.keys(*names).items():
-        client.get_host_keys().add(names[0], kind, key)
-
-
-class _NoStrangers(paramiko.MissingHostKeyPolicy):
-    def __init__(self, address: str, file: KnownHosts) -> None:
-        self._address, self._file = address, file
-
-    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
-        raise stranger(self._address, self._file, key)
+        yield ParamikoSession(node, opened[-1].transport, limits)
+    finally:
+        close(opened)

@@ -6,8 +6,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov.model.lock import Connection, Lock
+from gpuprov.model.connection import Connection
+from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
+from gpuprov.ssh.route import Route
 
 CONNECT_TIMEOUT_S = 10
 LOCAL = ["/bin/sh"]
@@ -26,14 +28,19 @@ def with_absolute_paths(lock: Lock) -> Lock:
     """The lock with the operator's files named so that every folder finds them."""
     groups = {}
     for name, group in lock.groups.items():
-        files = {key: getattr(group.connection, key) for key in ("identity_file", "known_hosts")}
-        found = {key: str(Path(path).expanduser().absolute()) for key, path in files.items() if path}
-        connection = group.connection.model_copy(update=found)
-        groups[name] = group.model_copy(update={"connection": connection})
+        own = {host: _with_absolute_paths(each) for host, each in (group.connections or {}).items()}
+        found = {"connection": _with_absolute_paths(group.connection), "connections": own or None}
+        groups[name] = group.model_copy(update=found)
     return lock.model_copy(update={"groups": groups})
 
 
-def ssh_argv(address: str, connection: Connection, *, password: bool = False) -> list[str]:
+def _with_absolute_paths(stated: Connection) -> Connection:
+    files = {key: getattr(stated, key) for key in ("identity_file", "known_hosts")}
+    found = {key: str(Path(path).expanduser().absolute()) for key, path in files.items() if path}
+    return stated.model_copy(update=found)
+
+
+def ssh_argv(route: Route, *, password: bool = False) -> list[str]:
     """The command that runs `sh` as root on a node.
 
     Args:
@@ -43,14 +50,13 @@ def ssh_argv(address: str, connection: Connection, *, password: bool = False) ->
     each connection, measured with 100 nodes. Keepalives notice a node that died within 15 s.
     """
     argv = openssh.ssh_argv(
-        address,
-        connection,
+        route,
         CONNECT_TIMEOUT_S,
         ServerAliveInterval="5",
         ServerAliveCountMax="3",
         KexAlgorithms="^curve25519-sha256",
     )
-    return [*argv, _root_shell(connection.user, password)]
+    return [*argv, _root_shell(route.user, password)]
 
 
 def _root_shell(user: str, password: bool) -> str:

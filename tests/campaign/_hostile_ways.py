@@ -24,7 +24,7 @@ from gpuprov.errors import GpuprovError, Refused
 from gpuprov.inventory.discover import kinds, match_hosts
 from gpuprov.locking.repository.apt import AptRecords, parse_depends, unpack
 from gpuprov.locking.repository.index import Index
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import drift_document
 from gpuprov.report.facts import describe

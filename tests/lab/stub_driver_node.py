@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
-from gpuprov.model.lock import Component, Connection, Lock, LockedGroup, read_lock
+from gpuprov.model.connection import Connection
+from gpuprov.model.lock import Component, Lock, LockedGroup, read_lock
 from tests import RECORDED_LOCK
 from tests.lab.node_under_test import NodeUnderTest, with_settings
 

@@ -13,7 +13,7 @@ import gpuprov.access
 import gpuprov.apply.deadman as deadman
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.lab import Lab, Node
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target, open_session
 from tests.lab.small_disks import STATE, move_to_small_disks
 

@@ -12,7 +12,7 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.lab import Lab, Node
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters

@@ -18,8 +18,8 @@ from gpuprov.apply.deadman import source_address
 from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
-from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.history.record import of_majority
 from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
@@ -202,11 +202,9 @@ def test_an_empty_packet_is_unreachable_in_one_line(empty_packets: int, tmp_path
 FLEET = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
 
 
-def test_an_address_with_a_port_is_refused_with_its_line() -> None:
-    text = FLEET.replace("{HOSTS}", '{a: "127.0.0.1:2299"}')
-    with pytest.raises(InvalidInput, match=r"^fleet.yml:4: .*without a port.*ssh: \{port: 2299\}"):
-        parse_fleet(text, "fleet.yml")
-    assert parse_fleet(FLEET.replace("{HOSTS}", '{a: "2001:db8::1"}'), "fleet.yml")
+def test_an_address_that_is_none_is_refused_with_its_line() -> None:
+    for address in ("127.0.0.1:2299", "2001:db8::1", "[2001:db8::1]:22"):
+        assert parse_fleet(FLEET.replace("{HOSTS}", f'{{a: "{address}"}}'), "fleet.yml")
     with pytest.raises(InvalidInput, match=r"^fleet.yml:4: "):
         parse_fleet(FLEET.replace("{HOSTS}", '{a: "1:2:3"}'), "fleet.yml")
 

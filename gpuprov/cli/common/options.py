@@ -175,7 +175,7 @@ def way_to(host: str, lock_path: Path, identity: str | None, known_hosts: str | 
     """The way to a host: the lock's where it has that host, else as the command line says.
 
     Raises:
-        InvalidInput: the port is not a number.
+        InvalidInput: it is no host.
     """
     from gpuprov.model.lock import read_lock
     from gpuprov.ssh.transport import targets
@@ -188,23 +188,16 @@ def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
     """The way to `[USER@]HOST[:PORT]`, which no lock names.
 
     Raises:
-        InvalidInput: the port is not a number, or none of TCP.
+        InvalidInput: it is none.
     """
-    from gpuprov.model.lock import Connection
+    from gpuprov.model.connection import Connection, parse_destination
     from gpuprov.ssh.transport import Target
 
-    user, at, address = host.rpartition("@")
-    address, colon, port = address.partition(":")
-    if colon and not (port.isdecimal() and port.isascii() and 1 <= int(port[:9]) <= 65535):
-        raise InvalidInput(
-            f"the port of {host!r} is not a number from 1 to 65535", expected="[USER@]HOST[:PORT]"
-        )
-    connection = Connection(
-        user=user if at else "root",
-        port=int(port) if colon else 22,
-        identity_file=identity,
-        known_hosts=known_hosts,
-    )
+    try:
+        user, address, port = parse_destination(host)
+    except ValueError as error:
+        raise InvalidInput(str(error), expected="[USER@]HOST[:PORT]") from None
+    connection = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts)
     return Target(host, address, connection)
 
 

@@ -11,7 +11,7 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.inventory.discover.match import Kind, Match, match
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts

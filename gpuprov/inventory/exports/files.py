@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import yaml
 
 from gpuprov.inventory.exports.node import Node
+from gpuprov.model.connection import parse_destination
 
 
 @dataclass(frozen=True)
@@ -53,37 +54,64 @@ def _label(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-_.")
 
 
-def dstack(name: str, nodes: Iterable[Node], access: Access) -> str:
-    """An SSH fleet of dstack, `fleet.dstack.yml`."""
+def dstack(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None) -> str:
+    """An SSH fleet of dstack, `fleet.dstack.yml`.
+
+    Args:
+        own: node → how it alone is reached.
+    """
+    config = _dstack_access(access)
+    config["hosts"] = [
+        {"hostname": node.address, **_dstack_access(own[node.name])}
+        if own and node.name in own
+        else node.address
+        for node in nodes
+    ]
+    return _yaml({"type": "fleet", "name": name, "placement": "cluster", "ssh_config": config})
+
+
+def _dstack_access(access: Access) -> dict[str, Any]:
     config: dict[str, Any] = {"user": access.user}
     if access.port != Access.port:
         config["port"] = access.port
     if access.identity_file:
         config["identity_file"] = access.identity_file
     if access.jump:
-        config["proxy_jump"] = _jump(access)
-    config["hosts"] = [node.address for node in nodes]
-    return _yaml({"type": "fleet", "name": name, "placement": "cluster", "ssh_config": config})
+        config["proxy_jump"] = _jump(access, access.jump)
+    return config
 
 
-def _jump(access: Access) -> dict[str, Any]:
-    user, _, host = (access.jump or "").rpartition("@")
-    hop = {"hostname": host, "user": user or access.user}
+def _jump(access: Access, jump: str) -> dict[str, Any]:
+    user, host, port = parse_destination(jump)
+    hop: dict[str, Any] = {"hostname": host, "user": user or access.user}
+    hop |= {"port": port} if port else {}
     return {**hop, "identity_file": access.identity_file} if access.identity_file else hop
 
 
-def skypilot(name: str, nodes: Iterable[Node], access: Access) -> str:
+def skypilot(
+    name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None
+) -> str:
     """An SSH node pool of SkyPilot, an entry of `~/.sky/ssh_node_pools.yaml`.
 
     A pool states neither port nor jump host: SkyPilot takes those from `~/.ssh/config`, so hosts that
     need one are named instead of addressed.
     """
-    by_name = access.port != Access.port or access.jump is not None
-    pool: dict[str, Any] = {"user": access.user}
-    if access.identity_file:
-        pool["identity_file"] = access.identity_file
-    pool["hosts"] = [node.name if by_name else node.address for node in nodes]
+    pool = _skypilot_access(access)
+    pool["hosts"] = [
+        {"ip": _skypilot_host(node, own[node.name]), **_skypilot_access(own[node.name])}
+        if own and node.name in own
+        else _skypilot_host(node, access)
+        for node in nodes
+    ]
     return _yaml({name: pool})
+
+
+def _skypilot_access(access: Access) -> dict[str, Any]:
+    return {"user": access.user} | ({"identity_file": access.identity_file} if access.identity_file else {})
+
+
+def _skypilot_host(node: Node, access: Access) -> str:
+    return node.name if access.port != Access.port or access.jump is not None else node.address
 
 
 def _yaml(document: dict[str, Any]) -> str:

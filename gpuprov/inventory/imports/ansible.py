@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,18 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
+    HOST_VARIABLE,
     KINDS_VARIABLE,
     NAME_VARIABLE,
     AnsibleGroup,
     AnsibleInventory,
 )
 from gpuprov.inventory.imports.machine import ImportHints, fold_hosts
+from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.resources import share
 
 TIMEOUT_S = 300
-OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE}
-WAY_IN = {"ansible_user": "user", "ansible_port": "port", "ansible_ssh_private_key_file": "identity_file"}
+OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE, HOST_VARIABLE}
 CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
 
 
@@ -71,24 +72,43 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
     shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
-    lifted = {} if ours else _way_in(inventory)
-    host_vars = {host: dict(own) for host, own in inventory.host_vars.items()}
+    ways = Ways({}, {}) if ours else ways_of(inventory, owners)
+    host_vars = {host: _of_host(own) for host, own in inventory.host_vars.items()}
     groups: dict[str, Any] = {}
     for name, hosts in owners.items():
-        addresses = {host: str(host_vars.get(host, {}).pop("ansible_host", host)) for host in hosts}
+        entries = {host: _entry(host, inventory.host_vars.get(host, {}), ways.hosts) for host in hosts}
         stated = _vars(inventory, name)
         kind = dict(stated.get(GROUP_VARIABLE) or _said_of(name, said))
         kind.pop("name", None)
-        own = _own(stated, lifted, ours=name in ours)
-        groups[shown[name]] = {**kind, "hosts": fold_hosts(addresses)} | ({"vars": own} if own else {})
+        kind |= {"ssh": ways.groups[name]} if ways.groups.get(name) else {}
+        own = _own(stated, ways.lifted, ours=name in ours)
+        groups[shown[name]] = {**kind, "hosts": _folded(entries)} | ({"vars": own} if own else {})
     everywhere = _vars(inventory, "all")
     fleet: dict[str, Any] = {"groups": groups, **everywhere.get(FLEET_VARIABLE, {})}
-    also = _further(inventory, owners, shown, lifted)
-    kept = {host: own for host in host_vars if (own := _own(host_vars[host], lifted))}
+    also = _further(inventory, owners, shown, ways.lifted)
+    kept = {host: own for host in host_vars if (own := _own(host_vars[host], ways.lifted))}
     fleet |= {key: value for key, value in (("also", also), ("host_vars", kept)) if value}
-    if lifted:
-        fleet["ssh"] = {WAY_IN[key]: value for key, value in lifted.items()}
+    if ways.fleet:
+        fleet["ssh"] = ways.fleet
     return fleet
+
+
+def _of_host(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """A host's variables without its address, and without those that we wrote there."""
+    ours = {"ansible_host", "ansible_ssh_host", *stated.get(HOST_VARIABLE, {}).get("variables", ())}
+    return {key: value for key, value in stated.items() if key not in ours}
+
+
+def _entry(host: str, stated: Mapping[str, Any], ways: Mapping[str, dict[str, Any]]) -> str | dict[str, Any]:
+    """What the fleet says of a host: its address, and the way to it where that is its own."""
+    address = str(stated.get("ansible_host", stated.get("ansible_ssh_host", host)))
+    ssh = stated.get(HOST_VARIABLE, {}).get("ssh") or ways.get(host)
+    return {"address": address, "ssh": ssh} if ssh else address
+
+
+def _folded(entries: Mapping[str, str | dict[str, Any]]) -> str | dict[str, Any]:
+    plain = {host: entry for host, entry in entries.items() if isinstance(entry, str)}
+    return fold_hosts(plain) if len(plain) == len(entries) else dict(entries)
 
 
 def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
@@ -135,23 +155,7 @@ def _said_of(name: str, said: ImportHints) -> dict[str, str]:
     return found
 
 
-def _way_in(inventory: AnsibleInventory) -> dict[str, Any]:
-    """User, port and key where all hosts have the same, stated for all, for each group or for each host."""
-    found: dict[str, Any] = {}
-    everywhere = _vars(inventory, "all")
-    for key in WAY_IN:
-        of_host: dict[str, Any] = {}
-        for group in inventory.groups.values():
-            for host in group.hosts:
-                value = inventory.host_vars.get(host, {}).get(key, group.vars.get(key))
-                of_host[host] = value if value is not None else of_host.get(host, everywhere.get(key))
-        values = set(map(str, of_host.values()))
-        if len(values) == 1 and None not in of_host.values():
-            found[key] = next(iter(of_host.values()))
-    return found
-
-
-def _own(stated: Mapping[str, Any], lifted: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
+def _own(stated: Mapping[str, Any], lifted: Collection[str], *, ours: bool = False) -> dict[str, Any]:
     """Variables that are the site's own, without those that the fleet says in another place."""
     roles = tuple(f"{role.name}_" for role in share("roles").iterdir())
     return {
@@ -167,7 +171,7 @@ def _further(
     inventory: AnsibleInventory,
     owners: Mapping[str, list[str]],
     shown: Mapping[str, str],
-    lifted: Mapping[str, Any],
+    lifted: Collection[str],
 ) -> dict[str, Any]:
     """Groups that own no host, with everything that they say."""
     found = {}

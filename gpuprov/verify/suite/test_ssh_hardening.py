@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.check("ssh.options", "ls -l /etc/ssh/sshd_config.d")
 def test_sshd_goes_by_the_locked_options(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
-    assert host.sshd.effective(group.connection.user, expected) == expected
+    assert host.sshd.effective(group.login, expected) == expected
 
 
 @pytest.mark.check("ssh.ports", "ss -Hltnp")

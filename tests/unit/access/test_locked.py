@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from gpuprov.access.locked import with_access
 from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
-from gpuprov.model.lock import Connection, Setting
+from gpuprov.model.connection import Connection
+from gpuprov.model.lock import Setting
 from gpuprov.model.settings.access import Firewall, Ssh
 
 HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
@@ -25,6 +26,7 @@ def locked(
     user: str = "ops",
     port: int = 22,
     hosts: dict[str, str] = HOSTS,
+    own: dict[str, Connection] | None = None,
 ) -> dict[str, Any]:
     stated = {}
     if ssh is not None:
@@ -33,7 +35,7 @@ def locked(
         stated["firewall"] = Firewall.model_validate(firewall).model_dump(exclude_none=True)
     settings = {name: Setting(value=value, reason="", source="fleet.yml") for name, value in stated.items()}
     connection = Connection(user=user, port=port)
-    found = with_access(settings, system=system, connection=connection, hosts=hosts)
+    found = with_access(settings, system=system, connection=connection, hosts=hosts, own=own)
     return {name: setting.value for name, setting in found.items()}
 
 
@@ -125,3 +127,16 @@ def test_no_setting_smuggles_words_of_its_own(
 ) -> None:
     with pytest.raises(ValidationError):
         shape.model_validate(stated)
+
+
+def test_nodes_whose_own_way_in_would_be_shut_are_refused() -> None:
+    own = {"gpu01": Connection(port=40022)}
+    with pytest.raises(
+        Refused, match=r"gpu01 is reached on port 40022, and settings\.ssh has sshd listen on 22"
+    ):
+        locked({}, own=own)
+    assert locked({"port": 40022}, own=own)["ssh"]["options"]["Port"] == "22 40022"
+    with pytest.raises(Refused, match="gpu01 is reached as root: nobody could log in any more"):
+        locked({"root": "no"}, own={"gpu01": Connection(user="root")})
+    rules = locked(firewall={"ssh_from": ["10.0.0.0/8"]}, own=own)["firewall"]["ruleset"]["input"]
+    assert any("{ 22, 40022 }" in rule for rule in rules)

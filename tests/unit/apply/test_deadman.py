@@ -12,7 +12,7 @@ import pytest
 
 import gpuprov.apply.deadman as deadman
 from gpuprov.errors import GpuprovError, Unreachable
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target
 
 TARGET = Target("a", "127.0.0.1", Connection())

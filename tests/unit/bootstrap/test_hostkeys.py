@@ -17,7 +17,7 @@ import pytest
 from gpuprov.bootstrap import contact
 from gpuprov.bootstrap.hostkeys import HostKeys
 from gpuprov.errors import Unreachable
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.ssh.known_hosts import read_known_hosts
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()

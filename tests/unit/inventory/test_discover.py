@@ -17,7 +17,7 @@ from gpuprov.drift.judge import judge
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.inventory.discover import kinds, match, propose, within
 from gpuprov.lab.simulator.machines import describe, pci_devices
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
 from gpuprov.ssh.failures import NotThere

@@ -16,6 +16,7 @@ from gpuprov.model.lock import render_lock
 from gpuprov.model.profile import profile_paths
 from tests.unit.inventory.conftest import MakeLock
 from tests.unit.inventory.test_ansible import AWKWARD, FLEET
+from tests.unit.inventory.test_ways import FLEET as WAYS
 
 
 @pytest.mark.parametrize("path", profile_paths([]).values(), ids=lambda path: path.stem)
@@ -23,7 +24,7 @@ def test_shipped_profiles_fit(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), json_schema("profile"))
 
 
-@pytest.mark.parametrize("text", [FLEET, AWKWARD], ids=["full", "awkward"])
+@pytest.mark.parametrize("text", [FLEET, AWKWARD, WAYS], ids=["full", "awkward", "ways"])
 def test_fleets_fit(text: str) -> None:
     mirror = {"repositories": {"nvidia": "https://mirror.example.org/cuda"}}
     jsonschema.validate({**yaml.safe_load(text), **mirror}, json_schema("fleet"))
@@ -40,6 +41,7 @@ def test_a_lock_fits(locked: MakeLock) -> None:
         ("profile", {"hardware": {"nics": [{"kind": "wifi", "speed_gbits": 1}]}}),
         ("fleet", {"groups": {"a": {"profile": "x", "os": "debian12"}}}),
         ("fleet", {"groups": {"a": {"profile": "x", "os": "debian12", "hosts": 7}}}),
+        ("fleet", {"groups": {"a": {"profile": "x", "os": "debian12", "hosts": {"b": {"prt": 1}}}}}),
     ],
 )
 def test_what_is_wrong_does_not_fit(what: str, wrong: Any) -> None:

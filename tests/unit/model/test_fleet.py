@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,103 @@ def test_a_mirror_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> 
     """The lock has a digest of the fleet: a new key must not change those that do not have it."""
     read = read_fleet(fleet(tmp_path, f"{GOOD}repositories: {{nvidia: 'https://mirror/'}}\n"))
     assert read.repositories["nvidia"].model_dump_json() == '{"url":"https://mirror/","key":null}'
+
+
+WAYS = """\
+ssh: {user: ops, jump: bastion}
+groups:
+  train:
+    profile: hgx-h200-4
+    hosts:
+      gpu01: {address: 203.0.113.7, ssh: {port: 40022, user: ubuntu}}
+      gpu02: 203.0.113.7:40023
+      gpu03: "[2001:db8::3]:40024"
+      gpu04: ec2-user@gpu04.example.org
+      gpu05: {ssh: {jump: none}}
+      gpu06:
+    os: debian12
+    ssh: {port: 2222}
+"""
+
+
+def test_a_connection_is_stated_for_the_fleet_a_group_and_a_host(tmp_path: Path) -> None:
+    read = read_fleet(fleet(tmp_path, WAYS))
+    assert list(read.groups["train"].hosts.values()) == [
+        "203.0.113.7",
+        "203.0.113.7",
+        "2001:db8::3",
+        "gpu04.example.org",
+        "gpu05",
+        "gpu06",
+    ]
+    ways = {host: read.connection_of("train", host) for host in read.groups["train"].hosts}
+    assert {host: (way.user, way.port, way.jump) for host, way in ways.items()} == {
+        "gpu01": ("ubuntu", 40022, "bastion"),
+        "gpu02": ("ops", 40023, "bastion"),
+        "gpu03": ("ops", 40024, "bastion"),
+        "gpu04": ("ec2-user", 2222, "bastion"),
+        "gpu05": ("ops", 2222, "none"),
+        "gpu06": ("ops", 2222, "bastion"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "line", "words"),
+    [
+        ("prt: 40022", "port: 40022", 6, ["unknown key 'prt' in groups.train.hosts.gpu01.ssh", "'port'"]),
+        ("port: 99999", "port: 40022", 6, ["gpu01.ssh.port is 99999; expected less than or equal to 65535"]),
+        ("7:40023:1", "7:40023", 7, ["'203.0.113.7:40023:1' has more than one port", "[ADDRESS]:PORT"]),
+        ("7:4002x", "7:40023", 7, ["the port of '203.0.113.7:4002x' is not a number from 1 to 65535"]),
+        ("7:0", "7:40023", 7, ["the port of '203.0.113.7:0' is not a number from 1 to 65535"]),
+        ("::3]:", "::3]:40024", 8, ["the port of '[2001:db8::3]:' is not a number"]),
+        ("[x y]:40024", "[2001:db8::3]:40024", 8, ["'[x y]:40024' names no host"]),
+        (
+            "'@gpu04.example.org'",
+            "ec2-user@gpu04.example.org",
+            9,
+            ["'@gpu04.example.org' has no user before the @"],
+        ),
+        ("a b@gpu04", "ec2-user@gpu04", 9, ["has no user before the @"]),
+        ("gpu05:22x", "none", 10, ["[USER@]HOST[:PORT]: the port of 'gpu05:22x'"]),
+        ("gpu 06:", "gpu06:", 11, ["host names of letters, digits, '.', '_' and '-', not 'gpu 06'"]),
+        ("user: -oProxyCommand=x", "port: 2222", 13, ["ssh.user is", "the name of a user"]),
+        ("{address: a:1, ssh: {port: 2}}", "203.0.113.7:40023", 7, ["the address says 1, ssh.port says 2"]),
+    ],
+)
+def test_a_mistake_of_a_connection_is_named_with_its_line(
+    tmp_path: Path, wrong: str, right: str, line: int, words: list[str]
+) -> None:
+    said = complaint(tmp_path, WAYS.replace(right, wrong, 1))
+    assert said.startswith(f"fleet.yml:{line}: "), said
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+
+
+def test_a_port_in_a_list_of_names_is_told_where_it_goes(tmp_path: Path) -> None:
+    said = complaint(tmp_path, GOOD.replace("gpu[01-03]", "['gpu01:2222']"))
+    assert said.startswith("fleet.yml:4: ")
+    assert "names alone; a port stands with an address: {NAME: 'gpu01:2222'}" in said
+
+
+def test_a_fleet_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> None:
+    """The lock has a digest of the fleet: new keys must not change those that do not have them."""
+    text = GOOD + "ssh: {user: root, port: 22}\n"
+    written = read_fleet(fleet(tmp_path, text)).model_dump(mode="json")
+    assert written["ssh"] == {
+        "user": "root",
+        "port": 22,
+        "identity_file": None,
+        "known_hosts": None,
+        "jump": None,
+    }
+    assert list(written["groups"]["train"]) == [
+        *("profile", "hosts", "os", "arch", "site", "hardware", "stack", "settings", "vars")
+    ]
+    assert written["groups"]["train"]["hosts"] == {"gpu01": "gpu01", "gpu02": "gpu02", "gpu03": "gpu03"}
+
+
+def test_what_is_stated_is_written_and_read_again(tmp_path: Path) -> None:
+    read = read_fleet(fleet(tmp_path, WAYS))
+    again = fleet(tmp_path, json.dumps(read.model_dump(mode="json", exclude_none=True)))
+    assert read_fleet(again) == read

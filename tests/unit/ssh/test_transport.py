@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out
 
 QUICK = ConnectionLimits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)

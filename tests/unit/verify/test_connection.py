@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.model.lock import Connection
+from gpuprov.model.connection import Connection
+from gpuprov.ssh.route import route
 from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
 from gpuprov.verify.shell import Shell
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import lock_of
 
 
+def to(connection: Connection, *, password: bool = False) -> list[str]:
+    return ssh_argv(route("192.0.2.7", connection), password=password)
+
+
 def effective(connection: Connection) -> dict[str, str]:
     """What ssh itself makes of the command."""
-    argv = ssh_argv("192.0.2.7", connection)
+    argv = to(connection)
     asked = [argv[0], "-G", "-F", "/dev/null", *argv[1 : argv.index("--")], "192.0.2.7"]
     lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     return dict(line.split(" ", 1) for line in lines if " " in line)
@@ -32,8 +38,10 @@ def test_everything_stated_reaches_ssh() -> None:
     assert seen["port"] == "2222"
     assert seen["identityfile"] == "/keys/fleet"
     assert seen["userknownhostsfile"] == "/keys/known"
-    assert seen["proxyjump"] == "gate.example"
-    assert ssh_argv("192.0.2.7", stated)[-2:] == ["192.0.2.7", "sudo -n -- sh"]
+    assert re.search(
+        r"UserKnownHostsFile=/keys/known .*-W '\[192\.0\.2\.7\]:2222' -- gate\.example$", seen["proxycommand"]
+    )
+    assert to(stated)[-2:] == ["192.0.2.7", "sudo -n -- sh"]
 
 
 def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
@@ -41,7 +49,7 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
     assert seen["stricthostkeychecking"] in ("yes", "true")
     assert seen["batchmode"] == "yes"
     assert seen["kexalgorithms"].startswith("curve25519-sha256")
-    assert ssh_argv("192.0.2.7", Connection())[-2:] == ["192.0.2.7", "sh"]
+    assert to(Connection())[-2:] == ["192.0.2.7", "sh"]
 
 
 SUDO = """\
@@ -60,7 +68,7 @@ def through_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that a node's login shell gets, with a sudo that asks when ASKS is set."""
     write_program(tmp_path / "sudo", SUDO)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return ["/bin/sh", "-c", ssh_argv("192.0.2.7", Connection(user="admin"), password=True)[-1]]
+    return ["/bin/sh", "-c", to(Connection(user="admin"), password=True)[-1]]
 
 
 @pytest.mark.parametrize("asks", ["", "yes"])

@@ -1,0 +1,174 @@
+"""How an Ansible inventory says that its hosts are reached, as a fleet states it.
+
+Each host has the value that Ansible would use; what all hosts share is stated for the fleet, what a group
+shares for the group, and the rest for the host.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuprov.inventory.ansible import AnsibleInventory
+from gpuprov.model.connection import parse_destination
+
+WAY_IN = {
+    "ansible_user": "user",
+    "ansible_ssh_user": "user",
+    "ansible_port": "port",
+    "ansible_ssh_port": "port",
+    "ansible_ssh_private_key_file": "identity_file",
+    "ansible_private_key_file": "identity_file",
+}
+"""Ansible's variables → keys of `ssh:`; of two names for one thing the first is the newer."""
+ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+Stated = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """`ssh:` of groups and of hosts that have some, of the fleet, and the variables that are said by it."""
+
+    groups: Mapping[str, Stated]
+    hosts: Mapping[str, Stated]
+    fleet: Stated = field(default_factory=dict)
+    lifted: frozenset[str] = frozenset()
+
+
+def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) -> Ways:
+    """How hosts are reached.
+
+    Args:
+        owners: group of the fleet → its hosts.
+    """
+    told = {host: _told(inventory, host) for hosts in owners.values() for host in hosts}
+    templates = {key for variables in told.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))}
+    left = {WAY_IN[key] for key in templates}
+    of_host = {host: _ssh(variables, left) for host, variables in told.items()}
+    fleet = _shared(of_host.values())
+    below = {host: _without(ssh, fleet) for host, ssh in of_host.items()}
+    groups = {name: _shared(below[host] for host in hosts) for name, hosts in owners.items()}
+    own = {host: _without(below[host], groups[name]) for name, of in owners.items() for host in of}
+    arguments = {key for key in ARGUMENTS if all(_only_jumps(each.get(key)) for each in told.values())}
+    lifted = {key for key, meant in WAY_IN.items() if meant not in left} | arguments
+    return Ways(groups, {host: ssh for host, ssh in own.items() if ssh}, fleet, frozenset(lifted))
+
+
+def _told(inventory: AnsibleInventory, host: str) -> Stated:
+    """A host's variables: those of groups further from `all` win, of equals the later name."""
+    depth = {"all": 0}
+    queue = deque(["all", *(name for name in inventory.groups if name != "all")])
+    while queue:
+        name = queue.popleft()
+        depth.setdefault(name, 1)
+        for child in inventory.groups[name].children if name in inventory.groups else ():
+            if depth.get(child, 0) <= depth[name] < len(inventory.groups):
+                depth[child] = depth[name] + 1
+                queue.append(child)
+    members = {name for name, group in inventory.groups.items() if host in group.hosts} | {"all"}
+    while (
+        grown := {name for name, group in inventory.groups.items() if members.intersection(group.children)}
+        - members
+    ):
+        members |= grown
+    variables: Stated = {}
+    for name in sorted(members, key=lambda name: (depth.get(name, 1), name)):
+        variables |= inventory.groups[name].vars if name in inventory.groups else {}
+    return variables | inventory.host_vars.get(host, {})
+
+
+def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:
+    """The keys of `ssh:` that the variables say, but those `left` to templates."""
+    found: Stated = {}
+    for key, meant in reversed(WAY_IN.items()):
+        if meant not in left and variables.get(key) not in (None, ""):
+            value = variables[key]
+            found[meant] = int(value) if meant == "port" and str(value).isdecimal() else value
+    for key in ARGUMENTS:
+        if jump := _jump(str(variables.get(key, ""))):
+            found["jump"] = jump
+    return found
+
+
+def _shared(stated: Iterable[Stated]) -> Stated:
+    """What all of them state alike."""
+    first, *others = [*stated] or [{}]
+    return {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
+
+
+def _without(stated: Stated, above: Stated) -> Stated:
+    return {key: value for key, value in stated.items() if key not in above}
+
+
+def _words(arguments: str) -> list[str]:
+    """The words of ssh's options, each `-oNAME=VALUE` as one word without `-o`."""
+    try:
+        words = deque(shlex.split(arguments))
+    except ValueError:
+        return [arguments]
+    found = []
+    while words:
+        word = words.popleft()
+        if word in ("-o", "-J") and words:
+            word = f"{'ProxyJump=' if word == '-J' else ''}{words.popleft()}"
+        found.append(word.removeprefix("-o"))
+    return found
+
+
+def _jump(arguments: str) -> str | None:
+    """The host that ssh's options lead through, by ProxyJump or by `ssh -W`."""
+    for word in _words(arguments):
+        name, _, value = word.partition("=")
+        jump = {"proxyjump": value, "proxycommand": _hop(value)}.get(name.lower())
+        if jump and _is_jump(jump):
+            return jump
+    return None
+
+
+def _hop(command: str) -> str | None:
+    """`ops@bastion:2222` of `ssh -W %h:%p -q -p 2222 ops@bastion`; None of any other command."""
+    words = deque(_split(command))
+    if not words or words.popleft() != "ssh" or "-W" not in words:
+        return None
+    user = port = host = None
+    while words:
+        word = words.popleft()
+        if word in ("-W", "-p", "-l") and words:
+            value = words.popleft()
+            port, user = (value if word == "-p" else port), (value if word == "-l" else user)
+        elif word in ("-q", "-T", "-A", "-a"):
+            continue
+        elif word.startswith("-") or host:
+            return None
+        else:
+            host = word
+    place = f"{user}@{host}" if user else host
+    return f"{place}:{port}" if place and port else place
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []
+
+
+def _is_jump(text: str) -> bool:
+    try:
+        return all(parse_destination(each) for each in text.split(","))
+    except ValueError:
+        return False
+
+
+def _only_jumps(arguments: object) -> bool:
+    """Whether options say nothing beside the way through a host, and how strict ssh is with host keys."""
+    for word in _words(str(arguments or "")):
+        name, _, value = word.partition("=")
+        if name.lower() == "stricthostkeychecking" and value.lower() in ("yes", "true"):
+            continue
+        if _jump(f"-o {shlex.quote(word)}") is None:
+            return False
+    return True

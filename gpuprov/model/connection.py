@@ -1,0 +1,104 @@
+"""How hosts are reached, as people state it: for the fleet, a group or one host.
+
+What is stated nowhere is left open here; `gpuprov.ssh.route` decides it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import NamedTuple
+
+from pydantic import Field, field_validator
+
+from gpuprov.model.documents import Strict
+
+HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+USER_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?$")
+BRACKETS = re.compile(r"^\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?$")
+NO_JUMP = "none"
+"""ssh's word for going straight where something else states a way through another host."""
+
+
+class Connection(Strict):
+    """How the controller reaches hosts; None is left to `~/.ssh/config`, then to ssh's defaults and root."""
+
+    user: str | None = Field(default=None, description="who logs in")
+    port: int | None = Field(default=None, ge=1, le=65535, description="where SSH answers")
+    identity_file: str | None = Field(default=None, description="the private key, and no other")
+    known_hosts: str | None = Field(default=None, description="the file of their host keys")
+    jump: str | None = Field(
+        default=None,
+        description="the host to go through, [USER@]HOST[:PORT]; several with commas, the nearest first;"
+        " `none` goes straight",
+    )
+
+    @field_validator("user")
+    @classmethod
+    def _is_a_name(cls, user: str | None) -> str | None:
+        if user is not None and not USER_NAME.match(user):
+            raise ValueError("the name of a user, such as ubuntu")
+        return user
+
+    @field_validator("jump")
+    @classmethod
+    def _names_hosts(cls, jump: str | None) -> str | None:
+        for each in [] if jump is None else jump.split(","):
+            try:
+                parse_destination(each)
+            except ValueError as error:
+                raise ValueError(f"[USER@]HOST[:PORT]: {error}") from None
+        return jump
+
+
+def lay_over(base: Connection, *over: Connection | None) -> Connection:
+    """`base` with what each of `over` states laid over it; the last one wins."""
+    stated: dict[str, object] = {}
+    for each in over:
+        stated |= each.model_dump(exclude_none=True) if each else {}
+    return base.model_copy(update=stated)
+
+
+class Destination(NamedTuple):
+    """`[USER@]HOST[:PORT]`, taken apart."""
+
+    user: str | None
+    host: str
+    port: int | None
+
+
+def parse_destination(text: str) -> Destination:
+    """`ubuntu@203.0.113.7:40022`, `[2001:db8::2]:22`, `gpu01`.
+
+    An IPv6 address with a port needs brackets; one without may go without.
+
+    Raises:
+        ValueError: it is none of these; says what is wrong with it.
+    """
+    name, at, place = text.rpartition("@")
+    if at and ("@" in name or not USER_NAME.match(name)):
+        raise ValueError(f"{text!r} has no user before the @")
+    bracketed = BRACKETS.match(place)
+    if bracketed:
+        host, port = bracketed["host"], bracketed["port"]
+    elif _is_ipv6(place):
+        host, port = place, None
+    else:
+        host, colon, port = place.partition(":")
+        port = port if colon else None
+    if port is not None and ":" in port:
+        raise ValueError(
+            f"{text!r} has more than one port; an IPv6 address with a port is written [ADDRESS]:PORT"
+        )
+    if not (HOST_NAME.match(host) or _is_ipv6(host)):
+        raise ValueError(f"{text!r} names no host: letters, digits, '.', '_' and '-', or an address")
+    if port is not None and not (port.isdecimal() and port.isascii() and 1 <= int(port[:9]) <= 65535):
+        raise ValueError(f"the port of {text!r} is not a number from 1 to 65535")
+    return Destination(name or None, host, int(port) if port else None)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text)) and "%" not in text
+    except ValueError:
+        return False

@@ -1,0 +1,133 @@
+"""What `~/.ssh/config` says of a host, as ssh itself reads it (`ssh -G`), and root where it names no user.
+
+A process for each of ten thousand hosts would cost minutes, so hosts share one answer where the files cannot
+tell them apart: no pattern but `*` fits the name, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+from gpuprov.errors import InvalidInput
+
+FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
+"""Those that ssh reads (ssh(1), FILES), in its order: the first value found of an option counts."""
+ANYBODY = "a-host-that-no-pattern-names.invalid"
+TIMEOUT_S = 20
+Answer = Mapping[str, Sequence[str]]
+
+
+def client_config(
+    address: str, user: str | None, port: int | None, *, otherwise: str | None = "root"
+) -> Answer:
+    """Option, in lower case → values that ssh would use for a host; empty where it is not configured at all.
+
+    Args:
+        address: the name that ssh is called with.
+        user, port: what is stated already, for the files' `Match user` and the like.
+        otherwise: the user where the files name none; None is ssh's own choice, the local user.
+
+    Raises:
+        InvalidInput: ssh cannot read its files; says which line.
+    """
+    patterns = _patterns(FILES)
+    if patterns is None or any(fnmatchcase(address.lower(), each) for each in patterns):
+        return _ask(FILES, address, user, port, otherwise)
+    if not any(Path(path).expanduser().exists() for path in FILES):
+        return {}
+    return {**_ask(FILES, ANYBODY, None, None, otherwise), "hostname": (address,)}
+
+
+def usual_keys() -> tuple[str, ...]:
+    """The private keys that ssh tries where nothing names one."""
+    return tuple(_ask((), ANYBODY, None, None, None).get("identityfile", ()))
+
+
+def forget_client_config() -> None:
+    """Read the files anew."""
+    _patterns.cache_clear()
+    _ask.cache_clear()
+
+
+@lru_cache(maxsize=20_000)
+def _ask(
+    files: Sequence[str], address: str, user: str | None, port: int | None, otherwise: str | None
+) -> Answer:
+    options = [("User", user), ("Port", port)]
+    stated = [word for name, value in options if value for word in ("-o", f"{name}={value}")]
+    with tempfile.NamedTemporaryFile("w", prefix="gpuprov-ssh-config-") as file:
+        lines = [f"Include {path}" for path in files]
+        lines += ["Match all", f"User {otherwise}"] if otherwise else []  # what comes last is the default
+        file.write("".join(f"{line}\n" for line in lines))
+        file.flush()
+        command = ["ssh", "-T", "-G", "-F", file.name, *stated, "--", address]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+            )
+        except FileNotFoundError:
+            raise InvalidInput(
+                "ssh is not installed here, and there are files that configure it: " + ", ".join(files),
+                do="install it (package openssh-client, or openssh-clients)",
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise InvalidInput(
+                f"ssh -G {address} does not end within {TIMEOUT_S} s", do="see `Match exec` in ~/.ssh/config"
+            ) from None
+    if done.returncode:
+        raise InvalidInput(f"ssh cannot read its configuration: {_complaint(done.stderr)}")
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        keyword, _, value = line.partition(" ")
+        found.setdefault(keyword.lower(), []).append(value)
+    return {keyword: tuple(values) for keyword, values in found.items()}
+
+
+def _complaint(text: str) -> str:
+    """The first line that names a file and a line of it: `FILE: line 3: Bad configuration option: prot`."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = (re.sub(r"^(.+?):? line (\d+): ", r"\1:\2: ", line) for line in lines if " line " in line)
+    return next(named, lines[-1] if lines else "it says nothing")
+
+
+@lru_cache(maxsize=4)
+def _patterns(files: Sequence[str]) -> frozenset[str] | None:
+    """The patterns of names in the files' `Host` lines but `*`; None where only ssh can tell hosts apart."""
+    found: set[str] = set()
+    for path in files:
+        for words in _lines(Path(path).expanduser(), depth=0):
+            keyword = words[0].lower()
+            if keyword == "host":
+                found |= {word.lower().lstrip("!") for word in words[1:]} - {"*"}
+            depends = keyword in ("match", "canonicalizehostname", "include") or "%" in "".join(words)
+            if depends and [word.lower() for word in words] != ["match", "all"]:
+                return None
+    return frozenset(found)
+
+
+def _lines(path: Path, depth: int) -> Iterator[list[str]]:
+    """The words of every line, with those of included files in their place; of one too deep the `Include`."""
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError:
+        return
+    home = Path("~/.ssh").expanduser()
+    for line in text.splitlines():
+        words = [word.strip('"') for word in re.split(r"[ \t=]+", line.strip()) if word]
+        if not words or words[0].startswith("#"):
+            continue
+        if words[0].lower() != "include" or depth > 8 or "$" in line or "%" in line:
+            yield words
+            continue
+        base = home if path.is_relative_to(home) else Path("/etc/ssh")
+        for stated in words[1:]:
+            pattern = base / os.path.expanduser(stated)  # noqa: PTH111 - Path has no glob of absolute patterns
+            for each in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+                yield from _lines(each, depth + 1)

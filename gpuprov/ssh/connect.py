@@ -1,0 +1,168 @@
+"""Opening a connection along a route, by Fabric and Paramiko: hosts on the way, host keys, keys, limits."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import dataclass
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.auth_strategy import AuthFailure
+
+from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.ssh.credentials import Credentials
+from gpuprov.ssh.failures import stranger, unreachable
+from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
+from gpuprov.ssh.route import Route
+
+# Paramiko logs what it raises; the same line twice helps nobody.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
+
+    connect_s: float = 10.0
+    command_s: float = 60.0
+    answer_bytes: int = 8 * 1024 * 1024
+
+
+class ClosedUnheard(Unreachable):
+    """sshd took the connection and closed it before its first word."""
+
+    def __init__(self, way: Route) -> None:
+        super().__init__(
+            f"sshd on {way.address} closes connections unheard: too many at once (MaxStartups), or it shuts "
+            "out this address for a while after failed logins (PerSourcePenalties)",
+            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
+        )
+
+
+class BeyondParamiko(Exception):
+    """Paramiko has no algorithm in common with the node, or cannot use a key that may open it."""
+
+
+def connect(way: Route, limits: ConnectionLimits) -> list[Connection]:
+    """Open connections of Fabric's: to the hosts on the way, and to the node as the last.
+
+    See `open_session`, which also knows what to do where this fails.
+
+    Raises:
+        Unreachable: no way in, or not even to a host on the way.
+        InvalidInput: the key or the file of host keys that the fleet names cannot be used.
+    """
+    before = connect_before(way, limits)
+    try:
+        return [*before, _connect(way, before, limits)]
+    except BaseException:
+        close(before)
+        raise
+
+
+def close(opened: list[Connection]) -> None:
+    """Close connections, those that lead to others last."""
+    for connection in reversed(opened):
+        connection.close()
+
+
+def connect_before(way: Route, limits: ConnectionLimits) -> list[Connection]:
+    """Open connections to the hosts on the way, the last one beside the node; none where it is straight.
+
+    Raises:
+        Unreachable: one of them does not let us in; says which.
+        InvalidInput: as `connect`.
+    """
+    if way.jump is None:
+        return []
+    try:
+        return connect(way.jump, limits)
+    except ClosedUnheard:  # says where, and is tried again
+        raise
+    except Unreachable as error:
+        seen = f"through {way.jump.place}: {error.seen}"
+        raise type(error)(seen, expected=error.expected, do=error.do) from error
+
+
+Pipe = paramiko.Channel | paramiko.ProxyCommand | socket.socket
+
+
+def open_pipe(way: Route, before: list[Connection], limits: ConnectionLimits) -> Pipe:
+    """What leads to a node's SSH: a command, a channel of the host before it, or a connection.
+
+    Raises:
+        OSError, SSHException: it leads nowhere.
+    """
+    there = (way.hostname, way.port)
+    if before:
+        channel: paramiko.Channel = before[-1].transport.open_channel(
+            "direct-tcpip", there, ("127.0.0.1", 0), timeout=limits.connect_s
+        )
+        return channel
+    if way.proxy_command:
+        return paramiko.ProxyCommand(way.proxy_command)
+    return socket.create_connection(there, timeout=limits.connect_s)
+
+
+def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> Connection:
+    credentials = Credentials(way)
+    connection = Connection(
+        way.hostname,
+        user=way.user,
+        port=way.port,
+        # One of its own: a Config is no thing for several threads, and an empty SSHConfig keeps Fabric from
+        # reading ~/.ssh/config a second time, in its own way.
+        config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+        connect_timeout=limits.connect_s,
+        connect_kwargs={
+            "auth_strategy": credentials,
+            "banner_timeout": limits.connect_s,
+            "auth_timeout": limits.connect_s,
+        },
+    )
+    _trust_known_hosts_only(connection, way)
+    silent = time.monotonic() + limits.connect_s
+    try:
+        connection.connect_kwargs["sock"] = open_pipe(way, before, limits)
+        connection.open()
+    except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+        connection.client.close()
+        cause = _cause(error)
+        if isinstance(cause, GpuprovError):
+            raise cause from None
+        refused = isinstance(cause, paramiko.AuthenticationException)
+        if isinstance(cause, paramiko.ssh_exception.IncompatiblePeer) or (refused and credentials.beyond):
+            raise BeyondParamiko from error
+        if "Error reading SSH protocol banner" in str(cause) and time.monotonic() < silent:
+            raise ClosedUnheard(way) from None
+        raise unreachable(way, cause, credentials.tried) from error
+    return connection
+
+
+def _cause(error: Exception) -> Exception:
+    """What ended the attempts to log in, where it was no refusal."""
+    if not isinstance(error, AuthFailure) or not error.result:
+        return error
+    last = error.result[-1].result
+    return last if isinstance(last, Exception) else error
+
+
+def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
+    """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
+    client, files = connection.client, [known_hosts(path) for path in way.known_hosts]
+    client.set_missing_host_key_policy(_NoStrangers(way, files))
+    name = names_of(way.hostname, way.port)[0]  # as Paramiko looks it up
+    known = (keys for file in files if (keys := file.keys(*way.host_key_names)))
+    for kind, key in next(known, {}).items():
+        client.get_host_keys().add(name, kind, key)
+
+
+class _NoStrangers(paramiko.MissingHostKeyPolicy):
+    def __init__(self, way: Route, files: list[KnownHosts]) -> None:
+        self._way, self._files = way, files
+
+    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        revoking = (file for file in self._files if file.revocation(key))
+        raise stranger(self._way.address, next(revoking, self._files[0]), key)

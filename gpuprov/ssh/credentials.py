@@ -1,0 +1,145 @@
+"""What a route logs in with, for Paramiko: keys, their certificates, and those of an agent."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import paramiko
+from paramiko.agent import AgentSSH
+from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
+from paramiko.pkey import PublicBlob, UnknownKeyType
+
+from gpuprov.errors import InvalidInput
+from gpuprov.ssh.route import Route
+
+
+class Credentials(AuthStrategy):
+    """Everything that may open a route, in the order of trying: files first, then the agent.
+
+    Attributes:
+        tried: what was offered, for a person.
+        beyond: files that ssh can use and Paramiko cannot, such as those of a hardware key.
+    """
+
+    def __init__(self, route: Route) -> None:
+        super().__init__(paramiko.SSHConfig())
+        self._route = route
+        self.tried: list[str] = []
+        self.beyond: list[str] = []
+
+    def get_sources(self) -> Iterator[AuthSource]:
+        """See `AuthStrategy`.
+
+        Raises:
+            InvalidInput: the key that the fleet names cannot be used.
+        """
+        for name, key in self.keys():
+            self.tried.append(name)
+            yield InMemoryPrivateKey(self._route.user, key)
+
+    def keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Keys by what a person calls them.
+
+        Raises:
+            InvalidInput: the key that the fleet names cannot be used.
+        """
+        certificates = [read for path in self._route.certificate_files if (read := _certificate(path))]
+        for path in self._route.identity_files:
+            yield from self._of_file(path, certificates)
+        if self._route.stated.identity_file and self._route.identities_only:
+            return
+        wanted = {_public_part(path) for path in self._route.identity_files}
+        for key in _agent_keys(self._route.agent):
+            if self._route.identities_only and key.asbytes() not in wanted:
+                continue
+            for blob in _fitting(key, certificates):
+                key.public_blob = blob  # type: ignore[assignment]
+                yield f"{key.get_name()} of the agent with its certificate", key
+                key.public_blob = None
+            yield f"{key.get_name()} of the agent", key
+
+    def _of_file(self, path: str, certificates: list[PublicBlob]) -> Iterator[tuple[str, paramiko.PKey]]:
+        place = str(Path(path).expanduser())
+        try:
+            key = private_key(place)
+        except InvalidInput:
+            if self._route.stated.identity_file == path:
+                raise
+            if Path(place).is_file():
+                self.beyond.append(path)
+            return
+        beside = _certificate(f"{path}-cert.pub")
+        for blob in [*filter(None, [beside]), *_fitting(key, certificates)]:
+            certified = paramiko.PKey.from_path(place)
+            certified.public_blob = blob
+            yield f"the key {path} with its certificate", certified
+        yield f"the key {path}", key
+
+
+@lru_cache(maxsize=32)
+def private_key(path: str) -> paramiko.PKey:
+    """A private key of a file.
+
+    Raises:
+        InvalidInput: there is none, or it cannot be used without a person.
+    """
+    if not Path(path).is_file():
+        raise InvalidInput(f"the key {path} does not exist", do="correct ssh.identity_file in fleet.yml")
+    try:
+        return paramiko.PKey.from_path(path)
+    except (TypeError, paramiko.PasswordRequiredException):
+        raise InvalidInput(
+            f"the key {path} asks for a passphrase",
+            do="ssh-add it and leave ssh.identity_file out of fleet.yml",
+        ) from None
+    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InvalidInput(f"the key {path} cannot be read: {said[0]}") from None
+
+
+def _certificate(path: str) -> PublicBlob | None:
+    """A certificate of a file; None where there is none to read."""
+    place = Path(path).expanduser()
+    if not place.is_file():
+        return None
+    try:
+        return PublicBlob.from_file(str(place))
+    except (OSError, ValueError, paramiko.SSHException):
+        return None
+
+
+def _public_part(path: str) -> bytes:
+    blob = _certificate(f"{path}.pub")
+    return blob.key_blob if blob else b""
+
+
+def _fitting(key: paramiko.PKey, certificates: list[PublicBlob]) -> list[PublicBlob]:
+    """Those that certify the key: its numbers stand in them as in the key itself (PROTOCOL.certkeys)."""
+    whole = key.asbytes()
+    numbers = whole[4 + int.from_bytes(whole[:4], "big") :]
+    return [blob for blob in certificates if numbers in blob.key_blob]
+
+
+class _AgentAt(AgentSSH):
+    """The agent at a socket of its own; Paramiko knows that of the environment alone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(path)
+        self._connect(connection)  # type: ignore[attr-defined]
+
+
+def _agent_keys(agent: str | None) -> tuple[paramiko.AgentKey, ...]:
+    """The keys of an agent; none where it does not answer."""
+    path = os.environ.get("SSH_AUTH_SOCK") if agent is None else agent
+    if not path or path == "none":
+        return ()
+    try:
+        return tuple(_AgentAt(str(Path(path).expanduser())).get_keys())
+    except (OSError, paramiko.SSHException):
+        return ()

@@ -1,0 +1,148 @@
+"""How hosts are reached: from a fleet into an inventory for Ansible, and from one into a fleet."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.inventory.ansible import dynamic, inventory_of
+from gpuprov.inventory.imports import ImportHints, import_fleet
+from gpuprov.inventory.imports.ansible import fleet_of
+from gpuprov.model.documents import render_plain
+from gpuprov.model.fleet import Fleet, parse_fleet
+from gpuprov.model.lock import render_lock
+from gpuprov.ssh.transport import targets
+from tests.unit.inventory.conftest import MakeLock
+
+FLEET = """\
+groups:
+  train:
+    profile: hgx-h100-8
+    os: ubuntu24.04
+    hosts:
+      gpu01: 203.0.113.7:40022
+      gpu02: {address: 203.0.113.7, ssh: {port: 40023, user: root}}
+      gpu03: {ssh: {jump: none, identity_file: ~/own}}
+    ssh: {user: ubuntu, identity_file: ~/fleet, known_hosts: known, jump: 'ops@gate:2222'}
+  infer: {profile: inference-l4, os: ubuntu24.04, hosts: 'l[1-2]'}
+host_vars: {gpu01: {ansible_port: 41000, rack: r1}}
+ssh: {port: 2200}
+"""
+
+
+def imported(tmp_path: Path, text: str, name: str = "hosts") -> Fleet:
+    (tmp_path / name).write_text(text)
+    found = import_fleet([tmp_path / name], ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"}))
+    return parse_fleet(render_plain(found), name)
+
+
+def stated(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    return {
+        host: fleet.connection_of(name, host).model_dump(exclude_none=True)
+        for name, group in fleet.groups.items()
+        for host in group.hosts
+    }
+
+
+def test_what_hosts_share_is_said_once_and_the_rest_of_each() -> None:
+    listed = dynamic(inventory_of(parse_fleet(FLEET, "fleet.yml"), {}))
+    shared, own = listed["train"]["vars"], listed["_meta"]["hostvars"]
+    assert "ansible_user" not in shared
+    assert [own[f"gpu0{n}"]["ansible_user"] for n in (1, 2, 3)] == ["ubuntu", "root", "ubuntu"]
+    assert [own[f"gpu0{n}"]["ansible_become"] for n in (1, 2, 3)] == [True, False, True]
+    assert own["gpu02"]["ansible_port"] == 40023
+    assert own["gpu01"]["ansible_port"] == 41000, "the site's own variable counts"
+    assert own["gpu03"]["ansible_port"] == 2200
+    assert own["gpu03"]["ansible_ssh_private_key_file"] == "~/own"
+    assert listed["infer"]["vars"]["ansible_port"] == 2200
+    assert "l1" not in own
+    words = shlex.split(own["gpu02"]["ansible_ssh_common_args"])
+    through = next(word for word in words if word.startswith("ProxyCommand="))
+    assert through.endswith("-W '[203.0.113.7]:40023' -- gate")
+    assert "ProxyJump=none" in own["gpu03"]["ansible_ssh_common_args"]
+
+
+def test_all_of_it_comes_back() -> None:
+    fleet = parse_fleet(FLEET, "fleet.yml")
+    back = parse_fleet(render_plain(fleet_of(inventory_of(fleet, {}), ImportHints())), "back")
+    assert back == fleet
+
+
+def test_a_fleet_says_what_an_inventory_says_of_each_host(tmp_path: Path) -> None:
+    """Groups of groups, the nearer one first; a host's own word before all."""
+    text = """\
+[train]
+gpu01 ansible_host=203.0.113.7 ansible_port=40022
+gpu02 ansible_ssh_host=203.0.113.7 ansible_ssh_port=40023
+[infer]
+l[1:2]
+[gpu:children]
+train
+infer
+[gpu:vars]
+ansible_user=ubuntu
+ansible_ssh_common_args='-o ProxyCommand="ssh -W %h:%p -q -p 2222 ops@gate"'
+[infer:vars]
+ansible_user=admin
+ansible_ssh_common_args=-J edge
+rack=r1
+[all:vars]
+ansible_ssh_private_key_file=~/.ssh/fleet
+"""
+    fleet = imported(tmp_path, text)
+    key = {"identity_file": "~/.ssh/fleet"}
+    train = {"user": "ubuntu", "jump": "ops@gate:2222", **key}
+    assert stated(fleet) == {
+        "gpu01": {"port": 40022, **train},
+        "gpu02": {"port": 40023, **train},
+        "l1": {"user": "admin", "jump": "edge", **key},
+        "l2": {"user": "admin", "jump": "edge", **key},
+    }
+    assert fleet.ssh.model_dump(exclude_none=True) == key
+    assert fleet.groups["infer"].vars == {"rack": "r1"}
+    assert "ansible" not in json.dumps(fleet.model_dump(mode="json"))
+
+
+def test_what_only_ansible_can_work_out_stays_a_variable(tmp_path: Path) -> None:
+    text = "[a]\nx ansible_port=22\n[a:vars]\nansible_user={{ lookup('env', 'ME') }}\n"
+    text += "ansible_ssh_common_args=-C\n"
+    fleet = imported(tmp_path, text)
+    assert stated(fleet) == {"x": {"port": 22}}
+    assert fleet.groups["a"].vars == {
+        "ansible_user": "{{ lookup('env', 'ME') }}",
+        "ansible_ssh_common_args": "-C",
+    }
+
+
+@pytest.mark.parametrize("port", ["70000", "22x"])
+def test_a_port_that_is_none_is_said_in_one_line(tmp_path: Path, port: str) -> None:
+    with pytest.raises(Exception, match=r"^hosts:\d+: .*port is .*expected") as raised:
+        imported(tmp_path, f"[a]\nx ansible_port={port}\n")
+    assert "\n" not in str(raised.value)
+
+
+def test_the_lock_states_what_the_fleet_states_and_no_more(locked: MakeLock) -> None:
+    lock = locked(FLEET)
+    written = yaml.safe_load(render_lock(lock))["groups"]
+    assert "connections" not in written["infer"]
+    assert written["infer"]["connection"] == {"port": 2200}
+    assert written["train"]["connection"] == {
+        "user": "ubuntu",
+        "port": 2200,
+        "identity_file": "~/fleet",
+        "known_hosts": "known",
+        "jump": "ops@gate:2222",
+    }
+    assert written["train"]["connections"] == {
+        "gpu01": {"port": 40022},
+        "gpu02": {"user": "root", "port": 40023},
+        "gpu03": {"identity_file": "~/own", "jump": "none"},
+    }
+    assert written["train"]["hosts"] == {"gpu01": "203.0.113.7", "gpu02": "203.0.113.7", "gpu03": "gpu03"}
+    ways = {target.name: target.connection for target in targets(lock)}
+    assert (ways["gpu02"].user, ways["gpu02"].port, ways["gpu02"].identity_file) == ("root", 40023, "~/fleet")

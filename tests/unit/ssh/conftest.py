@@ -1,0 +1,29 @@
+"""A home of its own for ssh: what these tests say stands in a file that only they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuprov.ssh import client_config
+from gpuprov.ssh.route import forget_routes
+
+Configure = Callable[[str], Path]
+
+
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
+    """Writes what stands in place of ~/.ssh/config; there is no file of the system's."""
+    path = tmp_path / "ssh_config"
+    monkeypatch.setattr(client_config, "FILES", (str(path), str(tmp_path / "nothing")))
+    forget_routes()
+
+    def write(text: str) -> Path:
+        path.write_text(text)
+        forget_routes()
+        return path
+
+    yield write
+    forget_routes()

@@ -1,0 +1,152 @@
+"""How a node is reached: the fleet's word, then ssh's own configuration, then root and 22."""
+
+from __future__ import annotations
+
+import getpass
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import Connection
+from gpuprov.ssh import client_config
+from gpuprov.ssh.route import Route, route
+from tests.unit.programs import write_program
+from tests.unit.ssh.conftest import Configure
+
+CONFIG = """\
+Host rented
+  HostName 203.0.113.7
+  Port 40022
+  User ubuntu
+  IdentityFile ~/.ssh/rented-%h
+  CertificateFile /keys/rented-cert.pub
+  IdentityAgent /run/agent.sock
+  IdentitiesOnly yes
+  ProxyJump ops@gate:2222
+  HostKeyAlias rented-machine
+  UserKnownHostsFile /keys/known /keys/more
+Host gate
+  HostName 192.0.2.9
+  IdentityFile /keys/gate
+Host odd
+  ProxyCommand nc %h %p
+"""
+
+
+def test_root_and_22_where_nobody_says_anything(configure: Configure) -> None:
+    for text in ("", "Host other\n  User ops\n"):
+        configure(text)
+        way = route("gpu01", Connection())
+        assert (way.hostname, way.user, way.port, way.jump) == ("gpu01", "root", 22, None)
+        assert way.identity_files[0] == "~/.ssh/id_rsa"
+
+
+def test_what_the_fleet_leaves_open_is_as_ssh_is_configured(configure: Configure) -> None:
+    configure(CONFIG)
+    way = route("rented", Connection())
+    assert (way.address, way.hostname, way.user, way.port) == ("rented", "203.0.113.7", "ubuntu", 40022)
+    assert way.identity_files == ("~/.ssh/rented-203.0.113.7",)
+    assert (way.certificate_files, way.agent) == (("/keys/rented-cert.pub",), "/run/agent.sock")
+    assert way.identities_only
+    assert (way.host_key_names, way.known_hosts) == (("rented-machine",), ("/keys/known", "/keys/more"))
+    assert way.pinned_as == ("rented-machine", 22)
+    assert route("odd", Connection(port=2200)).proxy_command == "nc odd 2200"
+
+
+def test_the_fleets_word_counts_before_that_of_the_configuration(configure: Configure) -> None:
+    configure(CONFIG)
+    stated = Connection(
+        user="admin", port=2200, identity_file="/keys/fleet", known_hosts="/keys/fleet_known", jump="none"
+    )
+    way = route("rented", stated)
+    assert (way.user, way.port, way.jump, way.known_hosts) == ("admin", 2200, None, ("/keys/fleet_known",))
+    assert (way.identity_files, way.certificate_files) == (("/keys/fleet",), ())
+
+
+def test_a_host_on_the_way_has_a_route_of_its_own(configure: Configure) -> None:
+    configure(CONFIG)
+    gate = route("rented", Connection()).jump
+    assert gate is not None
+    assert (gate.address, gate.hostname, gate.user, gate.port) == ("gate", "192.0.2.9", "ops", 2222)
+    assert gate.identity_files == ("/keys/gate",)
+    hop = route("gpu01", Connection(jump="gate,inner:23", identity_file="/keys/fleet", known_hosts="/k")).jump
+    assert hop is not None
+    assert hop.jump is not None
+    assert (hop.address, hop.port, hop.jump.address) == ("inner", 23, "gate")
+    assert hop.user == getpass.getuser(), "ssh enters a host on the way as the local user"
+    assert hop.identity_files[:2] == ("/keys/fleet", "~/.ssh/id_rsa")
+    assert hop.known_hosts[0] == "/k"
+
+
+def test_a_host_that_leads_to_itself_is_entered_straight_and_a_circle_is_refused(
+    configure: Configure,
+) -> None:
+    configure("Host *\n  ProxyJump gate\n")
+    way = route("gpu01", Connection())
+    assert way.jump is not None
+    assert way.jump.jump is None
+    configure("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
+    with pytest.raises(
+        InvalidInput, match=r"^more than 8 hosts to go through, the last one .; do they go round"
+    ):
+        route("a", Connection())
+
+
+def test_a_mistake_in_the_configuration_names_its_file_and_line(configure: Configure) -> None:
+    path = configure("Host gpu01\n  Prot 22\n")
+    with pytest.raises(InvalidInput) as raised:
+        route("gpu01", Connection())
+    assert str(raised.value) == f"ssh cannot read its configuration: {path}:2: Bad configuration option: prot"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("Host far-*\n  User ops\n", 2),  # one answer for the many that no pattern names, one for the other
+        ("Match host far-1\n  User ops\n", 4),
+        ("Host *\n  HostName %h.example.org\n", 4),
+        ("Include {more}\n", 2),
+    ],
+)
+def test_ten_thousand_hosts_do_not_cost_ten_thousand_processes(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, asked: int
+) -> None:
+    (tmp_path / "more").write_text("Host far-1\n  User ops\n")
+    configure(text.format(more=tmp_path / "more"))
+    commands = []
+    run = subprocess.run
+
+    def count(command: list[str], **options: object) -> object:
+        commands.append(command[-1])
+        return run(command, **options)  # type: ignore[call-overload]
+
+    client_config.usual_keys()
+    monkeypatch.setattr(client_config.subprocess, "run", count)
+    ways = [route(name, Connection()) for name in ("gpu01", "gpu02", "gpu03", "far-1")]
+    assert len(commands) == asked
+    example = text.startswith("Host *")
+    assert [way.hostname for way in ways][:2] == (
+        ["gpu01.example.org", "gpu02.example.org"] if example else ["gpu01", "gpu02"]
+    )
+    assert [way.user for way in ways] == ["root", "root", "root", "root" if example else "ops"]
+
+
+def test_without_ssh_there_is_no_need_of_it_as_long_as_nothing_is_configured(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert route("gpu01", Connection()).place == "root@gpu01"
+    configure("Host *\n  User ops\n")
+    with pytest.raises(InvalidInput, match="ssh is not installed here"):
+        route("gpu01", Connection())
+    write_program(tmp_path / "ssh", "exit 255")
+    with pytest.raises(InvalidInput, match="ssh cannot read its configuration: it says nothing"):
+        route("gpu01", Connection())
+
+
+@pytest.mark.parametrize(("address", "place"), [("2001:db8::2", "root@[2001:db8::2]:23"), ("a", "root@a:23")])
+def test_places_as_people_write_them(configure: Configure, address: str, place: str) -> None:
+    way: Route = route(address, Connection(port=23))
+    assert way.place == place
