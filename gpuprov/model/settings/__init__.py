@@ -45,7 +45,7 @@ class Settings(Strict):
         pattern=r"^[A-Za-z0-9._+~-]+$",
     )
     scratch: tuple[Scratch, ...] | None = Field(
-        default=None, description="local devices that jobs may fill and that are not backed up"
+        default=None, description="local devices that jobs may fill and nobody backs up"
     )
     storage_clients: tuple[StorageClient, ...] | None = Field(
         default=None, description="file systems of other machines that this one can mount"
