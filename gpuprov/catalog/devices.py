@@ -126,7 +126,7 @@ def _fields(row: Row) -> dict[str, Any]:
         fields["min_driver_branch"] = min(int(release.split(".")[0]) for release in listed.values())
     same = ("segment", "compute_capability", "memory_gb", "subsystems", "since", "source", "doubts", "note")
     return fields | {
-        name: row[name] for name in (*same, "superchip", "mig", "max_driver_branch") if name in row
+        name: row[name] for name in (*same, "superchip", "mig", "ecc", "max_driver_branch") if name in row
     }
 
 

@@ -121,7 +121,7 @@ class Finder:
     def _archive_spec(self, repository: str, system: System, url: str | None) -> RepositorySpec:
         codename = self._codename(system)
         record = self._catalog.repositories.get(repository) or self._catalog.repositories[system.family]
-        components = record.components
+        components = system.archive_components or record.components
         keyring = self._key(repository) or KEYRINGS[system.family]
         if url:
             return mirrored(repository, url, codename, components, keyring)

@@ -30,6 +30,8 @@ def check_gpu_settings(
             do="drop mig from the settings",
         )
     if stated("ecc") and gpu.ecc is False:
+        narrate(f"{name}: {gpu.id} ({gpu.segment}) has no ECC to switch: nothing is set")
+    elif stated("ecc") and gpu.ecc is None and gpu.segment in ("geforce", "laptop"):
         narrate(f"{name}: {gpu.id} ({gpu.segment}) may have no ECC: where it has none, nothing is set")
     if stated("clocks") and gpu.segment not in ("data-center", "workstation"):
         instead = "they are locked instead" if gpu.lgc_supported else "nothing sets them"

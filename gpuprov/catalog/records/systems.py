@@ -57,6 +57,8 @@ class System:
     streams: bool = False
     archive_drivers: tuple[ArchiveDriver, ...] = ()
     archive_cuda: tuple[ArchiveCuda, ...] = ()
+    archive_components: tuple[str, ...] = ()
+    """Components of its archive, where they are not those of its repository's record."""
     docker: Version | None = None
     podman: Version | None = None
     toolkit_listed: bool = False

@@ -192,7 +192,7 @@ def test_names_as_clouds_tools_and_shops_write_them(written: str, meant: str) ->
 
 def test_they_are_of_many_kinds() -> None:
     named = {each for _, meant in _written() for each in meant.split(" / ")}
-    assert len(_written()) >= 260
+    assert len(_written()) >= 300
     assert len(named) >= 110
 
 

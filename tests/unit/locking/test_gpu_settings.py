@@ -39,8 +39,11 @@ def test_boards_that_have_them_and_those_that_nobody_read_of_are_not_refused(gpu
 
 def test_what_consumer_boards_lack_is_told() -> None:
     clocks = {"graphics": 1000, "memory": 1000}
-    (ecc,) = told("GeForce RTX 4090", ecc=True)
-    assert "GeForce RTX 4090 (geforce) may have no ECC" in ecc
+    (none,) = told("GeForce RTX 5090", ecc=True)
+    assert "GeForce RTX 5090 (geforce) has no ECC to switch" in none
+    (unread,) = told("GeForce RTX 3080", ecc=True)
+    assert "GeForce RTX 3080 (geforce) may have no ECC" in unread
+    assert told("GeForce RTX 4090", ecc=True) == told("GeForce RTX 3090 Ti", ecc=True) == []
     (locked,) = told("GeForce RTX 4090", clocks=clocks)
     assert locked.endswith("they are locked instead")
     (none,) = told("GeForce GTX 1080", clocks=clocks)
