@@ -12,9 +12,8 @@ from gpuprov.catalog import records as r
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.reading import BadField, read
+from gpuprov.catalog.releases import current_folder
 from gpuprov.errors import InvalidInput
-
-DATA = Path(__file__).parent / "data"
 
 # file → section → (record type, the field that names a record)
 LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
@@ -84,26 +83,40 @@ Raw = dict[str, Any]
 Layers = list[tuple[Path, Raw]]
 
 
-def load(site_dirs: Iterable[Path] = ()) -> Catalog:
-    """The package's catalog, with the same-named files of site folders laid over it, in order.
+def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog:
+    """The catalog, with the same-named files of site folders laid over it, in order.
 
-    A site's record replaces fields of the package's record of the same name, or is added. It needs a source:
-    keys of the file's own `sources`, or of the package's.
+    A site's record replaces fields of the catalog's record of the same name, or is added. It needs a source:
+    keys of the file's own `sources`, or of the catalog's.
+
+    Args:
+        release: the folder of a release; by default that of the newest release that is here.
 
     Raises:
         InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record,
-        field.
+            field.
+        Refused: the newest release is not what it was.
     """
-    return _load(tuple(Path(folder) for folder in site_dirs))
+    return _load(release or current_folder(), *(Path(folder) for folder in site_dirs))
 
 
 @cache
-def _load(site_dirs: tuple[Path, ...]) -> Catalog:
+def _load(*folders: Path) -> Catalog:
+    return read_data(*folders)
+
+
+def read_data(*folders: Path) -> Catalog:
+    """The catalog of a folder with every file, and of site folders, read anew.
+
+    Raises:
+        InvalidInput: as `load`.
+    """
+    site_dirs = folders[1:]
     tables: dict[str, tuple[Any, ...]] = {}
     facts: dict[str, dict[str, Any]] = {}
     sources: dict[str, r.Source] = {}
     as_of, default_policy = "", ""
-    documents = {name: _documents(name, site_dirs) for name in LAYOUT}
+    documents = {name: _documents(name, folders) for name in LAYOUT}
     for layers in documents.values():
         for path, raw in layers:
             sources |= _sources(path, raw)
@@ -120,7 +133,7 @@ def _load(site_dirs: tuple[Path, ...]) -> Catalog:
             tables[f"{name}.{section}"] = tuple(_records(layers, section, kind, key, sources, complete))
         own = {*layout, "as_of", "sources", "fields", "default"}
         facts[name] = {section: value for section, value in raw.items() if section not in own}
-    return Catalog(as_of, tables, sources, facts, _devices(site_dirs, whole, sources), default_policy)
+    return Catalog(as_of, tables, sources, facts, _devices(folders, whole, sources), default_policy)
 
 
 def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
@@ -146,12 +159,12 @@ class Whole:
         return whole | raw
 
 
-def _devices(site_dirs: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
-    """The package's rows, unread until they are asked for; a site's are read at once, to name what is bad."""
+def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
+    """The catalog's rows, unread until they are asked for; a site's are read at once, to name what is bad."""
 
     @cache
     def layers() -> Layers:
-        return _documents(DEVICES, site_dirs)
+        return _documents(DEVICES, folders)
 
     def table() -> tuple[dict[str, Raw], tuple[Raw, ...]]:
         rows = _merged(layers(), "devices", "id")
@@ -164,15 +177,16 @@ def _devices(site_dirs: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.
         return gpu
 
     devices = Devices(table, make)
-    if any((folder / f"{DEVICES}.json").exists() for folder in site_dirs):
+    if any((folder / f"{DEVICES}.json").exists() for folder in folders[1:]):
         for path, document in layers()[1:]:
             for row in _section(path, document, "devices", list):
                 devices.get(str(row.get("id")))
     return devices
 
 
-def _documents(name: str, site_dirs: tuple[Path, ...]) -> Layers:
-    layers = [(DATA / f"{name}.json", _parse(DATA / f"{name}.json"))]
+def _documents(name: str, folders: tuple[Path, ...]) -> Layers:
+    data, *site_dirs = folders
+    layers = [(data / f"{name}.json", _parse(data / f"{name}.json"))]
     for folder in site_dirs:
         if not folder.is_dir():
             raise InvalidInput(f"{folder}: no such folder", do="correct catalog_dirs")

@@ -33,9 +33,10 @@ def command(
 ) -> Exit:
     """Work out exactly what fleet.yml means: versions, packages, settings, each with its reason.
 
-    What is locked stays as it is while the fleet allows it; --upgrade moves everything, or the COMPONENTs
-    named: driver (with fabric manager and what else goes with it), cuda, cudnn, nccl, docker,
-    containerd (with Docker, where that is locked too), container_toolkit, dcgm.
+    What is locked stays as it is while the fleet allows it, and the lock keeps its catalog; --upgrade takes
+    the newest catalog that is here, and moves everything, or the COMPONENTs named: driver (with fabric
+    manager and what else goes with it), cuda, cudnn, nccl, docker, containerd (with Docker, where that is
+    locked too), container_toolkit, dcgm.
     """
     from gpuprov.locking.build import build_lock
     from gpuprov.locking.changes import changes

@@ -11,6 +11,7 @@ from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.records import System
+from gpuprov.catalog.releases import Release, contents, current, keep, own, pinned
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.components import Locker, family_pattern
@@ -24,7 +25,15 @@ from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
 from gpuprov.model.connection import lay_over
 from gpuprov.model.fleet import Fleet, Group, read_fleet
-from gpuprov.model.lock import Component, Components, Hardware, Lock, LockedGroup, Setting
+from gpuprov.model.lock import (
+    CatalogPin,
+    Component,
+    Components,
+    Hardware,
+    Lock,
+    LockedGroup,
+    Setting,
+)
 from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
 
@@ -41,19 +50,39 @@ def build_lock(
     """The lock of a fleet file.
 
     Args:
-        previous: a lock whose versions are kept where the fleet still allows them.
-        upgrade: components (of `MOVABLE`) whose locked versions are not kept.
+        previous: a lock whose versions are kept where the fleet still allows them, and its catalog.
+        upgrade: components (of `MOVABLE`) whose locked versions are not kept; with any, the newest catalog
+            that is here is taken.
         narrate: gets the resolver's warnings.
 
     Raises:
         InvalidInput: the fleet, a profile or a site's catalog is not valid.
-        Refused: no such stack can work, or the repositories do not hold it; says which rule.
+        Refused: no such stack can work, or the repositories do not hold it; says which rule. Or the catalog
+            of the previous lock is not here.
         Unreachable: a repository does not answer.
     """
     fleet = read_fleet(path)
-    builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path))
+    release, pin = _release(previous, upgrade, narrate)
+    builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path), release)
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
-    return Lock(inputs=builder.digest(), rollout=fleet.rollout, groups=groups)
+    if pin:
+        keep(pin.version, contents(release.folder))
+    return Lock(inputs=builder.digest(), catalog=pin, rollout=fleet.rollout, groups=groups)
+
+
+def _release(
+    previous: Lock | None, upgrade: Collection[str], narrate: Narrate
+) -> tuple[Release, CatalogPin | None]:
+    """The catalog to lock with, and what the lock is to say of it: the previous lock's, until `--upgrade`."""
+    if previous is None or upgrade:
+        release = current()
+    elif previous.catalog is None:
+        if current().folder != own().folder:
+            narrate(f"the lock pins no catalog, so gpuprov's own counts; --upgrade takes {current()}")
+        return own(), None
+    else:
+        release = pinned(previous.catalog.version, previous.catalog.sha256)
+    return release, CatalogPin(version=str(release.version), sha256=release.sha256)
 
 
 class Builder:
@@ -67,10 +96,11 @@ class Builder:
         upgrade: Collection[str],
         narrate: Narrate,
         network: NcclRecord | None,
+        release: Release,
     ) -> None:
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._network = network
-        self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs])
+        self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs], release.folder)
         self._profile_dirs = [folder / each for each in ["profiles", *fleet.profile_dirs]]
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}

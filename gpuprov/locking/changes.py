@@ -19,13 +19,19 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
             for name, group in new.groups.items()
             for kind, component in group.components.each()
         ]
-    before, after = (dict(_leaves(lock.model_dump(mode="json")["groups"])) for lock in (old, new))
+    before, after = (dict(_leaves(_compared(lock))) for lock in (old, new))
     paths = [*after, *(path for path in before if path not in after)]
     moved = [
         (path, before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)
     ]
     width = max((len(path) for path, _, _ in moved), default=0)
     return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
+
+
+def _compared(lock: Lock) -> dict[str, Any]:
+    pin = {"catalog": f"{lock.catalog.version} (sha256 {lock.catalog.sha256[:12]}…)"} if lock.catalog else {}
+    groups: dict[str, Any] = lock.model_dump(mode="json")["groups"]
+    return pin | groups
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

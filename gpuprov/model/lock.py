@@ -204,11 +204,22 @@ class LockedGroup(Strict):
         return stated.value if stated else None
 
 
+class CatalogPin(Strict):
+    """The release of the catalog that a lock was made with; `sha256` is of its files."""
+
+    version: str = Field(pattern=r"^\d{4}(\.\d{1,4}){2,3}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class Lock(Strict):
-    """The whole fleet. `inputs` is a digest of everything it was made from."""
+    """The whole fleet. `inputs` is a digest of everything it was made from.
+
+    `catalog` is None in a lock that was made before catalogs were pinned: the one of gpuprov itself counts.
+    """
 
     schema_: Literal["gpuprov.lock/1"] = Field(alias="schema", default="gpuprov.lock/1")
     inputs: str
+    catalog: CatalogPin | None = None
     rollout: Rollout | None = None
     groups: dict[str, LockedGroup]
 

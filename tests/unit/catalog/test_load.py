@@ -10,7 +10,8 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.catalog.gpu_names import find_gpu
-from gpuprov.catalog.loading import DATA, OF_ARCHITECTURE, OF_SEGMENT
+from gpuprov.catalog.loading import OF_ARCHITECTURE, OF_SEGMENT
+from gpuprov.catalog.releases import OWN as DATA
 from gpuprov.catalog.writing import render
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
