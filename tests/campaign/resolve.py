@@ -3,7 +3,9 @@
     scripts/campaign resolve [--requests 100000] [--seed 1]
 
 Random requests may be answered or end in a documented error, nothing else. Every stack that is chosen for a
-GPU on a system is fed back and must come out the same.
+GPU on a system is fed back and must come out the same. Every device id is resolved on every system: it gets a
+stack, or a documented rule says why there is none, within 20 ms of processor time. At the end what the
+catalog costs: seconds to import and read it, and memory.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,6 +23,7 @@ from typing import Any
 from gpuprov.catalog import Catalog, load
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
+from gpuprov.locking.resolve.checks.mends import documented
 from tests.unit.locking.resolve.requests import FED_BACK
 
 NOISE = (
@@ -41,6 +45,12 @@ NOISE = (
 )
 
 
+SLOWEST_S = 0.020
+"""Processor time that one answer may take."""
+IMPORT_S = 0.165
+"""Seconds that importing and reading the catalog took before it knew every GPU."""
+
+
 def main() -> int:
     """Run the campaign; exit 1 when anything broke."""
     arguments = argparse.ArgumentParser(
@@ -53,6 +63,8 @@ def main() -> int:
     dice = random.Random(options.seed)  # noqa: S311 - dice, not secrets
     broken = report("random requests", random_requests(catalog, options.requests, dice))
     broken += report("every GPU on every system, fed back", round_trip(catalog))
+    broken += report("every device id on every system", every_id(catalog))
+    broken += cost()
     return 1 if broken else 0
 
 
@@ -155,6 +167,54 @@ def round_trip(catalog: Catalog) -> Iterator[str]:
                     yield "broken"
                     continue
             yield first.verdict
+
+
+def every_id(catalog: Catalog) -> Iterator[str]:
+    """Every device id on every system: `broken` for a refusal without a rule, and for one that is slow."""
+    slowest = (0.0, "")
+    devices = sorted({device for gpu in catalog.gpus for device in gpu.pci_device_ids})
+    for device in devices:
+        for system in catalog.systems:
+            start = time.process_time()
+            found = resolve(Request(gpus=(f"10de:{device}",), os=system), catalog)
+            seconds = time.process_time() - start
+            slowest = max(slowest, (seconds, f"{device} on {system}"))
+            unnamed = [each.rule for each in found.violations if not documented(each.rule)]
+            if unnamed or (found.verdict == "refused") != bool(found.violations) or seconds > SLOWEST_S:
+                sys.stderr.write(
+                    f"{device} on {system}: {found.verdict}, {unnamed}, {seconds * 1000:.1f} ms\n"
+                )
+                yield "broken"
+            else:
+                yield found.verdict
+    print(f"{len(devices)} device ids; slowest {slowest[0] * 1000:.1f} ms of processor time ({slowest[1]})")
+
+
+RESIDENT = "int(next(line for line in open('/proc/self/status') if 'VmRSS' in line).split()[1])"
+TIMED = f"""
+import time
+bare = {RESIDENT}
+start = time.process_time()
+from gpuprov.catalog import load
+first = load()
+read = time.process_time() - start
+list(first.gpus)
+print(read, time.process_time() - start, {RESIDENT} - bare)
+"""
+
+
+def cost() -> int:
+    """Say what the catalog costs a process that has just begun; 1 when it takes longer than it used to."""
+    runs = [
+        subprocess.run([sys.executable, "-c", TIMED], capture_output=True, check=True, text=True).stdout
+        for _ in range(5)
+    ]
+    read, whole, kib = min(tuple(map(float, run.split())) for run in runs)
+    print(
+        f"the catalog: imported and read in {read * 1000:.0f} ms of processor time (at most "
+        f"{IMPORT_S * 1000:.0f}), with every device in {whole * 1000:.0f} ms; {kib / 1024:.1f} MiB"
+    )
+    return int(read > IMPORT_S)
 
 
 if __name__ == "__main__":
