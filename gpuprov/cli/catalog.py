@@ -1,4 +1,4 @@
-"""`gpuprov catalog`: browse GPUs, drivers, CUDA, cuDNN, NCCL, systems."""
+"""`gpuprov catalog`: browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep the catalog true."""
 
 from __future__ import annotations
 
@@ -7,17 +7,42 @@ from typing import Any
 
 import click
 
+from gpuprov.cli.catalog_check import command as check
+from gpuprov.cli.catalog_refresh import command as refresh
+from gpuprov.cli.catalog_release import command as release
+from gpuprov.cli.catalog_update import command as update
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog
 from gpuprov.errors import Exit, InvalidInput
 
+BROWSE = "TABLE"
 
-@click.command()
+
+class TablesToo(click.Group):
+    """A group whose first argument may also be a table, or `show`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is no verb of the group is browsed."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [BROWSE, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=TablesToo)
+def command() -> None:
+    """Browse the catalog, or keep it true: `gpuprov catalog gpus`, `gpuprov catalog show H100-SXM5-80GB`."""
+
+
+for name, verb in (("update", update), ("check", check), ("refresh", refresh), ("release", release)):
+    command.add_command(verb, name)
+
+
+@command.command(BROWSE)
 @click.argument("table")
 @click.argument("name", required=False)
 @catalog_option
 @output_option
-def command(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output: str) -> int:
+def browse(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output: str) -> int:
     """List TABLE (gpus, drivers, cuda, cudnn, nccl, os, frameworks, ...), or `show NAME`: one record with
     its sources.
 

@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "inventory": ("inventory", "hosts and groups for Ansible, from a fleet and back; what live hosts are"),
     "nccl": ("nccl", "read NCCL's own log and judge it; measure an all-reduce"),
     "launch": ("launch", "the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
-    "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems"),
+    "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep them true"),
     "lab": ("lab", "throwaway real nodes on this machine, with simulated GPUs"),
 }
 

@@ -1,0 +1,75 @@
+"""`gpuprov catalog check`: what of the catalog, or of a lock's pin, is stale."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.catalog_refresh import from_option, key_option
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuprov.catalog import Catalog
+    from gpuprov.catalog.releases import Release
+    from gpuprov.locking.catalogs.stale import Stale
+
+
+@click.command()
+@options.lock_option
+@click.option("--indexes", is_flag=True, help="Ask the repositories, the archives and the package index too.")
+@from_option
+@key_option
+@options.output_option
+def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, output: str) -> Exit:
+    """Say what is stale: the catalog by the calendar, the lock's pin, and with --indexes what the world's
+    lists hold that the catalog does not know.
+
+    Exit 0 when nothing is, 3 otherwise.
+    """
+    from gpuprov.catalog import load
+    from gpuprov.catalog.releases import current
+    from gpuprov.locking.catalogs.stale import SCHEMA, stale
+    from gpuprov.model.lock import read_lock
+
+    release = current()
+    catalog = load(release=release.folder)
+    lock = read_lock(lock_path) if lock_path.is_file() else None
+    found = list(stale(catalog, release, lock, datetime.now(UTC).date()))
+    if indexes or base:
+        found += _asked(catalog, release, base, key)
+    if output == "json":
+        said = {"version": str(release.version), "sha256": release.sha256, "as_of": catalog.as_of}
+        options.print_json({"schema": SCHEMA, "catalog": said, "stale": [each.to_json() for each in found]})
+    else:
+        for each in found:
+            click.echo(each.text + (f": {each.do}" if each.do else ""))
+        options.note(
+            f"catalog {release}, as of {catalog.as_of}: {f'{len(found)} stale' if found else 'current'}"
+        )
+    return Exit.DRIFT if found else Exit.OK
+
+
+def _asked(catalog: Catalog, release: Release, base: str | None, key: Path | None) -> Iterator[Stale]:
+    from gpuprov.locking.catalogs.refresh.proposal import read_documents
+    from gpuprov.locking.catalogs.refresh.propose import propose
+    from gpuprov.locking.catalogs.refresh.read import read_all
+    from gpuprov.locking.catalogs.refresh.seen import NotRead, Reading
+    from gpuprov.locking.catalogs.stale import Stale
+
+    day = datetime.now(UTC).date().isoformat()
+    read = read_all(catalog, base, key, day)
+    for each in read:
+        if isinstance(each, NotRead):
+            options.note(f"not read: {each.what}: {each.why}")
+    known = [each for each in read if isinstance(each, Reading)]
+    proposal, _ = propose(catalog, read_documents(release.folder), known, day)
+    for change in proposal.changes:
+        yield Stale("index", f"{change.key}: {change.why} [{change.source}]", "gpuprov catalog update")
+    for remark in proposal.remarks:
+        yield Stale("index", remark)

@@ -1,0 +1,107 @@
+"""`gpuprov catalog refresh`: what the world's lists would change in the catalog, as a diff to review."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuprov.locking.catalogs.refresh.proposal import Change, Document, Proposal
+
+from_option = click.option(
+    "--from",
+    "base",
+    metavar="FOLDER|URL",
+    help="A mirror in NVIDIA's layout (compute/cuda/repos, libnvidia-container): it alone is read.",
+)
+key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Its public key; without one NVIDIA's own must have signed.",
+)
+
+
+@click.command()
+@from_option
+@key_option
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The data files  [default: those of this checkout]",
+)
+@click.option("--write", is_flag=True, help="Write what is proposed; without it nothing changes.")
+@click.option(
+    "--overwrite",
+    multiple=True,
+    metavar="KEY",
+    help="Write this too, though it was stated by hand. Repeatable.",
+)
+def command(
+    base: str | None, key: Path | None, data: Path | None, write: bool, overwrite: tuple[str, ...]
+) -> Exit:
+    """Read what can be read (NVIDIA's repositories, wheels' metadata, lists of GPUs in driver packages,
+    distributions' archives), and propose changes to the catalog's records, each with its source and day.
+
+    `+` is a new record, `~` a changed field, `!` would overwrite what a person stated. Exit 0 when nothing is
+    proposed or it was written, 3 otherwise.
+    """
+    from gpuprov.catalog.loading import read_data
+    from gpuprov.catalog.releases import OWN
+    from gpuprov.locking.catalogs.refresh import proposal as proposals
+    from gpuprov.locking.catalogs.refresh.propose import propose
+    from gpuprov.locking.catalogs.refresh.read import read_all
+    from gpuprov.locking.catalogs.refresh.seen import Reading
+
+    folder = data or OWN
+    if write and data is None and not (OWN.parents[2] / "pyproject.toml").is_file():
+        raise InvalidInput(
+            "this gpuprov is installed: its own data are not to be changed",
+            do="gpuprov catalog update brings newer ones; in a checkout: scripts/catalog refresh --write",
+        )
+    day = datetime.now(UTC).date().isoformat()
+    catalog, old = read_data(folder), proposals.read_documents(folder)
+    read = read_all(catalog, base, key, day)
+    readings = [each for each in read if isinstance(each, Reading)]
+    for each in read:
+        if isinstance(each, Reading):
+            options.note(f"read: {each.about['title']}: {len(each.seen)} versions")
+        else:
+            options.note(f"not read: {each.what}: {each.why}")
+    if not readings:
+        raise InvalidInput("nothing could be read", do="see above; or name a mirror: --from FOLDER")
+    proposal, last_read = propose(catalog, old, readings, day)
+    picked = proposals.chosen(proposal.changes, overwrite)
+    sources = {each.source: each.about for each in readings}
+    new = proposals.applied(old, picked, sources, day) | {proposals.LAST_READ: last_read}
+    _show(proposal, picked, old, new)
+    if write:
+        for path in proposals.write(folder, old, new):
+            options.note(f"{path} written")
+        return Exit.OK
+    if proposal.changes:
+        options.note("nothing written: --write writes what is proposed; review it as any change")
+    return Exit.DRIFT if proposal.changes else Exit.OK
+
+
+def _show(
+    proposal: Proposal, picked: Sequence[Change], old: Mapping[str, Document], new: Mapping[str, Document]
+) -> None:
+    from gpuprov.locking.catalogs.refresh.proposal import describe, diff
+
+    for change in proposal.changes:
+        click.echo("\n".join(describe(change, old)))
+    for remark in proposal.remarks:
+        click.echo(f"? {remark}")
+    click.echo()
+    for line in diff(old, new):
+        click.echo(line)
+    left = len(proposal.changes) - len(picked)
+    click.echo(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} for a person")

@@ -1,0 +1,1 @@
+"""Keeping the catalog true: signed releases made and brought, what is stale, what indexes say against it."""

@@ -1,0 +1,228 @@
+"""Proposed changes to the data files: each with its reason, applied to a copy, never by surprise."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from gpuprov.catalog.loading import LAYOUT
+from gpuprov.catalog.version import Version, version
+from gpuprov.catalog.writing import render
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.locking.catalogs.refresh.seen import plain
+
+Document = dict[str, Any]
+
+MACHINE = ("pypi", "debian-apt", "debian-index", "index-nvidia", "index-archives")
+"""How keys of sources begin that were read as they are read here; the rest was stated by hand."""
+LAST_READ = "readings"
+"""The file of what indexes held when they were last read; no rule reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to one record.
+
+    Attributes:
+        file, section, name: which record.
+        field: which field of it; empty: the whole record is new.
+        value: what the field, or the record, is to be.
+        why: for the person who reviews it.
+        source: key of the source that says so.
+        by_hand: sources of the value that would be replaced, where it was stated by hand.
+    """
+
+    file: str
+    section: str
+    name: str
+    field: str
+    value: Any
+    why: str
+    source: str
+    by_hand: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What `--overwrite` takes: `drivers.branches.580.latest_known`."""
+        return ".".join(filter(None, (self.file, self.section, self.name, self.field)))
+
+
+def read_documents(data: Path) -> dict[str, Document]:
+    """The data files of a catalog as plain data.
+
+    Raises:
+        InvalidInput: one cannot be read.
+    """
+    try:
+        return {
+            path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))
+        }
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{data}: {error}", expected="the data files of a catalog") from error
+
+
+@dataclass
+class Proposal:
+    """Collects changes against documents, which stay as they are.
+
+    Attributes:
+        remarks: what no change says: it needs a person.
+    """
+
+    documents: Mapping[str, Document]
+    changes: list[Change] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def record(self, file: str, section: str, name: str) -> Document | None:
+        """The record of a name, with what was proposed for it so far."""
+        new = (each for each in self.changes if (each.file, each.section, each.name) == (file, section, name))
+        found = _found(self.documents, file, section, name)
+        for change in new:
+            found = dict(change.value) if not change.field else {**(found or {}), change.field: change.value}
+        return found
+
+    def add(self, file: str, section: str, record: Document, why: str, source: str) -> None:
+        """Propose a new record."""
+        name = str(record[key_of(file, section)])
+        self.changes.append(Change(file, section, name, "", record, why, source))
+
+    def set(
+        self,
+        record_of: tuple[str, str, str],
+        to: tuple[str, Any],
+        why: str,
+        source: str,
+        stated_by: Collection[str] | None = None,
+    ) -> None:
+        """Propose a value for a field of a record.
+
+        One that replaces another counts as overwriting what a person stated, unless all its sources are such
+        as are read here, or the new value is a list that holds the old one.
+
+        Args:
+            record_of: file, section and name of the record.
+            to: the field and its value.
+            stated_by: sources of the value that is replaced; those of the whole record by default. None of
+                them for a value that is by definition the newest or the lowest that was read.
+        """
+        record = self.record(*record_of) or {}
+        old, value = record.get(to[0]), to[1]
+        grown = isinstance(old, list) and isinstance(value, list) and all(each in value for each in old)
+        cited = record.get("source", ()) if stated_by is None else stated_by
+        by_hand = (
+            () if old is None or grown else tuple(each for each in cited if not each.startswith(MACHINE))
+        )
+        if old != value:
+            self.changes.append(Change(*record_of, *to, why, source, by_hand))
+
+
+def _found(documents: Mapping[str, Document], file: str, section: str, name: str) -> Document | None:
+    key = key_of(file, section)
+    return next((row for row in documents[file][section] if str(row[key]) == name), None)
+
+
+def key_of(file: str, section: str) -> str:
+    """The field that names the records of a section."""
+    return "id" if file == "devices" else LAYOUT[file][section][1]
+
+
+def chosen(changes: Collection[Change], overwrite: Collection[str]) -> list[Change]:
+    """The changes that are written: all but those that overwrite what was stated by hand, unless named.
+
+    Raises:
+        InvalidInput: a key that no change has.
+    """
+    keys = {change.key for change in changes if change.by_hand}
+    if unknown := sorted(set(overwrite) - keys):
+        raise InvalidInput(
+            f"--overwrite {unknown[0]}", expected=f"one of {', '.join(sorted(keys)) or 'none'}"
+        )
+    return [change for change in changes if not change.by_hand or change.key in overwrite]
+
+
+def applied(
+    documents: Mapping[str, Document],
+    changes: Collection[Change],
+    sources: Mapping[str, Mapping[str, str]],
+    day: str,
+) -> dict[str, Document]:
+    """Copies of the documents with the changes in them, their sources and the day."""
+    new = {name: copy.deepcopy(document) for name, document in documents.items()}
+    for change in changes:
+        document = new[change.file]
+        rows: list[Document] = document[change.section]
+        key = key_of(change.file, change.section)
+        if change.field:
+            record = next(row for row in rows if str(row[key]) == change.name)
+            record[change.field] = change.value
+            record["source"] = list(dict.fromkeys([*record["source"], change.source]))
+        else:
+            rows.insert(_place(rows, change, key), dict(change.value))
+        cited = document if change.file != "devices" else new["gpus"]
+        cited["sources"] = dict(
+            sorted({**cited["sources"], change.source: dict(sources[change.source])}.items())
+        )
+        document["as_of"] = day
+    return new
+
+
+def _place(rows: list[Document], change: Change, key: str) -> int:
+    """Where a new record belongs: before the first that is higher, in files that are in order."""
+    mine = _rank(change.value, key)
+    ranks = [_rank(row, key) for row in rows]
+    if ranks != sorted(ranks):
+        return 0 if ranks == sorted(ranks, reverse=True) else len(rows)
+    return next((index for index, rank in enumerate(ranks) if rank > mine), len(rows))
+
+
+def _rank(row: Document, key: str) -> tuple[Any, ...]:
+    if "devices" in row:
+        return (min(row["devices"]),)
+    value = row[key]
+    try:
+        return (version(str(value)).parts,) if not isinstance(value, Version) else (value.parts,)
+    except ValueError:
+        return (str(value),)
+
+
+def diff(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[str]:
+    """The files' changed lines, as `diff -u` has them."""
+    for name in new:
+        if name != LAST_READ and old.get(name) != new[name]:
+            before, after = (render(each).splitlines() for each in (old[name], new[name]))
+            yield from unified_diff(before, after, f"a/{name}.json", f"b/{name}.json", lineterm="", n=2)
+
+
+def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) -> list[Path]:
+    """Write the files that changed; returns them.
+
+    Raises:
+        GpuprovError: the folder cannot be written.
+    """
+    written = []
+    for name, document in new.items():
+        if old.get(name) != document:
+            path = data / f"{name}.json"
+            try:
+                path.write_text(render(document), encoding="utf-8")
+            except OSError as error:
+                raise GpuprovError(f"{path} cannot be written: {error.strerror}") from error
+            written.append(path)
+    return written
+
+
+def describe(change: Change, documents: Mapping[str, Document]) -> Iterator[str]:
+    """One change for a person: `+` is new, `~` is changed, `!` would overwrite what was stated by hand."""
+    sign = "!" if change.by_hand else "~" if change.field else "+"
+    yield f"{sign} {change.key}: {change.why} [{change.source}]"
+    if change.field and not isinstance(change.value, list | dict):
+        old = _found(documents, change.file, change.section, change.name) or {}
+        yield f"    {plain(old.get(change.field, 'nothing'))} → {plain(change.value)}"
+    if change.by_hand:
+        by = ", ".join(change.by_hand)
+        yield f"    stated by hand ({by}): not written without --overwrite {change.key}"

@@ -1,0 +1,122 @@
+"""Wheels: which versions the package index has that pip is set up with, and what new ones ask for.
+
+pip is asked as anybody would; of a wheel it reads the metadata (PEP 658), where the index has it apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from gpuprov.catalog import Catalog, Version, version
+from gpuprov.errors import Unreachable
+from gpuprov.locking.catalogs.refresh.seen import Kind, NotRead, Reading, Readings, Seen
+
+SOURCE = "pypi"
+PATIENCE_S = 300
+LIBRARIES: dict[str, Kind] = {
+    **{f"nvidia-cudnn-cu{major}": "cudnn" for major in (11, 12, 13)},
+    **{f"nvidia-nccl-cu{major}": "nccl" for major in (11, 12, 13)},
+    "cuda-toolkit": "cuda",
+}
+FRAMEWORKS: dict[str, Kind] = {"torch": "torch", "tensorflow": "tensorflow"}
+_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}")
+_AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0$")
+"""The metapackage writes some releases with a fourth number: 13.1.2.0."""
+
+
+def read_wheels(catalog: Catalog, day: str) -> Readings:
+    """Versions of cuDNN, NCCL and CUDA, and of the frameworks; of frameworks that are newer than the
+    catalog's also what they ask for."""
+    seen: list[Seen] = []
+    failed: list[NotRead] = []
+    lists: list[str] = []
+    for name, kind in {**LIBRARIES, **FRAMEWORKS}.items():
+        try:
+            versions = list(_versions(name))
+            if kind in FRAMEWORKS.values():
+                seen += [_asked_for(name, kind, each) for each in versions if each > _newest(catalog, kind)]
+            else:
+                major = {"major": name.rpartition("-cu")[2]} if "-cu" in name else {}
+                seen += [Seen(kind, each, name, major) for each in versions]
+        except Unreachable as error:
+            failed.append(NotRead(f"wheels of {name}", str(error)))
+            continue
+        lists.append(name)
+    if not lists:
+        return failed
+    about = {"title": f"PyPI: versions and metadata of {', '.join(lists)}", "dated": day}
+    return [Reading(SOURCE, about, tuple(lists), tuple(seen)), *failed]
+
+
+def _newest(catalog: Catalog, kind: Kind) -> Version:
+    table = {"torch": "pytorch_wheels", "tensorflow": "tensorflow_wheels"}[kind]
+    return max((record.version for record in catalog.tables[f"frameworks.{table}"]), default=version("0"))
+
+
+def _versions(name: str) -> Iterator[Version]:
+    said = _pip("index", "versions", name)
+    listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
+    if not listed:
+        raise Unreachable(f"pip index versions {name} lists none")
+    for text in listed[1].split(", "):
+        if _VERSION.fullmatch(text):
+            yield version(_AS_RELEASE.sub("", text) if name == "cuda-toolkit" else text)
+
+
+def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
+    """What the wheel of a release asks for, as the fields of its record."""
+    said = _pip(
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        "-",
+        f"{name}=={release}",
+    )
+    try:
+        metadata = json.loads(said)["install"][0]["metadata"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise Unreachable(f"pip's report of {name} {release} cannot be read: {error!r}") from None
+    return Seen(kind, release, name, dict(_fields(metadata)))
+
+
+def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "python", str(metadata.get("requires_python", ""))
+    for text in metadata.get("requires_dist", ()):
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:
+            continue
+        for field, pattern in (
+            ("cuda_runtime", r"cuda-toolkit|nvidia-cuda-runtime(?:-cu\d+)?"),
+            ("cudnn", r"nvidia-cudnn-cu\d+"),
+            ("nccl", r"nvidia-nccl-cu\d+"),
+        ):
+            if re.fullmatch(pattern, asked.name):
+                yield field, str(asked.specifier).removeprefix("==")
+
+
+def _pip(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise Unreachable(
+            f"pip {arguments[0]} took more than {PATIENCE_S} s", do="check pip's index"
+        ) from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = next(
+            (line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no answer"
+        )
+        raise Unreachable(f"pip {' '.join(arguments)}: {said}", do="check pip's index and the network")
+    return done.stdout.decode(errors="replace")

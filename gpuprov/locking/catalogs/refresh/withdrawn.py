@@ -1,0 +1,78 @@
+"""What was there when the lists were last read, and is gone: a doubt, and no longer the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuprov.catalog import Catalog, Version, version
+from gpuprov.locking.catalogs.refresh.proposal import Document, Proposal
+from gpuprov.locking.catalogs.refresh.seen import Kind, Reading
+
+REMEMBERED: tuple[Kind, ...] = ("driver", "cuda", "cudnn", "nccl", "container_toolkit")
+
+
+def last_read(before: Document, readings: Iterable[Reading], day: str) -> Document:
+    """The record of these readings, over that of earlier ones: per list what it held, per driver package
+    which devices."""
+    lists: Document = dict(before.get("lists", {}))
+    gpus: Document = dict(before.get("gpus", {}))
+    for reading in readings:
+        for name in reading.lists:
+            held = {
+                kind: sorted(
+                    {str(each.version) for each in reading.seen if (each.kind, each.where) == (kind, name)}
+                )
+                for kind in REMEMBERED
+            }
+            lists[f"{reading.origin} {name}"] = {
+                "read": day,
+                **{kind: each for kind, each in held.items() if each},
+            }
+        for listed in reading.gpu_lists:
+            current = sorted({gpu.device for gpu in listed.gpus if gpu.legacy_branch is None})
+            gpus[listed.package.partition(" ")[0]] = {"release": str(listed.release), "devices": current}
+    fields = {"lists": "what each list held when it was last read", "gpus": "devices of a driver package"}
+    return {
+        "as_of": day,
+        "fields": fields,
+        "lists": dict(sorted(lists.items())),
+        "gpus": dict(sorted(gpus.items())),
+    }
+
+
+def propose_withdrawn(
+    proposal: Proposal, catalog: Catalog, reading: Reading, before: Document, day: str
+) -> None:
+    """Versions that a list had, and that none has now which was read."""
+    for kind in REMEMBERED:
+        held = {str(each.version) for each in reading.seen if each.kind == kind}
+        gone: dict[str, list[str]] = {}
+        for name in reading.lists:
+            last = before.get("lists", {}).get(f"{reading.origin} {name}", {})
+            for each in last.get(kind, []):
+                if each not in held:
+                    gone.setdefault(each, []).append(f"{name} ({last['read']})")
+        for each, places in gone.items():
+            text = f"{kind} {each} was in {', '.join(places)} and is gone on {day}: withdrawn"
+            if kind == "driver":
+                _driver(proposal, catalog, reading, version(each), (text, held))
+            else:
+                proposal.remarks.append(f"{text}; say so in its record by hand")
+
+
+def _driver(
+    proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, said: tuple[str, set[str]]
+) -> None:
+    text, held = said
+    name, doubt = str(release.major), f"withdrawn-{release}"
+    branch = catalog.branches.get(release.major)
+    if branch is None or proposal.record("doubts", "doubts", doubt):
+        return
+    record: Mapping[str, object] = {"id": doubt, "text": text, "source": [reading.source]}
+    proposal.add("doubts", "doubts", dict(record), text, reading.source)
+    doubts = ("doubts", [*branch.doubts, doubt])
+    proposal.set(("drivers", "branches", name), doubts, text, reading.source)
+    left = [version(each) for each in held if version(each).major == release.major]
+    if branch.latest_known == release and left:
+        newest = ("latest_known", str(max(left)))
+        proposal.set(("drivers", "branches", name), newest, text, reading.source)

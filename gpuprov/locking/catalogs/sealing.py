@@ -1,0 +1,96 @@
+"""Makes a release of the catalog: data files, a manifest, its signature, and the same as a wheel.
+
+The wheel's layout is that of the "binary distribution format" of the Python packaging guide; it holds data
+and no code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+from gpuprov.catalog.releases import MANIFEST, OWN, SIGNATURE, Release, contents, digest, manifest_of, own
+from gpuprov.catalog.version import version
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.locking.catalogs.sources import INSIDE, PACKAGE
+
+VERSION = re.compile(r"\d{4}(\.\d{1,4}){2,3}")
+
+
+def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:
+    """Write a signed release into a new folder, and its wheel beside it.
+
+    Args:
+        folder: for the files; made, and must not be there yet.
+        signer: whose key signs, as `gpg --local-user` takes it: a fingerprint.
+        stated: its version; by default the newest day that one of its files speaks of.
+        data: the files to seal.
+
+    Returns:
+        The release and the path of the wheel.
+
+    Raises:
+        InvalidInput: not a version, or the folder is there.
+        GpuprovError: gpg is not there or has no such key, or the folder cannot be written.
+    """
+    number = stated or str(own().version)
+    if not VERSION.fullmatch(number):
+        raise InvalidInput(f"version {number!r}", expected="a day, such as 2026.11.22 or 2026.11.22.1")
+    if folder.exists():
+        raise InvalidInput(f"{folder} is there", do="name a new folder")
+    files = contents(data)
+    manifest = manifest_of(number, files)
+    whole = {**files, MANIFEST: manifest, SIGNATURE: _signature(manifest, signer)}
+    try:
+        folder.mkdir(parents=True)
+        for name, content in whole.items():
+            (folder / name).write_bytes(content)
+        wheel = folder.parent / f"{INSIDE}-{number}-py3-none-any.whl"
+        _write_wheel(wheel, number, whole)
+    except OSError as error:
+        raise GpuprovError(f"{folder} cannot be written: {error.strerror}") from error
+    return Release(folder, version(number), digest(number, files), signed=True), wheel
+
+
+def _signature(manifest: bytes, signer: str) -> bytes:
+    command = [
+        "gpg",
+        "--batch",
+        "--armor",
+        "--digest-algo",
+        "SHA256",
+        "--local-user",
+        signer,
+        "--detach-sign",
+    ]
+    try:
+        done = subprocess.run(command, input=manifest, capture_output=True, timeout=120, check=False)
+    except FileNotFoundError as error:
+        raise GpuprovError("gpg is not installed here", do="install it (package gnupg)") from error
+    if done.returncode:
+        raise GpuprovError(f"gpg signs nothing for {signer}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def _write_wheel(path: Path, number: str, files: dict[str, bytes]) -> None:
+    """The same files always give the same bytes."""
+    about = f"{INSIDE}-{number}.dist-info"
+    said = f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {number}\nSummary: The catalog of gpuprov\n"
+    tags = "Wheel-Version: 1.0\nGenerator: gpuprov\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    entries = {f"{INSIDE}/{name}": content for name, content in sorted(files.items())}
+    entries |= {f"{about}/METADATA": said.encode(), f"{about}/WHEEL": tags.encode()}
+    record = "".join(
+        f"{name},sha256={_record(content)},{len(content)}\n" for name, content in entries.items()
+    )
+    entries[f"{about}/RECORD"] = f"{record}{about}/RECORD,,\n".encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in entries.items():
+            wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+
+
+def _record(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,0 +1,105 @@
+"""Where a release of the catalog comes from: a folder, a wheel, or the package index that pip is set up with.
+
+A wheel is read, never installed: nothing of it runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
+from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
+from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
+
+PACKAGE = "gpuprov-catalog"
+INSIDE = "gpuprov_catalog"
+"""The folder of the wheel that has the files."""
+LARGEST = 10_000_000
+"""Bytes that one file of a release may have; the largest has 200 KB today."""
+PATIENCE_S = 300
+
+
+def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[str, bytes], str]:
+    """The files of a release as they are there, unchecked, and what to call the place.
+
+    Args:
+        source: a folder, a wheel's path or URL; None: the newest wheel of the package index.
+        stated: the version to ask the package index for.
+
+    Raises:
+        InvalidInput: no such folder or file, or it holds no release.
+        Unreachable: the package index does not answer, or has none.
+    """
+    if source is None:
+        return _from_index(stated)
+    if source.partition(":")[0] in SCHEMES:
+        content = Fetcher().get(source)
+        if content is None:
+            raise InvalidInput(f"nothing at {source}", expected="a wheel of gpuprov-catalog")
+        return read_wheel(content, source), source
+    path = Path(source)
+    if path.is_dir():
+        names = (each for each in path.iterdir() if _belongs(each.name))
+        return {each.name: _bounded(each) for each in names}, str(path)
+    if not path.is_file():
+        raise InvalidInput(f"{path} does not exist", expected="a folder or a wheel of gpuprov-catalog")
+    return read_wheel(_bounded(path), str(path)), str(path)
+
+
+def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
+    wanted = f"{PACKAGE}=={stated}" if stated else PACKAGE
+    with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+        command += ["--disable-pip-version-check", "--dest", folder, wanted]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"pip download {wanted} took more than {PATIENCE_S} s", do=_BY_HAND) from None
+        wheels = sorted(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            said = next((line for line in reversed(lines) if "ERROR" in line), "it gave no wheel")
+            raise Unreachable(f"pip download {wanted}: {said}", do=_BY_HAND)
+        return read_wheel(_bounded(wheels[0]), wheels[0].name), f"the package index ({wheels[0].name})"
+
+
+_BY_HAND = "check pip's index, or name a folder or a wheel: gpuprov catalog update PATH"
+
+
+def _belongs(name: str) -> bool:
+    return name in (MANIFEST, SIGNATURE) or FILE.fullmatch(name) is not None
+
+
+def _bounded(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise InvalidInput(f"{path} is larger than {LARGEST} bytes", expected="a file of a catalog")
+        return path.read_bytes()
+    except OSError as error:
+        raise GpuprovError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
+    """The files of a release in a wheel.
+
+    Raises:
+        InvalidInput: not a wheel with a release in it, or a file of it is too large.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as wheel:
+            for entry in wheel.infolist():
+                folder, _, file = entry.filename.rpartition("/")
+                if folder == INSIDE and _belongs(file):
+                    if entry.file_size > LARGEST:
+                        raise InvalidInput(f"{name}: {entry.filename} is larger than {LARGEST} bytes")
+                    found[file] = wheel.read(entry)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        raise InvalidInput(f"{name}: {error}", expected="a wheel of gpuprov-catalog") from error
+    return found

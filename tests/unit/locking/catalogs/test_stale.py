@@ -1,0 +1,62 @@
+"""What the calendar and a lock say against the catalog."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpuprov.catalog import load
+from gpuprov.catalog.releases import own
+from gpuprov.cli.catalog import command
+from gpuprov.errors import Exit
+from gpuprov.locking.build import build_lock
+from gpuprov.locking.catalogs.stale import FRESH_DAYS, stale
+from gpuprov.model.lock import CatalogPin, write_lock
+from tests.unit.locking.fleets import Write
+
+AS_OF = date.fromisoformat(load().as_of)
+
+
+def kinds(today: date) -> list[str]:
+    return [each.what for each in stale(load(), own(), None, today)]
+
+
+def test_a_catalog_grows_old() -> None:
+    assert kinds(AS_OF) == kinds(AS_OF + timedelta(days=FRESH_DAYS)) == []
+    assert kinds(AS_OF + timedelta(days=FRESH_DAYS + 1)) == ["age"]
+
+
+def test_ends_of_life_since_then_are_told() -> None:
+    (end,) = {branch.eol for branch in load().branches.values() if branch.branch == 580}
+    assert end == "2028-06"
+    told = [each.text for each in stale(load(), own(), None, date(2028, 7, 1)) if each.what == "end-of-life"]
+    assert any(text.startswith("driver branch 580 reached its end of life (2028-06)") for text in told)
+    assert not any("branch 535 " in text for text in told)  # that one had ended before
+
+
+def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> None:
+    lock = build_lock(one_group(driver="580"))
+    assert not list(stale(load(), own(), lock, AS_OF))
+    for pin, said in (
+        (None, "pins no catalog"),
+        (CatalogPin(version="2025.1.1", sha256="0" * 64), "pins an older one, catalog 2025.1.1"),
+        (CatalogPin(version=str(own().version), sha256="0" * 64), "pins another one"),
+    ):
+        (told,) = stale(load(), own(), lock.model_copy(update={"catalog": pin}), AS_OF)
+        assert said in told.text
+        assert told.do == "gpuprov lock --upgrade"
+
+
+def test_the_verb_says_it(one_group: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "fleet.lock.yml"
+    lock = build_lock(one_group(driver="580"))
+    write_lock(lock.model_copy(update={"catalog": None}), path)
+    said = CliRunner().invoke(command, ["check", "--lock", str(path), "-o", "json"], standalone_mode=False)
+    assert said.return_value == Exit.DRIFT
+    told = json.loads(said.stdout)
+    assert told["catalog"] == {"version": str(own().version), "sha256": own().sha256, "as_of": load().as_of}
+    assert "lock" in [each["what"] for each in told["stale"]]
