@@ -84,7 +84,9 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
     origins: dict[str, str] = {}
     for stated_in, profile in reversed(chain):
         merged = overlay(merged, profile)
-        origins |= dict.fromkeys(profile.settings.model_fields_set, f"profile {stated_in}")
+        # Not the set's own order, which is another in each process: the lock has a digest of this.
+        stated = [key for key in Settings.model_fields if key in profile.settings.model_fields_set]
+        origins |= dict.fromkeys(stated, f"profile {stated_in}")
     return ResolvedProfile(name=name, profile=merged, origins=origins)
 
 

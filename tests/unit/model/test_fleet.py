@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -249,3 +252,21 @@ def test_what_is_stated_is_written_and_read_again(tmp_path: Path) -> None:
     read = read_fleet(fleet(tmp_path, WAYS))
     again = fleet(tmp_path, json.dumps(read.model_dump(mode="json", exclude_none=True)))
     assert read_fleet(again) == read
+
+
+def test_a_profile_reads_the_same_in_every_process() -> None:
+    """Sets have another order in each; the lock's digest of its inputs must not."""
+    program = (
+        "from gpuprov.model.profile import load_profile, shipped_profiles\n"
+        "print([load_profile(name, []).model_dump_json() for name, _ in shipped_profiles()])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(said) == 1
