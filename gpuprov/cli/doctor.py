@@ -12,6 +12,7 @@ from gpuprov.errors import InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.doctor.judge import Diagnosis
+    from gpuprov.ssh.transport import Target
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -21,6 +22,15 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--local", is_flag=True, help="Look at this machine, without SSH.")
 @click.option("--facts", "saved", type=FILE, help="Judge a saved look (`--save`) instead of a machine.")
 @click.option("--save", type=FILE, help="Keep what was read of the one machine in this file, as JSON.")
+@click.option(
+    "--load",
+    "seconds",
+    type=click.FloatRange(min=1, max=600),
+    is_flag=False,
+    flag_value=5.0,
+    metavar="[SECONDS]",
+    help="Say where the bottleneck is, from a sample of so many seconds (5) under load.",
+)
 @click.option("--brief", is_flag=True, help="One line a fault.")
 @options.lock_option
 @options.forks_option
@@ -38,6 +48,7 @@ def command(
     local: bool,
     saved: Path | None,
     save: Path | None,
+    seconds: float | None,
     brief: bool,
     lock_path: Path,
     forks: int,
@@ -58,13 +69,20 @@ def command(
         raise InvalidInput("doctor of what?", do="name hosts, or give --local, or --facts FILE")
     if save is not None and len(hosts) > 1:
         raise InvalidInput("--save keeps one machine's look", do="name one host")
+    if seconds is not None and (saved or save):
+        raise InvalidInput("--load is a sample, not a look that is saved", do="leave out --facts and --save")
     if saved is not None:
         found = [_from_file(saved)]
     elif local:
-        found = [_here(save)]
+        found = [_here(save) if seconds is None else _sample_here(seconds)]
     else:
         password = options.ask_password(ask_become_pass)
-        found = _there(hosts, lock_path, forks, identity, known_hosts, password, save)
+        targets = _targets(hosts, lock_path, identity, known_hosts)
+        found = (
+            _there(targets, forks, password, save)
+            if seconds is None
+            else (_sample_there(targets, seconds, forks, password))
+        )
     _print(found, output, brief=brief)
     _write(found, html, junit, prometheus)
     return worst(*(each.exit_code for each in found))
@@ -93,21 +111,35 @@ def _from_file(path: Path) -> Diagnosis:
     return conclude(seen.host, seen)
 
 
-def _there(
-    hosts: tuple[str, ...],
-    lock_path: Path,
-    forks: int,
-    identity: str | None,
-    known_hosts: str | None,
-    password: str | None,
-    save: Path | None,
-) -> list[Diagnosis]:
-    from gpuprov.doctor.examination import Examination
-    from gpuprov.doctor.look import conclude, examine
+def _sample_here(seconds: float) -> Diagnosis:
+    from gpuprov.doctor.look import sample_here
+
+    return sample_here(seconds)
+
+
+def _targets(
+    hosts: tuple[str, ...], lock_path: Path, identity: str | None, known_hosts: str | None
+) -> list[Target]:
     from gpuprov.nodeset import expand
 
-    names = [name for text in hosts for name in expand(text)]
-    targets = [options.way_to(name, lock_path, identity, known_hosts) for name in dict.fromkeys(names)]
+    try:
+        names = [name for text in hosts for name in expand(text)]
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {' '.join(hosts)!r}", expected=str(error)) from None
+    return [options.way_to(name, lock_path, identity, known_hosts) for name in dict.fromkeys(names)]
+
+
+def _sample_there(targets: list[Target], seconds: float, forks: int, password: str | None) -> list[Diagnosis]:
+    from gpuprov.doctor.look import sample
+
+    found = dict(sample(targets, seconds, forks=forks, password=password))
+    return [found[target.name] for target in targets]
+
+
+def _there(targets: list[Target], forks: int, password: str | None, save: Path | None) -> list[Diagnosis]:
+    from gpuprov.doctor.examination import Examination
+    from gpuprov.doctor.look import conclude, examine
+
     found = {}
     for name, answer in examine(targets, forks=forks, password=password):
         if isinstance(answer, Examination):

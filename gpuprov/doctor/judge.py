@@ -92,7 +92,7 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
         except Exception as error:  # noqa: BLE001 - a stranger's word, or a mistake of ours
             unknown[rule.name] = str(unexpected(name or seen.host, error))
         else:
-            found += [replace(fault, rule=rule.name, source=_titles(rule.source)) for fault in faults]
+            found += [replace(fault, rule=rule.name, source=titles(rule.source)) for fault in faults]
     return Diagnosis(
         name or seen.host,
         tuple(in_order(found)),
@@ -135,6 +135,7 @@ def catalogue() -> dict[str, Any]:
     return told
 
 
-def _titles(sources: tuple[str, ...]) -> str:
+def titles(sources: tuple[str, ...]) -> str:
+    """What a rule rests on, in words."""
     known = catalogue()["sources"]
     return "; ".join(known[each] for each in sources)

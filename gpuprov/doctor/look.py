@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.errors import GpuprovError
+from gpuprov.doctor.load import judge_load
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.payload import ANSWER_LIMIT, CLOSER_PROBE, Parameters, build
+from gpuprov.probe.payload import ANSWER_LIMIT, CLOSER_PROBE, LOAD_PROBE, Parameters, Payload, build
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
@@ -108,3 +109,41 @@ def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
         return Diagnosis(name, failure=answer)
     found = contained(name, lambda: diagnose(answer, name))
     return Diagnosis(name, failure=found) if isinstance(found, GpuprovError) else found
+
+
+def sample_here(seconds: float) -> Diagnosis:
+    """This machine's bottleneck, from a sample of so many seconds.
+
+    Raises:
+        NodeFailed: no answer from the probe, or no GPU to be read.
+    """
+    facts = collect_local(_sampling(seconds), seconds=seconds + 60, modules=LOAD_PROBE)
+    return _loaded(facts.host, facts)
+
+
+def sample(
+    nodes: list[Target], seconds: float, *, forks: int = 64, password: str | None = None
+) -> Iterator[tuple[str, Diagnosis]]:
+    """Each node's bottleneck as it comes."""
+    payload: Payload = build(_sampling(seconds), password=password, modules=LOAD_PROBE)
+    limits = replace(LIMITS, command_s=seconds + 60)
+
+    def visit(session: Session) -> Diagnosis:
+        return _loaded(session.target.name, ask(session, payload))
+
+    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+        failed = isinstance(answer, GpuprovError)
+        yield target.name, Diagnosis(target.name, failure=answer) if failed else answer  # type: ignore[arg-type,misc]
+
+
+def _sampling(seconds: float) -> Parameters:
+    return Parameters(collectors=("load",), sample=seconds, seconds={"load": seconds + 45})
+
+
+def _loaded(name: str, facts: Facts) -> Diagnosis:
+    found = contained(name, lambda: tuple(judge_load(facts.raw("load"))))
+    if isinstance(found, NodeFailed):
+        return Diagnosis(name, failure=found)
+    if isinstance(found, GpuprovError):
+        raise found
+    return Diagnosis(name, found, seconds=facts.seconds, looked_at=facts.collected_at)

@@ -29,6 +29,7 @@ MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """What looks closer than facts need: for `gpuprov doctor`."""
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
+LOAD_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "load", "main"))
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""
@@ -66,6 +67,8 @@ class Parameters:
     """Mount points of scratch space."""
     containerd: bool = False
     """Whether containerd is asked what it makes of its configuration."""
+    sample: float = 0.0
+    """Seconds for which a sample of load is taken."""
     mig: bool = False
     """Whether GPU instances are asked for."""
     collectors: Sequence[str] = ()

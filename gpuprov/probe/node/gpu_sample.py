@@ -1,0 +1,189 @@
+"""Readings of GPUs from NVML itself, through ctypes; where that is not to be had, from nvidia-smi.
+
+Names and values are those of nvml.h; a call that a GPU does not know gives None.
+"""
+
+import ctypes
+import re
+
+from gpuprov.probe.node.base import Failed, run_anyway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+SM_CLOCK, CORE_TEMPERATURE, PCIE_SENT, PCIE_RECEIVED = 1, 0, 0, 1
+VOLATILE, UNCORRECTED = 0, 1
+QUERY = (
+    "index,uuid,name,utilization.gpu,utilization.memory,power.draw,enforced.power.limit,clocks.sm,clocks.max.sm,"
+    "clocks_throttle_reasons.active,memory.used,memory.total,temperature.gpu,persistence_mode,"
+    "ecc.errors.uncorrected.volatile.total,pcie.link.gen.current,pcie.link.width.current"
+)
+REASONS = ("clocks_throttle_reasons", "clocks_event_reasons")
+
+
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t: percent."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t: bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t of the second and third version."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Nvml:
+    """NVML of this machine, started once."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+            self._started = self._library.nvmlInit_v2() == 0
+        except (OSError, AttributeError):
+            raise Failed("libnvidia-ml.so.1 cannot be loaded") from None
+        count = ctypes.c_uint()
+        if not self._started or self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            raise Failed("NVML does not start")
+        self._handles = []
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+                self._handles.append((index, handle))
+        self._fixed = {}  # type: dict[int, Values]
+
+    def read(self, traffic: bool = False) -> "list[Values]":
+        """One reading of every GPU. `traffic` measures PCIe for 20 ms a direction and GPU."""
+        return [self._gpu(index, handle, traffic) for index, handle in self._handles]
+
+    def _gpu(self, index: int, handle: "Any", traffic: bool) -> "Values":
+        load, memory = Utilization(), Memory()
+        told_load = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(load)) == 0
+        told_memory = self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        reasons = ctypes.c_ulonglong()
+        told = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) == 0
+        power, errors = self._number(handle, "PowerUsage"), ctypes.c_ulonglong()
+        ecc = (
+            self._library.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE, ctypes.byref(errors))
+            == 0
+        )
+        row = {
+            "index": index,
+            "gpu": load.gpu if told_load else None,
+            "memory": load.memory if told_load else None,
+            "used_mib": memory.used >> 20 if told_memory else None,
+            "power_w": None if power is None else power / 1000.0,
+            "clock": self._number(handle, "ClockInfo", SM_CLOCK),
+            "temperature": self._number(handle, "Temperature", CORE_TEMPERATURE),
+            "reasons": reasons.value if told else None,
+            "ecc": errors.value if ecc else None,
+            "sent_kb": self._number(handle, "PcieThroughput", PCIE_SENT) if traffic else None,
+            "received_kb": self._number(handle, "PcieThroughput", PCIE_RECEIVED) if traffic else None,
+        }
+        row.update(self._what_stays(index, handle, memory.total >> 20 if told_memory else None))
+        return row
+
+    def _what_stays(self, index: int, handle: "Any", total: "int | None") -> "Values":
+        if index not in self._fixed:
+            limit = self._number(handle, "EnforcedPowerLimit")
+            self._fixed[index] = {
+                "name": self._text(handle, "Name"),
+                "uuid": self._text(handle, "UUID"),
+                "minor": self._number(handle, "MinorNumber"),
+                "limit_w": None if limit is None else limit / 1000.0,
+                "max_clock": self._number(handle, "MaxClockInfo", SM_CLOCK),
+                "persistence": self._number(handle, "PersistenceMode"),
+                "generation": self._number(handle, "CurrPcieLinkGeneration"),
+                "width": self._number(handle, "CurrPcieLinkWidth"),
+                "total_mib": total,
+            }
+        return self._fixed[index]
+
+    def processes(self) -> "dict[int, list[list[int]]]":
+        """GPU -> pid and MiB of the programs that compute there."""
+        found = {}
+        for index, handle in self._handles:
+            count, rows = ctypes.c_uint(64), (Process * 64)()
+            ask = getattr(self._library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+            if ask is not None and ask(handle, ctypes.byref(count), rows) == 0:
+                found[index] = [[rows[n].pid, int(rows[n].used >> 20)] for n in range(min(count.value, 64))]
+        return found
+
+    def _number(self, handle: "Any", name: str, *which: int) -> "int | None":
+        value = ctypes.c_uint()
+        ask = getattr(self._library, "nvmlDeviceGet" + name, None)
+        return value.value if ask is not None and ask(handle, *which, ctypes.byref(value)) == 0 else None
+
+    def _text(self, handle: "Any", name: str) -> str:
+        buffer = ctypes.create_string_buffer(96)
+        ask = getattr(self._library, "nvmlDeviceGet" + name, None)
+        return buffer.value.decode("utf-8", "replace") if ask and ask(handle, buffer, 96) == 0 else ""
+
+
+class Smi:
+    """The same from nvidia-smi, a process a reading: for a machine without NVML's library where we look."""
+
+    def read(self, traffic: bool = False) -> "list[Values]":
+        """One reading of every GPU, without traffic."""
+        for words in REASONS:
+            fields = QUERY.replace(REASONS[0], words)
+            code, out, err = run_anyway(
+                "nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits", seconds=9
+            )
+            if code == 0:
+                return [_row(line) for line in out.splitlines() if line.count(",") >= 16]
+        raise Failed((out.strip() or err.strip() or "nvidia-smi failed")[:300])
+
+    def processes(self) -> "dict[int, list[list[int]]]":
+        """Not told this way."""
+        return {}
+
+
+def _row(line: str) -> "Values":
+    cells = [cell.strip() for cell in line.split(",")]
+    number = [float(cell) if re.match(r"-?\d+(\.\d+)?$", cell) else None for cell in cells]
+    reasons = int(cells[9], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[9]) else None
+    return {
+        "index": int(number[0] or 0),
+        "uuid": cells[1],
+        "name": cells[2],
+        "gpu": number[3],
+        "memory": number[4],
+        "power_w": number[5],
+        "limit_w": number[6],
+        "clock": number[7],
+        "max_clock": number[8],
+        "reasons": reasons,
+        "used_mib": number[10],
+        "total_mib": number[11],
+        "temperature": number[12],
+        "persistence": {"Enabled": 1, "Disabled": 0}.get(cells[13]),
+        "ecc": number[14],
+        "generation": number[15],
+        "width": number[16],
+        "minor": int(number[0] or 0),
+        "sent_kb": None,
+        "received_kb": None,
+    }
+
+
+def reader() -> "Nvml | Smi":
+    """NVML where it can be had."""
+    try:
+        return Nvml()
+    except Failed:
+        return Smi()

@@ -1,0 +1,192 @@
+"""Collector of a sample over some seconds: GPUs, the programs on them with their children, and the host."""
+
+import glob
+import os
+import re
+import time
+
+from gpuprov.probe.node.base import Failed, collector, link_name, names_in, read, read_or_none
+from gpuprov.probe.node.gpu_sample import reader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+    from gpuprov.probe.node.gpu_sample import Nvml, Smi
+
+TICK_S = 0.25
+PROGRAMS_AT_MOST = 400
+THREADS_AT_MOST = 256
+TICKS = os.sysconf("SC_CLK_TCK")
+WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|RANK$|WORLD_SIZE$|LOCAL_RANK$")
+
+
+@collector(seconds=120)
+def load(parameters: "Values") -> "Any":
+    """What the machine does for as long as it is asked to look."""
+    seconds = float(parameters["sample"])
+    gpus = reader()
+    first = _look(gpus)
+    begun, readings, states = time.monotonic(), [], {}  # type: float, list[Any], dict[str, str]
+    while time.monotonic() - begun < seconds:
+        readings.append(_reading(gpus))
+        for pid in first["programs"]:
+            states[pid] = states.get(pid, "") + _state(pid)
+        time.sleep(max(0.0, TICK_S - 0.05))
+    second = _look(gpus)
+    told = [each for each in readings if isinstance(each, list)]
+    if not told:
+        raise Failed(readings[0]["error"] if readings else "no reading")
+    return {
+        "seconds": time.monotonic() - begun,
+        "ticks": TICKS,
+        "readings": readings,
+        "states": states,
+        "first": first,
+        "second": second,
+        "processes": gpus.processes(),
+        "page": os.sysconf("SC_PAGE_SIZE"),
+    }
+
+
+def _reading(gpus: "Nvml | Smi") -> "Any":
+    try:
+        return gpus.read(traffic=True)
+    except Failed as failed:
+        return {"error": str(failed)}
+
+
+def _state(pid: str) -> str:
+    words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
+    return words[0] if words else "-"
+
+
+def _look(gpus: "Nvml | Smi") -> "Values":
+    """Counters of the host and of the programs, once."""
+    return {
+        "cpus": _cpus(),
+        "vm": dict(re.findall(r"^(pswpin|pswpout|pgmajfault) (\d+)$", read("/proc/vmstat"), re.M)),
+        "pressure": {name: _pressure(name) for name in ("cpu", "io", "memory")},
+        "disks": _disks(),
+        "network": _network(),
+        "programs": _programs(gpus),
+    }
+
+
+def _cpus() -> "dict[str, list[int]]":
+    """Processor -> busy, waiting for disks, all; in ticks."""
+    found = {}
+    for name, rest in re.findall(r"^(cpu\d+) ([\d ]+)$", read("/proc/stat"), re.M):
+        ticks = [int(each) for each in rest.split()]
+        found[name[3:]] = [sum(ticks[:3]) + sum(ticks[5:8]), ticks[4], sum(ticks[:8])]
+    return found
+
+
+def _pressure(name: str) -> "int | None":
+    """Microseconds for which some task waited, since boot."""
+    found = re.search(r"(?m)^some .*total=(\d+)$", read_or_none("/proc/pressure/" + name) or "")
+    return int(found.group(1)) if found else None
+
+
+def _disks() -> "dict[str, list[int]]":
+    """Device -> sectors read and written, milliseconds busy (Documentation/admin-guide/iostats)."""
+    found = {}
+    for line in (read_or_none("/proc/diskstats") or "").splitlines():
+        words = line.split()
+        if len(words) > 12 and not words[2].startswith(("loop", "ram")):
+            found[words[2]] = [int(words[5]), int(words[9]), int(words[12])]
+    return found
+
+
+def _network() -> "dict[str, list[Any]]":
+    """Interface or port -> bytes received and sent, and its speed in bit/s or nothing."""
+    found = {}
+    for name, rest in re.findall(r"^\s*([^:\s]+):(.*)$", read("/proc/net/dev"), re.M):
+        words = rest.split()
+        if name != "lo" and len(words) > 8:
+            speed = (read_or_none("/sys/class/net/" + name + "/speed", 64) or "").strip()
+            found[name] = [int(words[0]), int(words[8]), int(speed) * 10**6 if speed.isdigit() else None]
+    for folder in glob.glob("/sys/class/infiniband/*/ports/*"):
+        counts = [
+            (read_or_none(folder + "/counters/port_" + way + "_data", 64) or "").strip()
+            for way in ("rcv", "xmit")
+        ]
+        rate = re.match(r"\d+", read_or_none(folder + "/rate", 64) or "")
+        if all(count.isdigit() for count in counts):
+            name = folder.split("/")[4] + "/" + folder.split("/")[6]
+            # Both count words of four bytes (InfiniBand architecture, PortCounters).
+            found[name] = [
+                int(counts[0]) * 4,
+                int(counts[1]) * 4,
+                int(rate.group()) * 10**9 if rate else None,
+            ]
+    return found
+
+
+def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
+    """Programs on GPUs and their children, by pid."""
+    parents = {}
+    for pid in filter(str.isdigit, names_in("/proc")):
+        words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
+        if len(words) > 1:
+            parents[pid] = words[1]
+    devices = {pid: _devices(pid) for pid in parents}
+    holders = {pid for pid, held in devices.items() if held and pid != str(os.getpid())}
+    for rows in gpus.processes().values():
+        holders.update(str(pid) for pid, _ in rows if str(pid) in parents)
+    found = {}  # type: dict[str, Values]
+    for pid in sorted(parents, key=int)[:65536]:
+        above, steps = pid, 0
+        while above not in holders and above in parents and steps < 16:
+            above, steps = parents[above], steps + 1
+        if above in holders and len(found) < PROGRAMS_AT_MOST:
+            found[pid] = dict(_program(pid), holder=above, gpus=devices.get(pid, []))
+    return found
+
+
+def _devices(pid: str) -> "list[int]":
+    folder = "/proc/" + pid + "/fd/"
+    targets = {link_name(folder + number) or "" for number in names_in(folder)}
+    return sorted(int(target[6:]) for target in targets if re.match(r"nvidia\d+$", target))
+
+
+def _program(pid: str) -> "Values":
+    folder = "/proc/" + pid + "/"
+    io = dict(re.findall(r"^(\w+): (\d+)$", read_or_none(folder + "io") or "", re.M))
+    status = read_or_none(folder + "status") or ""
+    allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
+    environment = (read_or_none(folder + "environ", 262144) or "").split("\0")
+    return {
+        "name": (read_or_none(folder + "comm") or "").strip(),
+        "threads": _threads(folder),
+        "read": int(io["read_bytes"]) if "read_bytes" in io else None,
+        "rchar": int(io["rchar"]) if "rchar" in io else None,
+        "waits": (read_or_none(folder + "wchan", 256) or "").strip(),
+        "allowed": allowed.group(1) if allowed else "",
+        "quota": _quota(folder),
+        "variables": dict(
+            entry.partition("=")[::2] for entry in environment if WANTED.match(entry.partition("=")[0])
+        ),
+    }
+
+
+def _threads(folder: str) -> "dict[str, list[Any]]":
+    """Thread -> its name and ticks of processor time."""
+    found = {}
+    for number in names_in(folder + "task")[:THREADS_AT_MOST]:
+        text = read_or_none(folder + "task/" + number + "/stat", 4096) or ""
+        words = text.rpartition(")")[2].split()
+        if len(words) > 12:
+            found[number] = [text.partition("(")[2].rpartition(")")[0], int(words[11]) + int(words[12])]
+    return found
+
+
+def _quota(folder: str) -> "str | None":
+    """cpu.max of the control group that it is in."""
+    group = re.search(r"(?m)^0::(/.+)$", read_or_none(folder + "cgroup") or "")
+    return (
+        (read_or_none("/sys/fs/cgroup" + group.group(1) + "/cpu.max", 64) or "").strip() or None
+        if group
+        else None
+    )

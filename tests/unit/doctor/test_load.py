@@ -1,0 +1,167 @@
+"""Where the bottleneck is: recorded loads on two real H200, and pictures made from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpuprov.doctor.fault import Fault
+from gpuprov.doctor.load import LOAD_RULES, judge_load
+from tests import ROOT
+
+Raw = dict[str, Any]
+RECORDED = {
+    "onecore": ("load.one_core", "one core feeds GPU 0: python3 (833) has a thread at 100% of a core"),
+    "disk": ("load.storage", "GPUs wait for storage: GPU 0 3% busy"),
+    "compute": ("load.compute_bound", "compute-bound, as it should be: GPU 0 100% busy, 692 W"),
+    "small": ("load.one_core", "one core feeds GPU 0: python3 (1009) has a thread at 100% of a core"),
+    "nccl": ("load.straggler", "GPU 0 waits in a collective for GPU 1: 0% busy there, process 1109 sleeps"),
+}
+
+
+def recorded(name: str) -> Raw:
+    answer = json.loads((ROOT / f"tests/recorded/doctor/load-{name}.json").read_text())
+    told: Raw = answer["collectors"]["load"]
+    return told
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_verdict_on_a_recorded_load(name: str) -> None:
+    rule, sentence = RECORDED[name]
+    found = judge_load(recorded(name))
+    assert (found[0].rule, found[0].text[: len(sentence)]) == (rule, sentence)
+    assert len(found) == 1, found
+
+
+def gpus(told: Raw, index: int, **values: float) -> None:
+    """Another GPU in every reading."""
+    for reading in told["readings"]:
+        reading[index].update(values)
+
+
+def processor_time(told: Raw, share: float) -> None:
+    """What the one busy program of the recording needs, in cores."""
+    for pid, row in told["second"]["programs"].items():
+        before = told["first"]["programs"][pid]["threads"]
+        for number in row["threads"]:
+            ticks = share * told["ticks"] * told["seconds"] if number == pid else 0
+            row["threads"][number][1] = before[number][1] + int(ticks)
+
+
+def full_cores(told: Raw) -> None:
+    processor_time(told, 0.5)
+    for name, ticks in told["second"]["cpus"].items():
+        before = told["first"]["cpus"][name]
+        told["second"]["cpus"][name] = [before[0] + 500, before[1], before[2] + 510]
+        del ticks
+
+
+def swapping(told: Raw) -> None:
+    processor_time(told, 0.1)
+    told["second"]["vm"]["pswpout"] = str(int(told["first"]["vm"]["pswpout"]) + 90000)
+
+
+def small_kernels(told: Raw) -> None:
+    gpus(told, 0, gpu=100, memory=2, power_w=180)
+
+
+def all_wait(told: Raw) -> None:
+    gpus(told, 1, gpu=100, memory=0, power_w=130)
+
+
+def bandwidth(told: Raw) -> None:
+    gpus(told, 0, gpu=99, memory=95, power_w=420)
+
+
+def copies(told: Raw) -> None:
+    gpus(told, 0, gpu=70, received_kb=52e6, power_w=250)
+
+
+def hot(told: Raw) -> None:
+    gpus(told, 0, reasons=64)
+
+
+def idle(told: Raw) -> None:
+    gpus(told, 0, gpu=0, used_mib=70000)
+    processor_time(told, 0.0)
+
+
+def hanging(told: Raw) -> None:
+    gpus(told, 0, gpu=0)
+    processor_time(told, 0.0)
+    for pid, states in told["states"].items():
+        told["states"][pid] = "D" * len(states)
+
+
+def two_programs(told: Raw) -> None:
+    gpus(told, 0, gpu=80, power_w=300)
+    for look in ("first", "second"):
+        [(pid, row)] = list(told[look]["programs"].items())[:1]
+        told[look]["programs"]["99"] = {**deepcopy(row), "holder": "99"}
+    told["processes"]["0"] = [[int(pid), 600], [99, 600]]
+
+
+def one_of_two(told: Raw) -> None:
+    gpus(told, 0, gpu=80, power_w=300)
+    [(pid, _)] = list(told["second"]["programs"].items())[:1]
+    told["processes"] = {"0": [[int(pid), 600]], "1": [[int(pid), 600]]}
+
+
+def at_line_rate(told: Raw) -> None:
+    for look, count in (("first", 0), ("second", int(6.1e9 * told["seconds"]))):
+        told[look]["network"] = {"bond0": [count, 0, 50 * 10**9], "mlx5_0/1": [0, 0, 400 * 10**9]}
+
+
+PICTURES: dict[str, tuple[str, Callable[[Raw], None]]] = {
+    "load.all_cores": ("onecore", full_cores),
+    "load.swap": ("onecore", swapping),
+    "load.small_kernels": ("onecore", small_kernels),
+    "load.straggler": ("nccl", all_wait),
+    "load.memory_bound": ("compute", bandwidth),
+    "load.pcie": ("onecore", copies),
+    "load.throttled": ("compute", hot),
+    "load.idle_holder": ("onecore", idle),
+    "load.hang": ("onecore", hanging),
+    "load.shared": ("onecore", two_programs),
+    "load.one_of_several": ("onecore", one_of_two),
+    "load.network": ("compute", at_line_rate),
+}
+
+
+@pytest.mark.parametrize("rule", PICTURES)
+def test_a_picture_is_told(rule: str) -> None:
+    name, change = PICTURES[rule]
+    told = recorded(name)
+    change(told)
+    found = judge_load(told)
+    assert rule in [each.rule for each in found], [each.text for each in found]
+    for fault in found:
+        assert isinstance(fault, Fault)
+        assert fault.seen
+        assert fault.cause
+        assert fault.mend
+
+
+def test_every_rule_of_load_was_seen_speaking() -> None:
+    assert set(LOAD_RULES) == {rule for rule, _ in RECORDED.values()} | set(PICTURES)
+
+
+def test_nobody_on_the_gpus() -> None:
+    told = recorded("onecore")
+    for look in ("first", "second"):
+        told[look]["programs"] = {}
+    told["processes"] = {}
+    gpus(told, 0, gpu=0, used_mib=0)
+    [only] = judge_load(told)
+    assert (only.severity, only.rule) == ("hint", "load.none")
+    assert only.text.startswith("nobody uses a GPU")
+
+
+def test_a_reading_that_failed_leaves_the_others() -> None:
+    told = recorded("compute")
+    told["readings"][3] = {"error": "nvidia-smi did not answer in time"}
+    assert judge_load(told)[0].rule == "load.compute_bound"
