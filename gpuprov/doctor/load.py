@@ -374,7 +374,8 @@ def one_of_several(sample: Sample) -> Iterator[Fault]:
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         working = [gpu for gpu in mine if (gpu.busy or 0) > 0.2]
         if (
-            len(mine) > 1
+            program.cores > 0.2
+            and len(mine) > 1
             and len(working) == 1
             and all((g.busy or 0) < IDLE for g in mine if g not in working)
         ):

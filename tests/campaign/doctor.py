@@ -120,12 +120,9 @@ def _typable(lines: list[str]) -> Iterator[str]:
     """The commands among them, without remarks."""
     for line in lines:
         command = line.partition("   (")[0].strip()
-        if (
-            command.startswith(("sudo ", "echo ", "printf ", "nvidia-", "gpuprov "))
-            and "DEVICE" not in command
-        ):
-            if "reboot" not in command and "poweroff" not in command:
-                yield command
+        known = command.startswith(("sudo ", "echo ", "printf ", "nvidia-"))
+        if known and not any(word in command for word in ("DEVICE", "reboot", "poweroff")):
+            yield command
 
 
 def look(lab: Lab, node: Node) -> Diagnosis:
