@@ -28,6 +28,7 @@ FORMAT = 1
 """Which records this gpuprov can read; a release of a higher number is for a newer one."""
 MANIFEST = "catalog.json"
 SIGNATURE = "catalog.json.asc"
+VERSION = re.compile(r"\d{4}(?:\.\d{1,4}){2,3}")
 FILE = re.compile(r"[a-z][a-z_]{0,40}\.json")
 
 
@@ -171,8 +172,8 @@ def read_manifest(text: bytes, name: str) -> dict[str, str]:
         said = json.loads(text)
         schema, stated, number, files = (said[key] for key in ("schema", "version", "format", "files"))
         sums = {str(file): str(total) for file, total in files.items() if FILE.fullmatch(file)}
-        version(stated)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        numbered = VERSION.fullmatch(stated)[0]  # type: ignore[index]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput(
             f"{name} is no manifest of a catalog", expected="gpuprov.catalog-release/1"
         ) from None
@@ -182,7 +183,7 @@ def read_manifest(text: bytes, name: str) -> dict[str, str]:
             expected=f"gpuprov.catalog-release/1, format {FORMAT} at most",
             do="upgrade gpuprov first",
         )
-    return {"version": stated, "format": str(number), **sums}
+    return {"version": numbered, "format": str(number), **sums}
 
 
 def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | None = None) -> Release:

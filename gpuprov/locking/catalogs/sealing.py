@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import subprocess
 import zipfile
 from pathlib import Path
 
-from gpuprov.catalog.releases import MANIFEST, OWN, SIGNATURE, Release, contents, digest, manifest_of, own
+from gpuprov.catalog.releases import (
+    MANIFEST,
+    OWN,
+    SIGNATURE,
+    VERSION,
+    Release,
+    contents,
+    digest,
+    manifest_of,
+    own,
+)
 from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.locking.catalogs.sources import INSIDE, PACKAGE
-
-VERSION = re.compile(r"\d{4}(\.\d{1,4}){2,3}")
 
 
 def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:

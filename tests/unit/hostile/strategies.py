@@ -6,8 +6,11 @@ Each strategy gives what one entry point takes, much of it nearly right: noise e
 from __future__ import annotations
 
 import base64
+import json
+import zipfile
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from io import BytesIO
 
 import paramiko
 from hypothesis import strategies as st
@@ -110,3 +113,67 @@ PROCESSORS: st.SearchStrategy[str] = LINE | st.lists(
     _NUMBERS | st.tuples(_NUMBERS, _NUMBERS).map("-".join), max_size=30
 ).map(",".join)
 """Lists of processors, as nvidia-smi prints them."""
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NOISE,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NOISE, inner, max_size=3),
+    max_leaves=6,
+)
+_SUMMED = st.dictionaries(st.sampled_from(["gpus.json", "../gpus.json", "catalog.json"]) | NOISE, SUMS | JSON)
+_MANIFEST = st.fixed_dictionaries(
+    {},
+    optional={
+        "schema": st.just("gpuprov.catalog-release/1") | JSON,
+        "version": st.sampled_from(["2026.11.22", "2026", "580.95", "٢٠٢٦.1.1", "2026.11.22\n"]) | JSON,
+        "format": st.sampled_from([1, 2, -1, 1e308]) | JSON,
+        "files": _SUMMED | JSON,
+    },
+)
+MANIFESTS: st.SearchStrategy[bytes] = BYTES | (_MANIFEST | JSON).map(lambda said: json.dumps(said).encode())
+"""Manifests of a catalog's release."""
+
+_ENTRY = st.sampled_from(["gpuprov_catalog/gpus.json", "gpuprov_catalog/../../x.json", "x/y", "/etc/passwd"])
+
+
+def _zip(entries: list[tuple[str, bytes]], cut: int, flipped: int) -> bytes:
+    """A wheel of these entries, cut off and with one byte changed."""
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in dict(entries).items():
+            wheel.writestr(name, content)
+    content = bytearray(packed.getvalue())
+    content[flipped % len(content)] ^= 0xFF
+    return bytes(content[: len(content) - cut])
+
+
+WHEELS: st.SearchStrategy[bytes] = st.builds(
+    _zip, st.lists(st.tuples(_ENTRY, BYTES), max_size=3), st.sampled_from([0, 1, 30]), st.integers(0, 600)
+)
+"""Wheels that were changed on their way."""
+
+_CHIP = st.fixed_dictionaries(
+    {},
+    optional={
+        "devid": st.sampled_from(["0x2487", "0xZZZZ", "2487", "0x12487"]) | JSON,
+        "name": NOISE | JSON,
+        "legacybranch": st.sampled_from(["470.xx", "xx", "9" * 5000]) | JSON,
+    },
+)
+_BEGIN = "Appendix A. Supported NVIDIA GPU Products"
+_APPENDIX = st.lists(
+    st.sampled_from(
+        [
+            _BEGIN,
+            " NVIDIA GeForce RTX 3060          2487   K",
+            "The 470.xx driver supports the following set of GPUs:",
+            f"The {'9' * 5000}.xx driver supports the following set of GPUs:",
+            "Appendix B.",
+        ]
+    )
+    | LINE,
+    max_size=6,
+).map(lambda lines: "\n".join([_BEGIN, *lines]))
+GPU_LISTS: st.SearchStrategy[str] = _APPENDIX | (
+    st.fixed_dictionaries({"chips": st.lists(_CHIP, max_size=3) | JSON}) | JSON
+).map(json.dumps)
+"""Texts of supported-gpus.json and of a driver's README."""

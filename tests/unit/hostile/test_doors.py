@@ -12,9 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpuprov.bootstrap.hostkeys import HostKeys
+from gpuprov.catalog.releases import FILE, VERSION, read_manifest
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.inventory.exports.node import PROCESSORS as MOST
 from gpuprov.inventory.exports.node import numbers, ranges
+from gpuprov.locking.catalogs.refresh.gpu_lists import parse_json, parse_readme
+from gpuprov.locking.catalogs.sources import read_wheel
 from gpuprov.locking.repository.openpgp import UNSIGNED, armored, beside, binary, fingerprints
 from gpuprov.locking.repository.release import read_release
 from gpuprov.locking.repository.rpm import open_rpm
@@ -72,6 +75,30 @@ def test_keyrings(content: bytes) -> None:
         for each in found:
             assert len(each) == 40
             assert len(beside(content, each)) >= len(found) - 1
+
+
+@WHATEVER
+@given(hostile.MANIFESTS)
+def test_manifests_of_catalogs(content: bytes) -> None:
+    with documented():
+        said = read_manifest(content, "here")
+        assert VERSION.fullmatch(said["version"])
+        assert all(FILE.fullmatch(name) for name in set(said) - {"version", "format"})
+
+
+@WHATEVER
+@given(hostile.BYTES | hostile.WHEELS)
+def test_wheels_of_catalogs(content: bytes) -> None:
+    with documented():
+        assert all("/" not in name for name in read_wheel(content, "here"))
+
+
+@WHATEVER
+@given(hostile.GPU_LISTS)
+def test_lists_of_gpus(text: str) -> None:
+    for read in (lambda: list(parse_json(text, "here")), lambda: list(parse_readme(text))):
+        with documented():
+            assert all(len(gpu.device) == 4 for gpu in read())
 
 
 @WHATEVER

@@ -23,10 +23,11 @@ LARGEST = 20_000_000
 """Bytes of a list when it is unpacked; the README of 550 has 700,000."""
 _NAMES = ("supported-gpus.json", "README.txt")
 _ROW = re.compile(
-    r"^ {1,4}(?P<name>\S.*?) {2,}(?P<device>[0-9A-F]{4})(?: [0-9A-F]{4} [0-9A-F]{4})?(?= |$)", re.MULTILINE
+    r"^ {1,4}(?P<name>\S.{0,120}?) {2,}(?P<device>[0-9A-F]{4})(?: [0-9A-F]{4} [0-9A-F]{4})?(?= |$)",
+    re.MULTILINE,
 )
 _LEGACY = re.compile(
-    r"^The (?P<branch>\d+)\.[\d.x]+ driver supports the following set of GPUs:", re.MULTILINE
+    r"^The (?P<branch>\d{1,4})\.[\d.x]+ driver supports the following set of GPUs:", re.MULTILINE
 )
 _BEGIN, _END = "Appendix A. Supported NVIDIA GPU Products", "Appendix B."
 
@@ -80,10 +81,10 @@ def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
     try:
         for chip in json.loads(text)["chips"]:
             device = chip["devid"].upper().removeprefix("0X")
-            legacy = re.match(r"\d+", chip.get("legacybranch", ""))
+            legacy = re.match(r"\d{1,4}(?=\.)", chip.get("legacybranch", ""))
             if re.fullmatch(r"[0-9A-F]{4}", device):
                 yield ListedGpu(device, str(chip["name"]), int(legacy[0]) if legacy else None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(
             f"{name}: supported-gpus.json: {error!r}", expected='{"chips": [{"devid": …}]}'
         ) from None
