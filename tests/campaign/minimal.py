@@ -26,7 +26,7 @@ from tests.campaign._minimal_nodes import COLUMNS, LOOPS, Cell, Trials
 from tests.campaign._roles_fleet import detach
 
 SYSTEMS = ("debian12", "debian13")
-ON_THE_DRIVER = ("fabric_manager", "gpu_settings", "profiling_tools", "monitoring")
+ON_THE_DRIVER = ("fabric_manager", "gpu_settings", "profiling_tools", "monitoring", "package_pins")
 SEEN = "seen"
 
 
