@@ -40,7 +40,6 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     moving = [component for _, component in group.components.with_driver()]
     return {
         "nvidia_driver_version": driver.version,
-        "nvidia_driver_branch": driver.branch,
         "nvidia_driver_module": driver.module,
         "nvidia_driver_module_package": driver.module_package,
         "nvidia_driver_packages": {name: full for each in moving for name, full in each.closure.items()},

@@ -19,8 +19,6 @@ SETTING, ROLE = "profiling_counters", "profiling_tools"
 CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
 NO_CHECKS = {"containerd.service", "docker.service", "gpuprov.prom", "kernel.numa_balancing"}
 """What looks like the id of a check in `gpuprov/roles`."""
-UNREAD = {"nvidia_driver_branch"}
-"""An option that no task reads."""
 PATH = re.compile(r"`((?:gpuprov|roles|tests|docs|playbooks|scripts)/[\w./-]*)")
 
 
@@ -69,10 +67,10 @@ def test_what_a_role_is_told_is_an_option_that_its_tasks_read(role: str) -> None
     options = specs["argument_specs"]["main"]["options"]
     defaults = yaml.safe_load((folder / "defaults/main.yml").read_text(encoding="utf-8"))
     assert {text for text in strings(role) if re.fullmatch(rf"{role}_\w+", text)} <= set(options)
-    assert {name for name in options if not options[name].get("required")} - UNREAD == set(defaults)
+    assert {name for name in options if not options[name].get("required")} == set(defaults)
     files = [path for part in ("tasks", "vars", "templates") for path in folder.glob(f"{part}/*")]
     words = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
-    assert set(options) - UNREAD <= words
+    assert set(options) <= words
 
 
 def test_paths_outside_the_recipes_are_there_too() -> None:
