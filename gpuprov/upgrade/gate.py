@@ -32,6 +32,7 @@ from gpuprov.upgrade.fetching import closure
 from gpuprov.upgrade.leases import is_over
 
 MODULES = (
+    "gpuprov_apt",
     *PROBE[:-1],
     "gpuprov.upgrade.node.lease",
     "gpuprov.upgrade.node.packages",
