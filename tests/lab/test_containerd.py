@@ -5,6 +5,7 @@ The tests build on each other: a node goes from fresh to configured, broken, men
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
@@ -208,7 +209,11 @@ def test_containerd_that_does_not_answer_counts_as_in_use(driven: StubDriverNode
     outcome, changed = driven.apply("containerd")
     driven.node.run("systemctl kill --kill-whom=main --signal=CONT containerd.service")
     [failed] = outcome.failed
-    assert "does not say which containers run: `ctr namespaces list` gave no answer in 20 s" in failed["msg"]
+    # Which of the two waits longer for the daemon, ctr or we, depends on its version.
+    silent = (
+        r"does not say which containers run: `ctr namespaces list` (gave no answer in 20 s|exited with 1)"
+    )
+    assert re.search(silent, failed["msg"])
     assert changed == []
     driven.state({"containers": {}}, container_toolkit=None)
 
