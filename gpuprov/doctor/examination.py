@@ -32,6 +32,8 @@ class Port:
     width: int
     max_width: int
     bars: tuple[int, ...]
+    unplaced: tuple[int, ...]
+    """Memory windows that exist and have no address."""
     lost: bool | None
     """Its configuration space reads all ones."""
     acs: bool | None
@@ -161,6 +163,7 @@ def _port(row: Mapping[str, Any]) -> Port:
         width=int(_number(row.get("current_link_width"))),
         max_width=int(_number(row.get("max_link_width"))),
         bars=tuple(int(size) for size in row.get("bars") or ()),
+        unplaced=tuple(int(number) for number in row.get("unplaced") or ()),
         lost=row.get("lost"),
         acs=row.get("acs"),
         iommu_type=row.get("iommu_type"),

@@ -30,6 +30,7 @@ EXAMINATION = ("kernel_log", "links", "software", "host")
 """What looks closer than facts need: for `gpuprov doctor`."""
 PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
 LOAD_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "load", "main"))
+STATUS_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "status", "main"))
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Bytes of an answer, before and after it is unpacked."""

@@ -82,12 +82,11 @@ SEEDED = (
         log("mlx5_core 0000:18:00.0: Detected insufficient power on the PCIe slot (27W)."),
         FORGET,
     ),
-    Seeded("cuda.hmm", log("nvidia-uvm: HMM initialization failed"), FORGET),
+    Seeded("cuda.hmm", log("nvidia-uvm: HMM: initialization failed"), FORGET),
     Seeded(
-        "driver.not_loaded",
-        "mv /etc/modules-load.d /etc/modules-load.off 2>/dev/null; "
-        "echo 'install nvidia_current /bin/false' >/etc/modprobe.d/zz.conf",
-        "rm -f /etc/modprobe.d/zz.conf; mv /etc/modules-load.off /etc/modules-load.d 2>/dev/null",
+        "driver.blacklisted",
+        "echo 'blacklist nvidia' >/etc/modprobe.d/zz.conf",
+        "rm -f /etc/modprobe.d/zz.conf",
         reboot=True,
     ),
     Seeded(

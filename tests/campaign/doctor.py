@@ -31,6 +31,17 @@ from tests.unit.doctor.machines import HEALTHY, as_examined, bare_metal
 
 ON = "h100x8"
 SICK = ("broken", "degraded")
+FABRIC_MANAGER = """\
+[Unit]
+After=gpuprov-sim.service
+
+[Service]
+Type=forking
+ExecStart=/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 @dataclass
@@ -85,7 +96,7 @@ def _recorded(tally: Tally) -> None:
 def _on_nodes(lab: Lab, machine: str, rules: list[str], tally: Tally) -> None:
     [node] = lab.up(1, os="debian12", gpu=machine)
     drive(node)
-    node.run("systemctl enable --now nvidia-persistenced && ldconfig", check=False)
+    provision(node)
     found = look(lab, node)
     tally.say(f"node {machine}: healthy", _alarms(found))
     if tally.verbose:
@@ -94,6 +105,18 @@ def _on_nodes(lab: Lab, machine: str, rules: list[str], tally: Tally) -> None:
         for fault in SEEDED:
             if not rules or fault.rule in rules:
                 tally.say(f"node {fault.rule}: {fault.seed[:60]}", _trial(lab, node, fault))
+
+
+def provision(node: Node) -> None:
+    """What a driver's packages would have brought beside the module."""
+    node.run("cat >/etc/systemd/system/nvidia-fabricmanager.service", input=FABRIC_MANAGER)
+    node.run(
+        "touch /usr/bin/nv-fabricmanager.distrib /usr/lib/x86_64-linux-gnu/libcuda.so.535.309.01; "
+        "ln -sf libcuda.so.535.309.01 /usr/lib/x86_64-linux-gnu/libcuda.so.1; /usr/lib/gpuprov-sim/arrange; "
+        "systemctl daemon-reload; systemctl enable --now nvidia-persistenced; ldconfig; "
+        "nvidia-smi -q | grep -q NVSwitch; systemctl enable --now nvidia-fabricmanager",
+        check=False,
+    )
 
 
 def _trial(lab: Lab, node: Node, fault: Seeded) -> str:

@@ -52,12 +52,11 @@ def memory_window(seen: Examination) -> Iterator[Fault]:
     for address, chain in seen.pci_links.items():
         if address not in {gpu.address for gpu in seen.pci_gpus}:
             continue
-        bars = chain[0].bars
-        if bars and not chain[0].lost and (bars[0] == 0 or (len(bars) > 1 and not any(bars[1:]))):
+        if chain and chain[0].unplaced and not chain[0].lost:
             yield Fault(
                 "broken",
-                f"GPU {address}: its memory window (BAR{0 if bars[0] == 0 else 1}) has no address",
-                (f"/sys/bus/pci/devices/{address}/resource: sizes {', '.join(map(str, bars))}",),
+                f"GPU {address}: its memory window BAR{chain[0].unplaced[0]} has no address",
+                (f"/sys/bus/pci/devices/{address}/resource: sizes {', '.join(map(str, chain[0].bars))}",),
                 "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
                 (
                     "BIOS: enable Above 4G Decoding (and Resizable BAR); virtual machine: a larger MMIO "

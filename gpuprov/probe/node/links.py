@@ -55,20 +55,25 @@ def _link(address: str) -> "Values":
     row["driver"] = link_name(folder + "driver")
     group = os.path.realpath(folder + "iommu_group")
     row["iommu_type"] = _line(group + "/type") if os.path.exists(folder + "iommu_group") else None
-    row["bars"] = _bars(_line(folder + "resource"))
+    row["bars"], row["unplaced"] = _bars(_line(folder + "resource"))
     row.update(_config(folder + "config"))
     return row
 
 
-def _bars(text: str) -> "list[int]":
-    """Sizes of the six base address registers in bytes; 0 for one that has no place."""
-    sizes = []
-    for line in text.splitlines()[:6]:
+def _bars(text: str) -> "tuple[list[int], list[int]]":
+    """Sizes of the six base address registers in bytes, and those that exist and have no place.
+
+    A line has begin, end and flags; without flags there is no such register (Documentation/PCI/sysfs-pci).
+    """
+    sizes, unplaced = [], []
+    for number, line in enumerate(text.splitlines()[:6]):
         words = line.split()
         if len(words) > 2:
-            begin, end = int(words[0], 16), int(words[1], 16)
+            begin, end, flags = (int(word, 16) for word in words[:3])
             sizes.append(end - begin + 1 if end > begin else 0)
-    return sizes
+            if flags and begin == 0:
+                unplaced.append(number)
+    return sizes, unplaced
 
 
 def _config(path: str) -> "Values":

@@ -217,7 +217,7 @@ ACTION = (
 FAULTS: dict[str, list[Change]] = {
     "bus.none": [no_bus],
     "bus.lost": [lambda told: told["pci_links"][FIRST][0].update(lost=True)],
-    "bus.bar": [lambda told: told["pci_links"][FIRST][0].update(bars=[0, 0, 0, 0, 0, 0])],
+    "bus.bar": [lambda told: told["pci_links"][FIRST][0].update(unplaced=[1])],
     "bus.bar_log": [
         kernel_says(
             "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0"

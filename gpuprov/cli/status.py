@@ -1,0 +1,226 @@
+"""`gpuprov status`: every GPU of the fleet as it is now; live with --watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.doctor.status import NodeNow, Watch
+    from gpuprov.ssh.transport import Target
+
+WATCH_S = 5.0
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, metavar="[NODES]")
+@click.option("--local", is_flag=True, help="This machine, without SSH.")
+@click.option(
+    "--watch",
+    "interval",
+    type=click.FloatRange(min=1),
+    is_flag=False,
+    flag_value=WATCH_S,
+    metavar="[SECONDS]",
+    help=f"Stay, and read again every so often ({WATCH_S:g} s): full-screen on a terminal, lines otherwise.",
+)
+@click.option("--folded", is_flag=True, help="A line a node.")
+@click.option("--odd", "only_odd", is_flag=True, help="Only what stands out.")
+@options.lock_option
+@options.limit_option
+@options.identity_option
+@options.known_hosts_option
+@options.output_option
+def command(
+    nodes: tuple[str, ...],
+    local: bool,
+    interval: float | None,
+    folded: bool,
+    only_odd: bool,
+    lock_path: Path,
+    limit: str | None,
+    identity: str | None,
+    known_hosts: str | None,
+    output: str,
+) -> int:
+    """Show utilisation, memory, power, temperature, clocks, throttling, ECC and who is on each GPU.
+
+    NODES are nodes or groups of the lock, or [USER@]HOST[:PORT]; none means all of the lock. What differs
+    from the majority stands out. Exit 4 when a node was not reached, 1 when one told nothing.
+    """
+    if local and (nodes or limit):
+        raise InvalidInput("--local is this machine alone", do="leave out the nodes, or --local")
+    targets = [] if local else _targets(nodes, limit, lock_path, identity, known_hosts)
+    view = View(folded, only_odd)
+    if interval is None:
+        return _once(targets, output, view)
+    if local:
+        return _stay_here(interval, output, view)
+    from gpuprov.doctor.status import Watch
+
+    with Watch(targets, interval) as watch:
+        if output == "table" and sys.stdout.isatty():
+            return _full_screen(watch, view)
+        return _follow(watch, interval, output, view)
+
+
+@dataclass
+class View:
+    """How the table is shown now; keys change it."""
+
+    folded: bool
+    only_odd: bool
+    top: int = 0
+
+
+def _targets(
+    nodes: tuple[str, ...], limit: str | None, lock_path: Path, identity: str | None, known_hosts: str | None
+) -> list[Target]:
+    from gpuprov.nodeset import expand
+
+    stated = (*nodes, limit) if limit else nodes
+    if lock_path.is_file():
+        from gpuprov.model.lock import read_lock
+        from gpuprov.ssh.transport import targets
+
+        lock = read_lock(lock_path)
+        return targets(lock, options.select(lock, stated, None))
+    if not stated:
+        raise InvalidInput(
+            f"no lock {lock_path}, and no hosts", do="name hosts, a lock by --lock, or --local"
+        )
+    try:
+        names = [name for text in stated for name in expand(text)]
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {' '.join(stated)!r}", expected=str(error)) from None
+    return [options.target(name, identity, known_hosts) for name in dict.fromkeys(names)]
+
+
+def _once(targets: list[Target], output: str, view: View) -> int:
+    from gpuprov.doctor.status import read_once, status_here
+
+    found = read_once(targets) if targets else [status_here()]
+    _say(found, output, view)
+    return _code(found)
+
+
+def _code(found: list[NodeNow]) -> int:
+    if any(node.failure is not None and not node.unreachable for node in found):
+        return Exit.FAILED
+    return Exit.UNREACHABLE if any(node.unreachable for node in found) else Exit.OK
+
+
+def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None:
+    from gpuprov.doctor.status import status_document
+    from gpuprov.report.status import status_lines, status_rows
+
+    if output == "json":
+        if stamp:
+            click.echo(json.dumps(status_document(found), ensure_ascii=False))
+        else:
+            options.print_json(status_document(found))
+    elif view.only_odd:
+        for cells, stands in status_rows(found, folded=view.folded):
+            if stands:
+                click.echo(stamp + "  ".join(filter(None, cells)))
+    else:
+        for line in status_lines(found, folded=view.folded):
+            click.echo(stamp + line)
+
+
+def _stay_here(interval: float, output: str, view: View) -> int:
+    from gpuprov.doctor.status import status_here
+
+    while True:
+        begun = time.monotonic()
+        _say([status_here()], output, view, time.strftime("%H:%M:%S  "))
+        time.sleep(max(0.0, interval - (time.monotonic() - begun)))
+
+
+def _follow(watch: Watch, interval: float, output: str, view: View) -> int:
+    while True:
+        time.sleep(interval)
+        _say(watch.nodes(), output, view, time.strftime("%H:%M:%S  "))
+
+
+def _full_screen(watch: Watch, view: View) -> int:
+    """Draw until `q`; the terminal's size is asked for each time, so a resize shows at once."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from gpuprov.report.status import status_table
+
+    console = Console()
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            lines = console.size.height
+            live.update(
+                status_table(watch.nodes(), lines, folded=view.folded, only_odd=view.only_odd, top=view.top),
+                refresh=True,
+            )
+            key = pressed(0.5)
+            if key in ("q", "\x03", "\x04"):
+                return _code(watch.nodes())
+            _turn(view, key, lines)
+
+
+def _turn(view: View, key: str, lines: int) -> None:
+    steps = {
+        "j": 1,
+        "\x1b[B": 1,
+        "k": -1,
+        "\x1b[A": -1,
+        " ": lines - 4,
+        "\x1b[6~": lines - 4,
+        "\x1b[5~": 4 - lines,
+    }
+    if key == "f":
+        view.folded = not view.folded
+    elif key == "o":
+        view.only_odd = not view.only_odd
+    view.top = max(0, view.top + steps.get(key, 0))
+
+
+@contextmanager
+def _keys() -> Iterator[_Pressed]:
+    """Keys as they are pressed; the terminal is as before afterwards."""
+    if not sys.stdin.isatty():
+        yield _Pressed(None)
+        return
+    import termios
+    import tty
+
+    handle = sys.stdin.fileno()
+    before = termios.tcgetattr(handle)
+    try:
+        tty.setcbreak(handle)
+        yield _Pressed(handle)
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+class _Pressed:
+    """Waits for a key for some seconds; empty when none was pressed."""
+
+    def __init__(self, handle: int | None) -> None:
+        self._handle = handle
+
+    def __call__(self, seconds: float) -> str:
+        if self._handle is None:
+            time.sleep(seconds)
+            return ""
+        ready, _, _ = select.select([self._handle], [], [], seconds)
+        return os.read(self._handle, 16).decode("utf-8", "replace") if ready else ""

@@ -1,0 +1,246 @@
+"""The fleet as it is now: one cheap reading a node and interval, over a connection that stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuprov.doctor.load import THROTTLED
+from gpuprov.errors import Exit, GpuprovError, NodeFailed
+from gpuprov.probe.collect import ask, collect_local
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import STATUS_PROBE, Parameters, Payload, build
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, open_session
+
+SCHEMA = "gpuprov.status/1"
+LIMITS = ConnectionLimits(connect_s=10, command_s=20, answer_bytes=512 * 1024)
+COMPARED = ("name", "total_mib", "limit_w", "max_clock", "persistence")
+"""What ought to be alike on all GPUs; what differs from the majority stands out."""
+_QUESTION = Parameters(collectors=("status",))
+
+
+@dataclass(frozen=True)
+class GpuNow:
+    """One GPU now. `None` is what the driver does not tell."""
+
+    index: int
+    name: str
+    busy: float | None
+    used_mib: float | None
+    total_mib: float | None
+    power_w: float | None
+    limit_w: float | None
+    temperature: float | None
+    clock: float | None
+    max_clock: float | None
+    persistence: int | None
+    throttled: tuple[str, ...]
+    ecc: float | None
+    programs: tuple[str, ...]
+    """`python 4711 alice 3 h`"""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class NodeNow:
+    """One node's last reading, or why there is none."""
+
+    name: str
+    gpus: tuple[GpuNow, ...] = ()
+    failure: str | None = None
+    unreachable: bool = False
+    read_at: float = 0.0
+    load: str = ""
+
+
+def read_node(name: str, facts: Facts) -> NodeNow:
+    """A node's reading.
+
+    Raises:
+        NodeFailed: it told no GPU.
+    """
+    raw = facts.raw("status")
+    programs = {int(index): rows for index, rows in raw["programs"].items()}
+    gpus = tuple(_gpu(row, programs.get(int(row["index"]), [])) for row in raw["gpus"])
+    return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"]))
+
+
+def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
+    def number(name: str) -> float | None:
+        value = row.get(name)
+        return None if value is None else float(value)
+
+    bits = int(row.get("reasons") or 0)
+    busy, persistence = number("gpu"), number("persistence")
+    return GpuNow(
+        index=int(row["index"]),
+        name=str(row.get("name") or ""),
+        busy=None if busy is None else busy / 100,
+        used_mib=number("used_mib"),
+        total_mib=number("total_mib"),
+        power_w=number("power_w"),
+        limit_w=number("limit_w"),
+        temperature=number("temperature"),
+        clock=number("clock"),
+        max_clock=number("max_clock"),
+        persistence=None if persistence is None else int(persistence),
+        throttled=tuple(name for bit, name in THROTTLED.items() if bits & bit),
+        ecc=number("ecc"),
+        programs=tuple(_who(*each) for each in programs),
+    )
+
+
+def _who(pid: int, name: str, user: str, age: int | None, mib: int) -> str:
+    since = "" if age is None else f" {_age(int(age))}"
+    return f"{name or 'process'} {int(pid)} {user}{since}".strip()
+
+
+def _age(seconds: int) -> str:
+    for size, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {word}"
+    return f"{seconds} s"
+
+
+def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
+    """What most GPUs have, of that which ought to be alike; None where nothing is that common."""
+    every = [gpu for node in nodes for gpu in node.gpus]
+    found: dict[str, Any] = {}
+    for name in COMPARED:
+        counted = Counter(getattr(gpu, name) for gpu in every).most_common(1)
+        found[name] = counted[0][0] if counted and counted[0][1] * 2 > len(every) else None
+    return found
+
+
+def odd(gpu: GpuNow, common: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of a GPU differs from the majority, and what is wrong with it by itself."""
+    differs = [
+        f"{name.replace('_', ' ')} {_short(getattr(gpu, name))}, not {_short(value)}"
+        for name, value in common.items()
+        if value is not None and getattr(gpu, name) != value
+    ]
+    wrong = [f"throttled: {', '.join(gpu.throttled)}"] if gpu.throttled else []
+    if gpu.ecc:
+        wrong.append(f"{gpu.ecc:.0f} uncorrectable ECC errors")
+    return (*wrong, *differs)
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
+    """`gpuprov.status/1`."""
+    listed = list(nodes)
+    common = usual(listed)
+    return {
+        "schema": SCHEMA,
+        "usual": common,
+        "nodes": [
+            {
+                "name": node.name,
+                "error": node.failure,
+                "read_at": node.read_at,
+                "load": node.load,
+                "gpus": [{**gpu.as_dict(), "odd": list(odd(gpu, common))} for gpu in node.gpus],
+            }
+            for node in listed
+        ],
+    }
+
+
+def status_here() -> NodeNow:
+    """This machine's reading; a failure is one of its answers."""
+    told = contained("here", _local)
+    return NodeNow("here", failure=str(told)) if isinstance(told, GpuprovError) else told
+
+
+def _local() -> NodeNow:
+    facts = collect_local(_QUESTION, modules=STATUS_PROBE)
+    return read_node(facts.host, facts)
+
+
+@dataclass
+class Watch:
+    """Follows nodes, each over one connection, one reading an interval, until it is stopped.
+
+    Args:
+        targets: the nodes.
+        interval: seconds from one reading to the next; a slow node is read less often, never twice at once.
+        now: the last reading of each, or its failure.
+        readings: how many of each node were made.
+    """
+
+    targets: list[Target]
+    interval: float
+    now: dict[str, NodeNow] = field(default_factory=dict)
+    readings: Counter[str] = field(default_factory=Counter)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Watch:
+        payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
+        for place, target in enumerate(self.targets):
+            # Spread over the interval: 200 handshakes at once would starve each other.
+            begin = self.interval * place / max(1, len(self.targets))
+            thread = threading.Thread(target=self._follow, args=(target, payload, begin), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(0.2 if len(self._threads) > 20 else 2)
+
+    def nodes(self) -> list[NodeNow]:
+        """The last reading of each, in the order of the targets."""
+        return [self.now.get(each.name, NodeNow(each.name, failure="not read yet")) for each in self.targets]
+
+    def _follow(self, target: Target, payload: Payload, begin: float) -> None:
+        self._stopped.wait(begin)
+        while not self._stopped.is_set():
+            told = contained(target.name, lambda: self._stay(target, payload))
+            if isinstance(told, GpuprovError):
+                self.now[target.name] = _failed(target.name, told)
+            self._stopped.wait(self.interval)
+
+    def _stay(self, target: Target, payload: Payload) -> None:
+        """Read one node over one connection until that breaks."""
+        with open_session(target, LIMITS) as session:
+            while not self._stopped.is_set():
+                begun = time.monotonic()
+                self.now[target.name] = self._read(session, payload)
+                self.readings[target.name] += 1
+                self._stopped.wait(max(0.0, self.interval - (time.monotonic() - begun)))
+
+    def _read(self, session: Session, payload: Payload) -> NodeNow:
+        try:
+            return read_node(session.target.name, ask(session, payload))
+        except NodeFailed as failure:
+            return NodeNow(session.target.name, failure=str(failure))
+
+
+def read_once(targets: list[Target], *, forks: int = 64) -> list[NodeNow]:
+    """One reading of every node; a node's failure is one of the answers."""
+    payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
+    found: dict[str, NodeNow] = {}
+
+    def visit(session: Session) -> NodeNow:
+        return read_node(session.target.name, ask(session, payload))
+
+    for target, told in fan_out(targets, visit, forks=forks, limits=LIMITS):
+        found[target.name] = _failed(target.name, told) if isinstance(told, GpuprovError) else told
+    return [found[target.name] for target in targets]
+
+
+def _failed(name: str, error: GpuprovError) -> NodeNow:
+    return NodeNow(name, failure=str(error), unreachable=error.exit_code == Exit.UNREACHABLE)

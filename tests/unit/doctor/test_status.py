@@ -1,0 +1,168 @@
+"""The fleet's status: readings in one table, what differs, and a node that goes away in the middle."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpuprov.cli.common.group import run
+from gpuprov.cli.status import View, _turn
+from gpuprov.doctor import status
+from gpuprov.doctor.status import NodeNow, Watch, odd, read_node, status_document, usual
+from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.model.lock import Connection
+from gpuprov.probe.facts import Facts
+from gpuprov.report.status import status_lines, status_table
+from gpuprov.ssh.transport import Target
+
+GPU = {
+    "index": 0,
+    "name": "NVIDIA H200",
+    "gpu": 97,
+    "memory": 20,
+    "used_mib": 81920,
+    "total_mib": 143771,
+    "power_w": 640.0,
+    "limit_w": 700.0,
+    "clock": 1755,
+    "max_clock": 1980,
+    "temperature": 61,
+    "reasons": 4,
+    "ecc": 0,
+    "persistence": 1,
+}
+
+
+def facts(*gpus: dict[str, Any], **programs: Any) -> Facts:
+    raw = {
+        "gpus": [{**GPU, "index": n, **each} for n, each in enumerate(gpus)],
+        "programs": programs,
+        "load": "3.1",
+    }
+    return Facts("gpu01", "2026-11-22T12:00:00Z", 0.1, {"status": raw})
+
+
+def nodes() -> list[NodeNow]:
+    return [
+        read_node("gpu01", facts({}, {}, **{"0": [[4711, "python", "alice", 7300, 80000]]})),
+        read_node("gpu02", facts({}, {"limit_w": 500.0, "reasons": 64, "ecc": 2})),
+        NodeNow("gpu03", failure="no route to host", unreachable=True),
+    ]
+
+
+def test_a_line_a_gpu_and_what_differs_stands_out() -> None:
+    lines = list(status_lines(nodes()))
+    assert lines[0].split()[:3] == ["NODE", "GPU", "BUSY"]
+    assert "97%   80/140 GiB  640/700 W  61 C  1755/1980  python 4711 alice 2 h" in lines[1]
+    assert lines[4].endswith(
+        "throttled: HW thermal slowdown; 2 uncorrectable ECC errors; limit w 500, not 700"
+    )
+    assert lines[5].split(maxsplit=2)[2] == "no route to host"
+
+
+def test_a_line_a_node() -> None:
+    lines = list(status_lines(nodes(), folded=True))
+    assert len(lines) == 4
+    assert lines[1].split()[:4] == ["gpu01", "2x", "97%", "160/281"]
+    assert "GPU 1 throttled" in lines[2]
+
+
+def test_a_power_cap_and_idleness_are_nothing_odd() -> None:
+    node = read_node("gpu01", facts({"reasons": 4}, {"reasons": 1}, {"reasons": 2}))
+    assert [odd(gpu, usual([node])) for gpu in node.gpus] == [(), (), ()]
+
+
+def test_as_json() -> None:
+    document = status_document(nodes())
+    assert document["schema"] == "gpuprov.status/1"
+    assert document["nodes"][1]["gpus"][1]["odd"][0] == "throttled: HW thermal slowdown"
+    assert document["nodes"][2]["error"] == "no route to host"
+    json.dumps(document)
+
+
+def test_a_table_fits_the_terminal() -> None:
+    from rich.console import Console
+
+    many = [read_node(f"gpu{n:03}", facts(*[{}] * 8)) for n in range(40)]
+    for lines in (12, 24, 80):
+        console = Console(width=140, height=lines, record=True, file=io.StringIO())
+        console.print(status_table(many, lines, folded=False, only_odd=False, top=5000))
+        assert len(console.export_text().splitlines()) <= lines
+
+
+def test_keys() -> None:
+    view = View(folded=False, only_odd=False)
+    for key in ("f", "o", "j", "j", "k", "\x1b[6~"):
+        _turn(view, key, 24)
+    assert (view.folded, view.only_odd, view.top) == (True, True, 21)
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target("gpu01", "192.0.2.1", Connection())
+
+
+def test_a_node_that_dies_in_the_middle_comes_back(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([facts({}), facts({}), Unreachable("the connection broke"), facts({}), *[facts({})] * 1000])
+    connections = []
+
+    @contextmanager
+    def session(node: Target, limits: object) -> Iterator[Any]:
+        connections.append(node)
+        yield type("Session", (), {"target": node})()
+
+    def answer(*_: object) -> Facts:
+        told = next(said)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    monkeypatch.setattr(status, "open_session", session)
+    monkeypatch.setattr(status, "ask", answer)
+    seen = set()
+    with Watch([target], 0.05) as watch:
+        deadline = time.monotonic() + 5
+        while watch.readings["gpu01"] < 6 and time.monotonic() < deadline:
+            seen.add(watch.nodes()[0].failure)
+            time.sleep(0.005)
+    assert len(connections) == 2
+    assert {"the connection broke", None} <= seen
+    assert watch.nodes()[0].failure is None
+
+
+def test_a_reading_that_failed_keeps_the_connection(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = []
+
+    @contextmanager
+    def session(node: Target, limits: object) -> Iterator[Any]:
+        connections.append(node)
+        yield type("Session", (), {"target": node})()
+
+    def answer(*_: object) -> Facts:
+        raise NodeFailed("nvidia-smi did not answer in time")
+
+    monkeypatch.setattr(status, "open_session", session)
+    monkeypatch.setattr(status, "ask", answer)
+    with Watch([target], 0.02) as watch:
+        time.sleep(0.3)
+    assert len(connections) == 1
+    assert watch.nodes()[0].failure == "nvidia-smi did not answer in time"
+
+
+def test_here_and_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["status"]) == 2
+    assert run(["status", "--local", "gpu01"]) == 2
+    assert run(["status", "root@127.0.0.1:1", "--known-hosts", str(tmp_path / "none"), "-o", "json"]) == 4
+    capsys.readouterr()
+    code = run(["status", "--local", "-o", "json"])
+    here = json.loads(capsys.readouterr().out)["nodes"][0]
+    assert (code, bool(here["error"])) in ((1, True), (0, False))
