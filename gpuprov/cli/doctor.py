@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.errors import InvalidInput, worst
+from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.doctor.judge import Diagnosis
@@ -31,6 +31,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="[SECONDS]",
     help="Say where the bottleneck is, from a sample of so many seconds (5) under load.",
 )
+@click.option(
+    "--bundle",
+    type=FILE,
+    help="Write what a vendor's support asks for of the one machine here, without secrets.",
+)
 @click.option("--brief", is_flag=True, help="One line a fault.")
 @options.lock_option
 @options.forks_option
@@ -49,6 +54,7 @@ def command(
     saved: Path | None,
     save: Path | None,
     seconds: float | None,
+    bundle: Path | None,
     brief: bool,
     lock_path: Path,
     forks: int,
@@ -71,6 +77,9 @@ def command(
         raise InvalidInput("--save keeps one machine's look", do="name one host")
     if seconds is not None and (saved or save):
         raise InvalidInput("--load is a sample, not a look that is saved", do="leave out --facts and --save")
+    if bundle is not None:
+        targets = _targets(hosts, lock_path, identity, known_hosts)
+        return _bundle(bundle, targets, local, options.ask_password(ask_become_pass))
     if saved is not None:
         found = [_from_file(saved)]
     elif local:
@@ -86,6 +95,17 @@ def command(
     _print(found, output, brief=brief)
     _write(found, html, junit, prometheus)
     return worst(*(each.exit_code for each in found))
+
+
+def _bundle(path: Path, targets: list[Target], local: bool, password: str | None) -> int:
+    from gpuprov.doctor.look import bundle_here, bundle_there
+
+    if not local and len(targets) != 1:
+        raise InvalidInput("--bundle is of one machine", do="name one host, or give --local")
+    for line in bundle_here(path) if local else bundle_there(targets[0], path, password=password):
+        options.note(line)
+    click.echo(f"{path} is written; what was left out stands in LEFT-OUT.txt in it")
+    return Exit.OK
 
 
 def _here(save: Path | None) -> Diagnosis:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from gpuprov.doctor.bundle import as_root, run_here, write_bundle
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.doctor.load import judge_load
@@ -147,3 +150,30 @@ def _loaded(name: str, facts: Facts) -> Diagnosis:
     if isinstance(found, GpuprovError):
         raise found
     return Diagnosis(name, found, seconds=facts.seconds, looked_at=facts.collected_at)
+
+
+def bundle_here(path: Path) -> list[str]:
+    """This machine's bundle; see `write_bundle`."""
+    return write_bundle(path, examine_here(), run_here)
+
+
+def bundle_there(node: Target, path: Path, *, password: str | None = None) -> list[str]:
+    """The same of a node.
+
+    Raises:
+        GpuprovError: it was not reached, or the file cannot be written.
+    """
+    payload = build(PARAMETERS, password=password, modules=CLOSER_PROBE)
+    limits = replace(LIMITS, command_s=90)
+
+    def visit(session: Session) -> list[str]:
+        def run(line: str) -> tuple[int, str]:
+            answer = session.run(f"/bin/sh -c {shlex.quote(as_root(line))}")
+            return 0, answer.stdout.decode("utf-8", "replace")
+
+        return write_bundle(path, examination(ask(session, payload)), run)
+
+    [(_, told)] = fan_out([node], visit, limits=limits)
+    if isinstance(told, GpuprovError):
+        raise told
+    return told
