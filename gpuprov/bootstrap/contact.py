@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
@@ -15,6 +15,7 @@ from gpuprov.model.connection import Connection
 from gpuprov.ssh.connect import ConnectionLimits, close, connect_before, open_pipe
 from gpuprov.ssh.credentials import Credentials, private_key
 from gpuprov.ssh.failures import reason
+from gpuprov.ssh.route import Route, route
 from gpuprov.ssh.transport import ParamikoSession, Session, Target
 
 LIMITS = ConnectionLimits(connect_s=15, command_s=900)
@@ -36,6 +37,7 @@ class Contact:
     """An open connection to a node that nobody has logged in to yet."""
 
     target: Target
+    way: Route
     transport: paramiko.Transport
     before: list[Opened]
 
@@ -85,7 +87,7 @@ class Contact:
         if login.identity:
             yield f"the key {login.identity}", private_key(str(login.identity))
         elif login.password is None:  # every refused key counts against the address
-            yield from Credentials(self.target.route).keys()
+            yield from Credentials(self.way).keys()
 
 
 def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
@@ -100,7 +102,8 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
     """
     update = {"user": login.user, "port": login.port or stated.port, "identity_file": None}
     target = Target(name, address, stated.model_copy(update=update))
-    way = target.route
+    # The fleet's key is still to come to the node; a host on the way may have it.
+    way = replace(target.route, jump=route(address, stated).jump)
     opened: list[Opened] = []
     transport: paramiko.Transport | None = None
     try:
@@ -114,4 +117,4 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
             transport.close()
         close(opened)
         raise Unreachable(f"no SSH on {way.hostname} port {way.port}: {reason(error)}") from None
-    return Contact(target, transport, opened)
+    return Contact(target, way, transport, opened)

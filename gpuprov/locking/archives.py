@@ -1,9 +1,10 @@
-"""Where a group's packages come from: the fleet's mirrors, this machine's apt sources, or NVIDIA."""
+"""Where a group's packages come from: the fleet's mirrors, this machine's apt sources, or the catalog."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.repository.index import Index
-from gpuprov.locking.repository.openpgp import armored
+from gpuprov.locking.repository.openpgp import Keys, armored
 from gpuprov.locking.repository.rpm import with_streams
 from gpuprov.locking.repository.signature import required_keys
 from gpuprov.locking.repository.sources import (
@@ -89,7 +90,7 @@ class Finder:
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         stated = self._fleet.repositories.get(repository)
         if repository in ARCHIVE_SUITES:
-            return self._archive_spec(repository, system, stated.url if stated else None)
+            return self._archive_spec(repository, system, arch, stated.url if stated else None)
         known = self._catalog.repositories.get(repository)
         url = stated.url if stated else known.url if known else None
         if url is None:
@@ -118,24 +119,34 @@ class Finder:
             sha256=known.get("key_sha256_without_version_line"),
         )
 
-    def _archive_spec(self, repository: str, system: System, url: str | None) -> RepositorySpec:
-        codename = self._codename(system)
+    def _archive_spec(self, repository: str, system: System, arch: str, url: str | None) -> RepositorySpec:
+        """A distribution's own: at the fleet's mirror, else where this machine takes it, else as the catalog
+        says: this machine may have another system, or no apt at all.
+        """
+        names = self._codenames(system)
+        codename = next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
         record = self._catalog.repositories.get(repository) or self._catalog.repositories[system.family]
         components = system.archive_components or record.components
-        keyring = self._key(repository) or KEYRINGS[system.family]
-        if url:
-            return mirrored(repository, url, codename, components, keyring)
+        keyring = self._key(repository) or archive_keys(system.family)
         own_codename, sources = own_sources()
-        return archive(repository, codename, components, sources, own_codename, keyring=Path(keyring))
+        if url is None and own_codename in names and sources:
+            return archive(repository, codename, components, sources, own_codename, keyring=keyring)
+        public = record.url_aarch64 if arch == "aarch64" and record.url_aarch64 else record.url
+        if (place := url or public) is None:
+            raise InvalidInput(
+                f"where {record.title} is, neither this machine's apt sources nor the catalog say",
+                do=f"name a mirror in fleet.yml: repositories: {{{repository}: URL}}",
+            )
+        return mirrored(repository, place, codename, components, keyring)
 
-    def _codename(self, system: System) -> str:
-        """The release's name in the archive: `bookworm` for debian12."""
+    def _codenames(self, system: System) -> dict[str, str]:
+        """Release's name in the archive → version, of the system's family: `bookworm` → `12`."""
         names: dict[str, str] = next(
             each.codenames
             for each in self._catalog.tables["systems.families"]
             if each.family == system.family
         )
-        return next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
+        return names
 
     def _key(self, repository: str) -> Path | None:
         stated = self._fleet.repositories.get(repository)
@@ -167,6 +178,12 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
     """
     keys = required_keys(spec.keyring, spec.url)
     return armored(keys) if keys and (named or spec.id not in ARCHIVE_SUITES) else None
+
+
+def archive_keys(family: str) -> Keys:
+    """The keys of a distribution's archive: those that this machine keeps up to date, else ours."""
+    own = KEYRINGS[family]
+    return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()
 
 
 @lru_cache(maxsize=1)

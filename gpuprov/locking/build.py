@@ -19,6 +19,7 @@ from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
+from gpuprov.locking.repository.signature import require_gpgv
 from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
@@ -60,8 +61,10 @@ def build_lock(
         Refused: no such stack can work, or the repositories do not hold it; says which rule. Or the catalog
             of the previous lock is not here.
         Unreachable: a repository does not answer.
+        GpuprovError: a program is missing on this machine.
     """
     fleet = read_fleet(path)
+    require_gpgv()
     release, pin = _release(previous, upgrade, narrate)
     builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path), release)
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}

@@ -88,6 +88,8 @@ class Repository:
     id: str
     title: str
     url: str | None = None
+    url_aarch64: str | None = None
+    """Where that architecture is elsewhere."""
     components: tuple[str, ...] = ()
     note: str = ""
     source: Sources

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -22,6 +23,19 @@ class _Verdict:
     key: str
     trouble: str
     do: str
+
+
+def require_gpgv() -> None:
+    """Say what is missing here before anything is fetched.
+
+    Raises:
+        GpuprovError: there is no gpgv.
+    """
+    if shutil.which("gpgv") is None:
+        raise GpuprovError(
+            "gpgv is not installed here: signatures of repositories cannot be checked",
+            do="install it: package gpgv (Debian, Ubuntu), gnupg2 (RHEL, SUSE), gnupg (Homebrew)",
+        )
 
 
 def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
@@ -69,10 +83,8 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
     keys = folder / "keys.gpg"
     keys.write_bytes(binary(keyring))
     command = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    except FileNotFoundError as error:
-        raise GpuprovError("gpgv is not installed here", do="install it (package gpgv, or gnupg2)") from error
+    require_gpgv()
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     verdicts = _verdicts(done.stdout.decode(errors="replace"), label(keyring))
     if any(not verdict.trouble for verdict in verdicts):
         return

@@ -188,7 +188,7 @@ def archive(
     sources: Sequence[AptSource],
     sources_codename: str,
     *,
-    keyring: Path,
+    keyring: Keys,
     read_key: Callable[[str], Keys] = Path,
 ) -> RepositorySpec:
     """A distribution's own archive, at the place where a machine takes it from.
@@ -199,7 +199,7 @@ def archive(
         components: the components to read.
         sources: the machine's apt sources.
         sources_codename: the release of that machine, whose suites its sources name.
-        keyring: the archive's keyring, for an entry that names none.
+        keyring: the archive's keys, for an entry that names none.
         read_key: gives the keys behind a Signed-By path; by default a path of this machine.
 
     Raises:
@@ -209,7 +209,8 @@ def archive(
         raise InvalidInput(f"repository {id!r}", expected=f"one of {', '.join(ARCHIVE_SUITES)}")
     suite = ARCHIVE_SUITES[id][0].format(codename=sources_codename)
     found = [source for source in sources if source.suite == suite and "main" in source.components]
-    found.sort(key=lambda source: (keyring.name not in source.signed_by, bool(source.signed_by)))
+    own = keyring.name if isinstance(keyring, Path) else ""
+    found.sort(key=lambda source: (own not in source.signed_by, bool(source.signed_by)))
     if not found:
         raise InvalidInput(
             f"no apt source with the suite {suite} and the component main",
@@ -231,11 +232,13 @@ def mirrored(
     return RepositorySpec(id, "apt", url.rstrip("/"), keyring, suites, tuple(components))
 
 
-def _keys(source: AptSource, keyring: Path, read_key: Callable[[str], Keys]) -> Keyring:
+def _keys(source: AptSource, keyring: Keys, read_key: Callable[[str], Keys]) -> Keyring:
     if source.trusted:
         return UNSIGNED
     if source.signed_by.startswith("-----BEGIN"):
         return source.signed_by.encode()
+    if not source.signed_by and not isinstance(keyring, Path):
+        return keyring
     return read_key(source.signed_by or str(keyring))
 
 

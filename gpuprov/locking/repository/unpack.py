@@ -5,20 +5,20 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import shutil
-import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from io import BytesIO
-from tempfile import TemporaryFile
-from threading import Timer
-from typing import IO
 
 from gpuprov.errors import Refused
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 LIMIT = 1 << 30
 """Bytes that an index may have unpacked; Debian's largest has some 60 MB, Fedora's some 200."""
-ZSTD_S = 120
 
 
 def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> bytes:
@@ -35,7 +35,7 @@ def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> b
     limit = LIMIT if size is None else max(0, min(size, LIMIT))
     try:
         unpacked = UNPACK[suffix](content, limit + 1)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zstd.ZstdError) as error:
         raise Refused(
             f"{name} cannot be unpacked: {error}",
             expected=f"a whole {suffix.lstrip('.')} file",
@@ -66,28 +66,8 @@ def _bzip2(content: bytes, limit: int) -> bytes:
 
 
 def _zstd(content: bytes, limit: int) -> bytes:
-    if not shutil.which("zstd"):
-        raise OSError("zstd is not installed here")
-    pipe = subprocess.PIPE
-    with TemporaryFile() as packed:
-        packed.write(content)
-        packed.seek(0)
-        with subprocess.Popen(["zstd", "-dcq"], stdin=packed, stdout=pipe, stderr=pipe) as process:
-            timer = Timer(ZSTD_S, process.kill)
-            timer.start()
-            unpacked = _upto(process.stdout, limit)
-            if len(unpacked) == limit:
-                process.kill()
-            said = _upto(process.stderr, 65536).decode(errors="replace").strip()
-            code = process.wait()
-            timer.cancel()
-    if code and len(unpacked) < limit:
-        raise OSError(said or f"zstd ended with {code}")
-    return unpacked
-
-
-def _upto(pipe: IO[bytes] | None, limit: int) -> bytes:
-    return pipe.read(limit) if pipe else b""
+    with zstd.open(BytesIO(content)) as file:
+        return file.read(limit)
 
 
 def _plain(content: bytes, limit: int) -> bytes:
