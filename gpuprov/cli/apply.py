@@ -99,7 +99,7 @@ def _conclude(
     run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
     from gpuprov.nodeset import fold
-    from gpuprov.report.recap import apply_document, conclusion, recap_lines
+    from gpuprov.report.recap import apply_document, conclusion, failed_names, recap_lines
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:
@@ -109,6 +109,8 @@ def _conclude(
     else:
         for line in recap_lines(result, verdict):
             click.echo(line)
+        if failed := failed_names(result, verdict):
+            options.note(f"what is wrong with the machine itself: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:
         nodes = fold(result.reboot_needed)
         options.note(

@@ -100,7 +100,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     from gpuprov.drift.judge import exit_code
     from gpuprov.report.documents import drift_document
     from gpuprov.report.history import History, keep, news
-    from gpuprov.report.text import drift_lines
+    from gpuprov.report.text import drift_lines, see_doctor
 
     run = look()
     found, before = run.nodes, None
@@ -116,6 +116,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     else:
         for line in drift_lines(found):
             click.echo(line)
+        if told := see_doctor(found):
+            options.note(told)
         if before and not found:
             click.echo(f"nothing new since {before.id}")
     return exit_code(found)

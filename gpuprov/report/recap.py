@@ -23,6 +23,13 @@ def recap_lines(result: Convergence, verdict: Verdict | None) -> Iterator[str]:
         yield f"{name:<{width}}  " + "  ".join(_words(name, result, verdict))
 
 
+def failed_names(result: Convergence, verdict: Verdict | None) -> list[str]:
+    """Nodes on which a role failed, or that were not verified."""
+    judged = {node.name for node in verdict.nodes if node.status != "passed"} if verdict else set()
+    failed = {name for name, outcome in result.outcomes.items() if outcome.failed}
+    return sorted(failed | judged)
+
+
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"

@@ -55,6 +55,17 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
         yield f"{fold(names)} {line}"
 
 
+def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
+    """Where to look on: nodes of which something differs that no role mends, or could not be read; None where
+    the lock explains all of it."""
+    names = [
+        node.name
+        for node in nodes
+        if any(each.role is None or str(each.actual).startswith("unknown: ") for each in node.drift)
+    ]
+    return f"the lock alone does not explain that: gpuprov doctor {fold(names)}" if names else None
+
+
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """What a second look at nodes found otherwise than the first, nodes folded."""
     alike: dict[str, list[str]] = defaultdict(list)

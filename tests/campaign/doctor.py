@@ -74,10 +74,9 @@ def main() -> int:
     _recorded(tally)
     recorded = tally.tried
     if not wanted.recorded:
-        with Lab(f"doctor-{os.getpid()}") as lab:
-            for machine in wanted.machine or machines():
+        for machine in wanted.machine or machines():
+            with Lab(f"doctor-{os.getpid()}-{machine}") as lab:
                 _on_nodes(lab, machine, wanted.rules, tally)
-                lab.down()
     nodes = tally.tried - recorded
     print(f"{recorded} recorded, {nodes} on nodes, {tally.bad} bad; {time.monotonic() - began:.0f} s")
     return 1 if tally.bad else 0

@@ -179,8 +179,10 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
     told = re.match(r"(\d+)\.(\d+)", seen.kernel)
     dma_buf = loaded.open and told and (int(told[1]), int(told[2])) >= DMA_BUF_KERNEL
     if not module and not dma_buf:
+        # A single Ethernet card with RDMA is a server's way out as a rule, not a fabric for jobs.
+        fabric = any(hca.link_layer == "InfiniBand" for hca in active) or len(active) * 2 >= len(seen.gpus)
         yield Fault(
-            "degraded",
+            "degraded" if fabric and len(active) > 1 else "hint",
             "GPUDirect RDMA is off: no peer-memory module, and no DMA-BUF",
             (
                 "/proc/modules: neither nvidia_peermem nor nv_peer_mem",

@@ -9,10 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
 from gpuprov.report.html import ROWS_OF_ONE_NODE, render
 from gpuprov.report.junit import drift_xml
 from gpuprov.report.prometheus import write_textfile
+from gpuprov.report.text import see_doctor
 from tests.unit.report.history.runs_on_paper import CHECKS, differs, lost, node, run
 
 HOLD = differs("pins.hold", ["libcuda1"], [])
@@ -99,3 +101,16 @@ def test_a_large_fleet_folds_nodes_of_one_story() -> None:
     page = render(run(*many, node("odd", HOLD)))
     assert len(Page(page).rows[1:]) == 2
     assert f"{ROWS_OF_ONE_NODE}: gpu[000-{ROWS_OF_ONE_NODE - 1}]" in page
+
+
+def test_what_the_lock_does_not_explain_leads_to_the_doctor() -> None:
+    mended = Difference("driver.version", "580", "570", "error", "nvidia_driver", reboot=True)
+    missing = Difference("gpu.count", 8, 7, "error", None, reboot=False)
+    unread = Difference("gpu.ecc", True, "unknown: no answer in 30 s", "error", "gpu_settings", reboot=False)
+    nodes = [
+        NodeDrift("gpu01", "drifted", (mended,)),
+        NodeDrift("gpu02", "drifted", (mended, missing)),
+        NodeDrift("gpu03", "drifted", (unread,)),
+    ]
+    assert see_doctor(nodes[:1]) is None
+    assert see_doctor(nodes) == "the lock alone does not explain that: gpuprov doctor gpu[02-03]"
