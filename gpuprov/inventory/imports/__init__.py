@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.imports import lists, metadata, terraform
+from gpuprov.inventory.imports import lists, metadata, outputs, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.machine import ImportHints, groups_of
 from gpuprov.model.documents import read_text
@@ -48,7 +48,9 @@ def import_fleet(
         also = {names[name]: {"hosts": ",".join(nodes)} for name, nodes in partitions.items() if nodes}
         return {**fleet, **({"also": also} if also else {})}
     if form == "terraform":
-        return groups_of(terraform.machines(_json(paths[0])), said, catalog)
+        document = _json(paths[0])
+        read = outputs.machines if outputs.is_outputs(document) else terraform.machines
+        return groups_of(read(document), said, catalog)
     return groups_of((metadata.machine(_json(path)) for path in paths), said, catalog)
 
 
@@ -65,7 +67,8 @@ def recognise(path: Path) -> Format:
         document = json.loads(text)
     except ValueError:
         return _recognise_text(path, text)
-    return "terraform" if isinstance(document, dict) and "terraform_version" in document else "metadata"
+    state = isinstance(document, dict) and "terraform_version" in document
+    return "terraform" if state or outputs.is_outputs(document) else "metadata"
 
 
 def _recognise_text(path: Path, text: str) -> Format:

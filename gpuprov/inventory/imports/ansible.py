@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -24,11 +25,13 @@ from gpuprov.inventory.ansible import (
     AnsibleGroup,
     AnsibleInventory,
 )
-from gpuprov.inventory.imports.machine import ImportHints, fold_hosts
+from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.resources import share
 
 TIMEOUT_S = 300
+PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
+"""How Ansible says what a plugin of its has against an inventory: 2.19 and later, and before."""
 OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE, HOST_VARIABLE}
 CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
 
@@ -46,8 +49,7 @@ def read_inventory(path: Path) -> AnsibleInventory:
         command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        raise InvalidInput(f"{path}: Ansible cannot read it as an inventory: {said[-1].strip()}")
+        raise InvalidInput(f"{path}: Ansible cannot read it as an inventory: {_reason(done.stderr, path)}")
     answer = json.loads(done.stdout)
     host_vars = answer.pop("_meta", {}).get("hostvars", {})
     groups = {
@@ -57,6 +59,23 @@ def read_inventory(path: Path) -> AnsibleInventory:
         for name, group in answer.items()
     }
     return AnsibleInventory(groups, host_vars)
+
+
+def _reason(text: str, path: Path) -> str:
+    """Why, of all that Ansible says: every plugin of its complains, and most were never meant."""
+    blocks = [" ".join(block.split()) for block in re.split(r"\[(?:WARNING|ERROR)\]:|ERROR!|\n\s*\n", text)]
+    said: dict[str, str] = {}
+    for block in blocks:
+        if found := PLUGIN.search(block):
+            said.setdefault(found[1], found[2].strip(" ."))
+    # What names a plugin is `auto`'s, a program `script`'s; other files are of the format that their name tells.
+    meant = ["auto", "script", "yaml" if path.suffix in (".yml", ".yaml") else "ini"]
+    plugin = next((each for each in meant if each in said), "")
+    more = re.search(r"Standard error from inventory script:\s*(\S.*)", text) if plugin == "script" else None
+    reasons = [said.get(plugin, ""), *(block for block in blocks if block.startswith("Error loading plugin"))]
+    reasons += [more[1].strip()] if more else []
+    last = next((block for block in reversed(blocks) if block), "it said nothing")
+    return "; ".join(each.strip(" .") for each in reasons if each) or last
 
 
 def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[str] = ()) -> dict[str, Any]:
@@ -82,7 +101,7 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
         kind.pop("name", None)
         kind |= {"ssh": ways.groups[name]} if ways.groups.get(name) else {}
         own = _own(stated, ways.lifted, ours=name in ours)
-        groups[shown[name]] = {**kind, "hosts": _folded(entries)} | ({"vars": own} if own else {})
+        groups[shown[name]] = {**kind, "hosts": fold_entries(entries)} | ({"vars": own} if own else {})
     everywhere = _vars(inventory, "all")
     fleet: dict[str, Any] = {"groups": groups, **everywhere.get(FLEET_VARIABLE, {})}
     also = _further(inventory, owners, shown, ways.lifted)
@@ -102,13 +121,7 @@ def _of_host(stated: Mapping[str, Any]) -> dict[str, Any]:
 def _entry(host: str, stated: Mapping[str, Any], ways: Mapping[str, dict[str, Any]]) -> str | dict[str, Any]:
     """What the fleet says of a host: its address, and the way to it where that is its own."""
     address = str(stated.get("ansible_host", stated.get("ansible_ssh_host", host)))
-    ssh = stated.get(HOST_VARIABLE, {}).get("ssh") or ways.get(host)
-    return {"address": address, "ssh": ssh} if ssh else address
-
-
-def _folded(entries: Mapping[str, str | dict[str, Any]]) -> str | dict[str, Any]:
-    plain = {host: entry for host, entry in entries.items() if isinstance(entry, str)}
-    return fold_hosts(plain) if len(plain) == len(entries) else dict(entries)
+    return host_entry(address, stated.get(HOST_VARIABLE, {}).get("ssh") or ways.get(host, {}))
 
 
 def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.machine import Machine
+from gpuprov.model.connection import Destination, parse_destination
 from gpuprov.nodeset import expand
 
 
@@ -15,18 +16,27 @@ def hosts(text: str) -> Iterator[Machine]:
     """Machines of a list: names or ranges, by lines, spaces or commas; `#` starts a comment.
 
     Two words on a line with an address as the second are a name and its address, as in /etc/hosts turned
-    round.
+    round. An address may have a user and a port: `ubuntu@203.0.113.7:40022`.
 
     Raises:
         InvalidInput: not a set of nodes.
     """
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
-        if len(words) == 2 and _is_address(words[1]):
-            yield Machine(words[0], words[1])
+        if len(words) == 2 and (to := _destination(words[1])):
+            yield _at(words[0], to)
             continue
         for word in words:
-            yield from (Machine(name) for name in _expanded(word.strip(","), f"line {number}"))
+            to = _destination(word.strip(",")) if "@" in word or ":" in word else None
+            if to:
+                yield _at(f"{to.host}-{to.port}" if to.port else to.host, to)
+            else:
+                yield from (Machine(name) for name in _expanded(word.strip(","), f"line {number}"))
+
+
+def _at(name: str, to: Destination) -> Machine:
+    ssh = {key: value for key, value in (("user", to.user), ("port", to.port)) if value}
+    return Machine(name.replace(":", "-").strip("-"), to.host, ssh=ssh)
 
 
 def slurm(text: str) -> tuple[list[Machine], dict[str, list[str]]]:
@@ -89,11 +99,14 @@ def _expanded(text: str, place: str) -> list[str]:
         raise InvalidInput(f"{place}: not a set of nodes: {text!r}", expected=str(error)) from None
 
 
-def _is_address(word: str) -> bool:
+def _destination(word: str) -> Destination | None:
+    """An address, of which a name alone is none: with a user, with a port, or as numbers."""
     import ipaddress
 
     try:
-        ipaddress.ip_address(word)
+        to = parse_destination(word)
+        if to.user is None and to.port is None:
+            ipaddress.ip_address(to.host)
     except ValueError:
-        return False
-    return True
+        return None
+    return to

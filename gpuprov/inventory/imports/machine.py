@@ -25,6 +25,7 @@ class Machine:
         group: what its list calls its kind; empty where it has no word for it.
         instance: a cloud's machine type, `aws:p5.48xlarge`.
         gpu: name of its GPU model, as its list writes it.
+        ssh: what is stated of the way to it, as the keys of `ssh:`.
         os: id of a system; None where the list does not tell, as for all below.
     """
 
@@ -38,6 +39,7 @@ class Machine:
     arch: str | None = None
     site: str | None = None
     vars: Mapping[str, Any] = field(default_factory=dict)
+    ssh: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,38 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
     for machine in listed:
         kind = _kind(machine, said, catalog)
         name = next(name for name in _names(machine.group or "gpu") if _is(groups.get(name), kind))
-        groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = (
-            machine.address or machine.name
-        )
+        groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = machine
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
-    folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
+    folded = {name: group | _reached(group["hosts"]) for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
+
+
+def _reached(machines: Mapping[str, Machine]) -> dict[str, Any]:
+    """`hosts` of a group, and `ssh` where all of them share something of it."""
+    shared = in_common(machine.ssh for machine in machines.values())
+    entries = {
+        name: host_entry(machine.address or name, {k: v for k, v in machine.ssh.items() if k not in shared})
+        for name, machine in machines.items()
+    }
+    return {"hosts": fold_entries(entries)} | ({"ssh": shared} if shared else {})
+
+
+def in_common(stated: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of them state alike."""
+    first, *others = [*stated] or [{}]
+    return {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
+
+
+def host_entry(address: str, ssh: Mapping[str, Any]) -> str | dict[str, Any]:
+    """What a fleet says of a host: its address, and the way to it where that is its own."""
+    return {"address": address, "ssh": dict(ssh)} if ssh else address
+
+
+def fold_entries(entries: Mapping[str, str | dict[str, Any]]) -> str | dict[str, Any]:
+    """Hosts as a fleet writes them, as short as it goes."""
+    plain = {host: entry for host, entry in entries.items() if isinstance(entry, str)}
+    return fold_hosts(plain) if len(plain) == len(entries) else dict(entries)
 
 
 def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:

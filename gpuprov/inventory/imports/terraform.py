@@ -23,7 +23,8 @@ def machines(state: Any) -> list[Machine]:
     """
     if not isinstance(state, dict) or not ("resources" in state or "values" in state):
         raise InvalidInput(
-            "not a Terraform state", expected="terraform.tfstate of version 4, or `terraform show -json`"
+            "not of Terraform",
+            expected="terraform.tfstate of version 4, `terraform show -json` or `terraform output -json`",
         )
     found = []
     for kind, label, index, values in _resources(state):
@@ -82,6 +83,7 @@ def _azure(values: Values, name: str, label: str) -> Machine:
         group=label,
         instance=f"azure:{values.get('size')}",
         site=values.get("location"),
+        ssh={"user": values["admin_username"]} if values.get("admin_username") else {},
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.inventory.ansible import AnsibleInventory
+from gpuprov.inventory.imports.machine import in_common
 from gpuprov.model.connection import parse_destination
 
 WAY_IN = {
@@ -48,9 +49,9 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     templates = {key for variables in told.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))}
     left = {WAY_IN[key] for key in templates}
     of_host = {host: _ssh(variables, left) for host, variables in told.items()}
-    fleet = _shared(of_host.values())
+    fleet = in_common(of_host.values())
     below = {host: _without(ssh, fleet) for host, ssh in of_host.items()}
-    groups = {name: _shared(below[host] for host in hosts) for name, hosts in owners.items()}
+    groups = {name: in_common(below[host] for host in hosts) for name, hosts in owners.items()}
     own = {host: _without(below[host], groups[name]) for name, of in owners.items() for host in of}
     arguments = {key for key in ARGUMENTS if all(_only_jumps(each.get(key)) for each in told.values())}
     lifted = {key for key, meant in WAY_IN.items() if meant not in left} | arguments
@@ -91,12 +92,6 @@ def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:
         if jump := _jump(str(variables.get(key, ""))):
             found["jump"] = jump
     return found
-
-
-def _shared(stated: Iterable[Stated]) -> Stated:
-    """What all of them state alike."""
-    first, *others = [*stated] or [{}]
-    return {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
 
 
 def _without(stated: Stated, above: Stated) -> Stated:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import dynamic, inventory_of
 from gpuprov.inventory.imports import ImportHints, import_fleet
 from gpuprov.inventory.imports.ansible import fleet_of
@@ -18,6 +19,7 @@ from gpuprov.model.fleet import Fleet, parse_fleet
 from gpuprov.model.lock import render_lock
 from gpuprov.ssh.transport import targets
 from tests.unit.inventory.conftest import MakeLock
+from tests.unit.programs import write_program
 
 FLEET = """\
 groups:
@@ -146,3 +148,89 @@ def test_the_lock_states_what_the_fleet_states_and_no_more(locked: MakeLock) -> 
     assert written["train"]["hosts"] == {"gpu01": "203.0.113.7", "gpu02": "203.0.113.7", "gpu03": "gpu03"}
     ways = {target.name: target.connection for target in targets(lock)}
     assert (ways["gpu02"].user, ways["gpu02"].port, ways["gpu02"].identity_file) == ("root", 40023, "~/fleet")
+
+
+def test_a_list_of_addresses_with_ports(tmp_path: Path) -> None:
+    text = "gpu01 203.0.113.7:40022\ngpu02 ubuntu@203.0.113.7:40023\nroot@203.0.113.8:22 n[1-2]\n"
+    fleet = imported(tmp_path, text, "list.txt")
+    assert fleet.groups["gpu"].hosts == {
+        "gpu01": "203.0.113.7",
+        "gpu02": "203.0.113.7",
+        "203.0.113.8-22": "203.0.113.8",
+        "n1": "n1",
+        "n2": "n2",
+    }
+    assert [stated(fleet)[host] for host in ("gpu01", "gpu02", "n1")] == [
+        {"port": 40022},
+        {"user": "ubuntu", "port": 40023},
+        {},
+    ]
+
+
+OUTPUTS: dict[str, Any] = {
+    "gpu_public_ips": ["203.0.113.7", "203.0.113.8:40022"],
+    "gpu_private_ips": ["10.0.0.1", "10.0.0.2"],
+    "by_name": {"t0": "203.0.113.9"},
+    "nodes": [
+        {"name": "u0", "public_ip": "203.0.113.10", "ssh_user": "ubuntu", "ssh_port": 2222},
+        {"name": "u1", "public_ip": "203.0.113.11", "ssh_user": "ubuntu", "ssh_port": "2223"},
+    ],
+    "bastion_dns": "gate.example.org",
+    "count": 4,
+}
+
+
+def output(values: dict[str, Any]) -> str:
+    return json.dumps(
+        {name: {"sensitive": False, "type": "x", "value": each} for name, each in values.items()}
+    )
+
+
+def test_terraforms_outputs_in_the_shapes_that_people_give_them(tmp_path: Path) -> None:
+    fleet = imported(tmp_path, output(OUTPUTS), "outputs.json")
+    assert {name: group.hosts for name, group in fleet.groups.items()} == {
+        "gpu_public_ips": {"gpu_public_ips-0": "203.0.113.7", "gpu_public_ips-1": "203.0.113.8"},
+        "by_name": {"t0": "203.0.113.9"},
+        "nodes": {"u0": "203.0.113.10", "u1": "203.0.113.11"},
+    }
+    ways = stated(fleet)
+    assert ways["gpu_public_ips-1"] == {"port": 40022}
+    assert ways["u1"] == {"user": "ubuntu", "port": 2223}
+    assert fleet.groups["nodes"].ssh is not None
+    private = imported(tmp_path, output({"gpu_private_ips": ["10.0.0.1"]}), "private.json")
+    assert list(private.groups["gpu_private_ips"].hosts.values()) == ["10.0.0.1"]
+
+
+def test_outputs_without_a_machine_are_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"^none of the outputs names a machine: vpc, count; expected addresses"
+    ):
+        imported(tmp_path, output({"vpc": "vpc-1", "count": 3}), "outputs.json")
+    wrong = {"nodes": [{"public_ip": "203.0.113.7", "port": "x"}]}
+    with pytest.raises(InvalidInput, match=r"^output nodes: nodes-0: invalid literal|not a number") as raised:
+        imported(tmp_path, output(wrong), "outputs.json")
+    assert "\n" not in str(raised.value)
+
+
+SCRIPT = "echo 'boto: no credentials found' >&2\nexit 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("aws_ec2.yml", "plugin: amazon.aws.aws_ec2\n", "specifies unknown plugin 'amazon.aws.aws_ec2'"),
+        ("script.sh", SCRIPT, "Inventory script returned non-zero exit code 3; boto: no credentials found"),
+        ("broken.yml", "all: {hosts: [a\n", "YAML parsing failed"),
+        ("broken.ini", "[a:hosts\nx\n", "Failed to parse inventory"),
+    ],
+)
+def test_what_a_dynamic_inventory_says_itself_is_passed_on(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    write_program(tmp_path / name, text) if name == "script.sh" else (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInput) as raised:
+        import_fleet([tmp_path / name], ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"}), "ansible")
+    assert str(raised.value).startswith(f"{tmp_path / name}: Ansible cannot read it as an inventory: ")
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "No inventory was parsed" not in str(raised.value)

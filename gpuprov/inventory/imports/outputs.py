@@ -1,0 +1,108 @@
+"""Machines in the outputs of a Terraform or OpenTofu configuration: `terraform output -json`.
+
+An output has whatever shape its author gave it: one address, a list of them, name → address, or objects with
+fields that are called as providers call them. Lists of private addresses count where there are no others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.imports.machine import Machine
+from gpuprov.model.connection import Destination, parse_destination
+
+ADDRESS = (
+    *("public_ip", "public_ip_address", "nat_ip", "access_ip_v4", "ipv4_address", "ip", "ip_address"),
+    *("address", "ssh_host", "host", "hostname", "fqdn", "private_ip", "private_ip_address"),
+)
+"""Fields that say where a machine is, the best first."""
+NAME = ("name", "label", "display_name", "hostname", "id")
+USER, PORT = ("ssh_user", "user", "username", "admin_username"), ("ssh_port", "port")
+KIND = {"instance_type": "aws", "machine_type": "gcp", "size": "azure", "shape": "oci"}
+SITE = ("availability_zone", "zone", "location", "region")
+Values = Mapping[str, Any]
+
+
+def is_outputs(document: Any) -> bool:
+    """Whether a document is the answer of `terraform output -json`: all in it has a value and a type."""
+    return (
+        isinstance(document, dict)
+        and bool(document)
+        and all(isinstance(each, dict) and {"value", "type"} <= each.keys() for each in document.values())
+    )
+
+
+def machines(document: Values) -> list[Machine]:
+    """The machines of the outputs, grouped by the output's name.
+
+    Raises:
+        InvalidInput: no output names a machine.
+    """
+    found = {name: list(_machines(name, each["value"])) for name, each in document.items()}
+    found = {name: listed for name, listed in found.items() if listed}
+    public = {name: listed for name, listed in found.items() if "private" not in name.lower()}
+    if not found:
+        raise InvalidInput(
+            f"none of the outputs names a machine: {', '.join(document)}",
+            expected="addresses, name → address, or objects with such fields as name, public_ip, user, port",
+        )
+    return [machine for listed in (public or found).values() for machine in listed]
+
+
+def _machines(output: str, value: Any) -> Iterator[Machine]:
+    if isinstance(value, str):
+        yield from _of_text(output, output, value)
+    elif isinstance(value, dict) and _first(value, ADDRESS):
+        yield _of_fields(output, output, value)
+    elif isinstance(value, (dict, list)):
+        rows = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in rows:
+            name = str(key) if isinstance(value, dict) else f"{output}-{key}"
+            if isinstance(each, str):
+                yield from _of_text(output, name, each)
+            elif isinstance(each, dict) and _first(each, ADDRESS):
+                yield _of_fields(output, name, each)
+
+
+def _of_text(output: str, name: str, text: str) -> Iterator[Machine]:
+    """A machine at an address, with a port or without; other text is something else."""
+    try:
+        to = parse_destination(text)
+        ipaddress.ip_address(to.host)
+    except ValueError:
+        return
+    yield Machine(_plain(name), to.host, _plain(output), ssh=_ssh(to))
+
+
+def _of_fields(output: str, name: str, fields: Values) -> Machine:
+    instance = next((f"{cloud}:{fields[key]}" for key, cloud in KIND.items() if fields.get(key)), None)
+    user, port = _first(fields, USER), _first(fields, PORT)
+    try:
+        to = parse_destination(str(_first(fields, ADDRESS)))
+        stated = Destination(to.user or user, to.host, to.port or (int(port) if port else None))
+    except ValueError as error:
+        raise InvalidInput(f"output {output}: {name}: {error}") from None
+    return Machine(
+        _plain(str(_first(fields, NAME) or name)),
+        to.host,
+        _plain(output),
+        instance=instance,
+        site=_first(fields, SITE),
+        ssh=_ssh(stated),
+    )
+
+
+def _first(fields: Values, names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if fields.get(name)), None)
+
+
+def _ssh(to: Destination) -> dict[str, Any]:
+    return {key: value for key, value in (("user", to.user), ("port", to.port)) if value}
+
+
+def _plain(name: str) -> str:
+    """A name as hosts and groups may have it."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).strip("-._")
