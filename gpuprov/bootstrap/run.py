@@ -16,7 +16,7 @@ from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.known_hosts import forget_host_keys
 from gpuprov.ssh.route import Route
-from gpuprov.ssh.transport import Session, Target, open_session
+from gpuprov.ssh.transport import Session, Target, open_session, placed
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 Pinned = Callable[[Route], HostKeys]
@@ -102,7 +102,7 @@ def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
     target = node.target
     contact = contained(node.name, lambda: reach(node.name, target.address, target.connection, login))
     if isinstance(contact, GpuprovError):
-        node.failure = contact
+        node.failure = placed(contact, target)
         return None
     return contact
 

@@ -92,7 +92,7 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
     from gpuprov.ssh.transport import Target
 
     known = {
-        host: Target(host, address, fleet.connection_of(name, host))
+        host: Target(host, address, fleet.connection_of(name, host), fleet.place_of(host))
         for name, group in fleet.groups.items()
         for host, address in group.hosts.items()
     }

@@ -27,6 +27,15 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+class Places(dict[str, str]):
+    """What → `FILE:LINE`. Where a record was read is no part of what it says: all are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places)
+
+    __hash__ = None
+
+
 D = TypeVar("D", bound=Strict)
 Path_ = tuple[str | int, ...]
 
@@ -142,9 +151,17 @@ def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
 
 def parse_document(text: str, shape: type[D], *, name: str) -> D:
     """The same for a text; `name` stands for the file in complaints."""
-    document = Marked(text, name)
+    return shaped(Marked(text, name), shape)
+
+
+def shaped(document: Marked, shape: type[D]) -> D:
+    """A whole document in its shape.
+
+    Raises:
+        InvalidInput: with file, line, what was seen, what was expected.
+    """
     if not isinstance(document.data, dict):
-        raise InvalidInput(f"{name}:1: not a mapping", expected=f"the keys {_names(shape)}")
+        raise InvalidInput(f"{document.name}:1: not a mapping", expected=f"the keys {_names(shape)}")
     return validate(document, document.data, shape)
 
 

@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
@@ -19,7 +20,7 @@ from pydantic import (
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import HOST_NAME, Connection, lay_over, parse_destination
-from gpuprov.model.documents import Marked, Strict, read_text, validate
+from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots
 from gpuprov.model.profile import NAME
@@ -172,6 +173,12 @@ class Fleet(Strict):
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    def place_of(self, host: str) -> str:
+        """`FILE:LINE` where a host stands; empty where the fleet was not read from a file."""
+        return self._places.get(host, "")
+
     def connection_of(self, group: str, host: str) -> Connection:
         """What is stated of the way to a host: its own word before its group's, that before the fleet's."""
         stated = self.groups[group]
@@ -212,6 +219,9 @@ def parse_fleet(text: str, name: str) -> Fleet:
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
+    for group, stated in fleet.groups.items():
+        for host in stated.hosts:
+            fleet._places[host] = f"{name}:{document.line(('groups', group, 'hosts', host))}"
     return fleet
 
 

@@ -12,11 +12,19 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.connection import Connection, lay_over
-from gpuprov.model.documents import Strict, read_document, render_document, write_document
+from gpuprov.model.documents import (
+    Marked,
+    Places,
+    Strict,
+    read_text,
+    render_document,
+    shaped,
+    write_document,
+)
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
 
@@ -222,6 +230,15 @@ class Lock(Strict):
     catalog: CatalogPin | None = None
     rollout: Rollout | None = None
     groups: dict[str, LockedGroup]
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    def place_of(self, host: str, *, address: bool = False) -> str:
+        """`FILE:LINE` of what is stated of the way to a host, or of its address.
+
+        Hosts that state nothing of their own share their group's line, so that lines about many fold. Empty
+        for a lock that was not read from a file.
+        """
+        return self._places.get(f"{host} address" if address else host, "")
 
     def hosts(self) -> dict[str, LockedGroup]:
         """Host name → its group, in the file's order."""
@@ -237,7 +254,15 @@ def read_lock(path: Path) -> Lock:
     Raises:
         InvalidInput: the file is missing, is not YAML, or does not have the lock's shape.
     """
-    return read_document(path, Lock, missing="run `gpuprov lock` to make it")
+    document = Marked(read_text(path, missing="run `gpuprov lock` to make it"), str(path))
+    lock = shaped(document, Lock)
+    for name, group in lock.groups.items():
+        for host in group.hosts:
+            own = ("groups", name, "connections", host)
+            stated = own if own in document.lines else ("groups", name, "connection")
+            lock._places[host] = f"{path}:{document.line(stated)}"
+            lock._places[f"{host} address"] = f"{path}:{document.line(('groups', name, 'hosts', host))}"
+    return lock
 
 
 def write_lock(lock: Lock, path: Path) -> None:

@@ -101,7 +101,7 @@ def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
         raise InvalidInput(f"the fleet has no node or group {', '.join(sorted(unknown))}")
     return {
         name: [
-            Target(host, address, fleet.connection_of(name, host))
+            Target(host, address, fleet.connection_of(name, host), fleet.place_of(host))
             for host, address in group.hosts.items()
             if host in named or not named
         ]

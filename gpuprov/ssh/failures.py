@@ -11,6 +11,7 @@ from gpuprov.errors import Unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
 from gpuprov.ssh.route import Route
 
+NO_SUCH_NAME = "no such host name"
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
@@ -40,9 +41,10 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
             f"{who} refused " + (f"the key {stated}" if stated else f"every key offered: {', '.join(tried)}"),
             do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
         )
+    known = not isinstance(error, socket.gaierror)
     return NotThere(
-        f"no SSH on port {route.port}: {reason(error)}",
-        do="is it up, and is its address right?",
+        f"no SSH on port {route.port}: {reason(error)}" + ("" if known else f": {route.hostname}"),
+        do="is it up, and is its address right?" if known else "neither DNS nor ~/.ssh/config knows it",
     )
 
 
@@ -80,7 +82,7 @@ def reason(error: BaseException) -> str:
         causes = {reason(cause) for cause in error.errors.values()}
         return ", ".join(sorted(causes))
     if isinstance(error, socket.gaierror):
-        return "no such host name"
+        return NO_SUCH_NAME
     if isinstance(error, paramiko.ChannelException):
         return f"the host before it says: {error.text.lower()}"
     if isinstance(error, TimeoutError):

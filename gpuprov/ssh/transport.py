@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Timer
 from typing import TypeVar
 
 import paramiko
 
-from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
 from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.failures import reason
+from gpuprov.ssh.failures import NO_SUCH_NAME, reason
 from gpuprov.ssh.route import Route, route
 
 T = TypeVar("T")
@@ -36,11 +36,13 @@ GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """A node, and what is stated of the way to it."""
+    """A node, what is stated of the way to it, and where that and its address stand (`FILE:LINE`)."""
 
     name: str
     address: str
     connection: Connection
+    place: str = field(default="", compare=False)
+    address_place: str = field(default="", compare=False)
 
     @cached_property
     def route(self) -> Route:
@@ -50,6 +52,17 @@ class Target:
             InvalidInput: ssh's own configuration cannot be read.
         """
         return route(self.address, self.connection)
+
+
+E = TypeVar("E", bound=GpuprovError)
+
+
+def placed(error: E, node: Target) -> E:
+    """The error, with the file and line of what is stated of the way to the node."""
+    place = (NO_SUCH_NAME in error.seen and node.address_place) or node.place
+    if place and place not in error.do:
+        error.do = "; ".join(filter(None, [error.do, f"see {place}"]))
+    return error
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,13 @@ def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
     """The lock's hosts, or those named, with their connections."""
     wanted = None if names is None else set(names)
     return [
-        Target(host, group.hosts[host], group.connection_of(host))
+        Target(
+            host,
+            group.hosts[host],
+            group.connection_of(host),
+            lock.place_of(host),
+            lock.place_of(host, address=True),
+        )
         for host, group in lock.hosts().items()
         if wanted is None or host in wanted
     ]
@@ -210,6 +229,8 @@ def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
             opened = connect(node.route, limits)
         except ClosedUnheard as closed:
             unheard = closed
+        except (Unreachable, InvalidInput) as error:
+            raise placed(error, node) from error
         except BeyondParamiko:
             yield OpenSshSession(node, limits)
             return

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
@@ -63,9 +63,16 @@ def run_verification(
     checked_at = now()
     with ThreadPoolExecutor(processes) as pool:
         verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
-        verdict = Verdict(checked_at, [node for chunk in verdicts for node in chunk])
+        verdict = Verdict(checked_at, [_placed(node, lock) for chunk in verdicts for node in chunk])
     _write_reports(verdict, junit, json)
     return verdict
+
+
+def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
+    """Where no way leads to a node: with the file and line of what is stated of it."""
+    place = lock.place_of(node.name, address="resolve hostname" in node.message)
+    lost = node.status == "unreachable" and place
+    return replace(node, message=f"{node.message}; see {place}") if lost else node
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _reason(text: str, path: Path) -> str:
     for block in blocks:
         if found := PLUGIN.search(block):
             said.setdefault(found[1], found[2].strip(" ."))
-    # What names a plugin is `auto`'s, a program `script`'s; other files are of the format that their name tells.
+    # What names a plugin is `auto`'s, a program `script`'s; other files are of the format of their name.
     meant = ["auto", "script", "yaml" if path.suffix in (".yml", ".yaml") else "ini"]
     plugin = next((each for each in meant if each in said), "")
     more = re.search(r"Standard error from inventory script:\s*(\S.*)", text) if plugin == "script" else None

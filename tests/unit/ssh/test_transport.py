@@ -14,7 +14,10 @@ import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
-from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out
+from gpuprov.model.fleet import parse_fleet
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out, targets
+from tests import RECORDED_LOCK
 
 QUICK = ConnectionLimits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
 HUNG_UP = (OSError, EOFError, paramiko.SSHException)
@@ -260,3 +263,61 @@ def test_silent_peers_do_not_delay_the_others(peers: Peers) -> None:
     assert time.monotonic() - started < 3 * QUICK.connect_s  # five in a row would take 5
     assert isinstance(answers["good"], Output)
     assert all(isinstance(answers[node.name], Unreachable) for node in silent)
+
+
+FLEET = """\
+groups:
+  train:
+    profile: hgx-h200-4
+    os: debian12
+    hosts:
+      wrong-port: 127.0.0.1:{port}
+      unknown: no-such-alias.invalid
+      bad-jump: {{address: 127.0.0.1, ssh: {{jump: 'nobody@no-such-gate.invalid:2222'}}}}
+      no-key: {{address: 127.0.0.1, ssh: {{port: {open}, identity_file: /nonexistent/key}}}}
+      two-keys: {{address: 127.0.0.1, ssh: {{port: {open}, identity_file: {other}}}}}
+ssh: {{known_hosts: {known}}}
+"""
+SAID = {
+    "wrong-port": "no SSH on port {port}: connection refused; is it up, and is its address right?;"
+    " see fleet.yml:6",
+    "unknown": "no SSH on port 22: no such host name: no-such-alias.invalid;"
+    " neither DNS nor ~/.ssh/config knows it; see fleet.yml:7",
+    "bad-jump": "through nobody@no-such-gate.invalid:2222: no SSH on port 2222: no such host name:"
+    " no-such-gate.invalid; neither DNS nor ~/.ssh/config knows it; see fleet.yml:8",
+    "no-key": "the key /nonexistent/key does not exist; correct ssh.identity_file in fleet.yml;"
+    " see fleet.yml:9",
+    "two-keys": "root@127.0.0.1 refused the key {other}; put the public key into its authorized_keys,"
+    " or correct ssh: in fleet.yml; see fleet.yml:10",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_mistake_of_a_connection_is_one_line_with_its_file_and_line(
+    peers: Peers, tmp_path: Path, name: str
+) -> None:
+    server = peers.listen()
+    places = {"port": server.getsockname()[1], "open": peers.ssh(), "known": peers.known_hosts}
+    server.close()
+    places["other"] = tmp_path / "other"
+    paramiko.ECDSAKey.generate().write_private_key_file(str(places["other"]))
+    fleet = parse_fleet(FLEET.format(**places), "fleet.yml")
+    address = fleet.groups["train"].hosts[name]
+    node = Target(name, address, fleet.connection_of("train", name), fleet.place_of(name))
+    assert str(visit(node)[name]) == SAID[name].format(**places)
+
+
+def test_where_a_lock_says_how_a_node_is_reached(tmp_path: Path) -> None:
+    [(name, group)] = read_lock(RECORDED_LOCK).groups.items()
+    hosts = {"a": "10.0.0.1", "b": "10.0.0.2"}
+    changed = group.model_copy(update={"hosts": hosts, "connections": {"b": Connection(port=2222)}})
+    write_lock(Lock(inputs="0", groups={name: changed}), tmp_path / "fleet.lock.yml")
+    read = read_lock(tmp_path / "fleet.lock.yml")
+    lines = (tmp_path / "fleet.lock.yml").read_text().splitlines()
+    places = {target.name: target.place for target in targets(read)}
+    places |= {f"{target.name} address": target.address_place for target in targets(read)}
+    said = {"a": "connection:", "b": "b:", "a address": "a: 10.0.0.1", "b address": "b: 10.0.0.2"}
+    for what, words in said.items():
+        path, _, line = places[what].rpartition(":")
+        assert (path, lines[int(line) - 1].strip()) == (str(tmp_path / "fleet.lock.yml"), words)
+    assert read == read_lock(tmp_path / "fleet.lock.yml").model_copy()
