@@ -193,6 +193,11 @@ def read_nvlink(text: str) -> dict[int, dict[int, str]]:
     return found
 
 
+def _switched(seen: Examination) -> bool:
+    """Whether all GPUs hang together by switches; bridges join some of them only."""
+    return has_switches(seen) or any((gpu.fabric_state or "") == "Completed" for gpu in seen.gpus)
+
+
 @rule(
     "fabric.links_down",
     "D79",
@@ -206,7 +211,7 @@ def links_down(seen: Examination) -> Iterator[Fault]:
     most = max(map(len, active.values()), default=0)
     for gpu, each in links.items():
         down = sorted(set(each) - set(active[gpu]))
-        if most and len(active[gpu]) < most:
+        if most and len(active[gpu]) < most and (active[gpu] or _switched(seen)):
             yield Fault(
                 "degraded",
                 f"GPU {gpu}: {len(active[gpu])} NVLinks are up, other GPUs here have {most}",
@@ -258,8 +263,7 @@ def topology(seen: Examination) -> Iterator[Fault]:
         return
     pairs = parse_topology(text).gpu_pairs
     joined, apart = [p for p in pairs if p.nvlinks], [p for p in pairs if not p.nvlinks]
-    switched = has_switches(seen) or any((gpu.fabric_state or "") == "Completed" for gpu in seen.gpus)
-    if joined and apart and switched:
+    if joined and apart and _switched(seen):
         yield Fault(
             "degraded",
             f"{len(apart)} of {len(pairs)} GPU pairs have no NVLink: "

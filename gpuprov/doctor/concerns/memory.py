@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, rule
 
+DATA_CENTRE = re.compile(r"\b(?:[AHB]\d{1,3}X?|L\d{1,2}S?|V100|T4|P\d{2,3}|GH200|GB\d00|Tesla)\b")
+"""Boards that come with ECC on; workstation boards come with it off."""
 SRAM_LIMIT = 4
 ROWS_LIMIT = 512
 PAGES_LIMIT, PAGES_NEAR = 64, 60
@@ -127,9 +129,7 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 (f"when it is idle: sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
                 f"settings.ecc: {str(bool(gpu.ecc.pending)).lower()}",
             )
-        elif gpu.ecc.current is False and re.search(
-            r"\b[AHBL]\d{2,3}|GH\d|GB\d|Tesla|V100|T4", gpu.name or ""
-        ):
+        elif gpu.ecc.current is False and DATA_CENTRE.search(gpu.name or ""):
             yield Fault(
                 "risk",
                 f"GPU {gpu.index}: ECC is off",

@@ -13,7 +13,8 @@ from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Answer, Request, RuleFinding, resolve
 from gpuprov.probe.facts import Missing
 
-BUILT = ("cuda-native", "cuda-minor", "wheel", "framework", "torch", "tensorflow")
+AT_RUN_TIME = ("cuda", "framework", "cudnn", "nccl", "container")
+"""Rules about programs that start; others speak of installing, which has happened here already."""
 
 
 @cache
@@ -39,7 +40,8 @@ def installed(seen: Examination) -> Iterator[Fault]:
         return
     answer = _ask(request)
     for finding in answer.violations:
-        yield _fault("degraded", finding, _told(request), answer)
+        runs = finding.rule.startswith(AT_RUN_TIME)
+        yield _fault("degraded" if runs else "risk", finding, _told(request), answer)
     for finding in answer.warnings:
         if finding.rule not in ("kernel-unknown",):
             yield _fault("hint", finding, _told(request), answer)

@@ -10,7 +10,15 @@ import pytest
 from gpuprov.doctor.judge import catalogue, diagnose, rules
 from gpuprov.doctor.load import LOAD_RULES
 from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says
-from tests.unit.doctor.machines import HEALTHY, Change, as_examined, bare_metal, edit_smi
+from tests.unit.doctor.machines import (
+    HEALTHY,
+    Change,
+    Collectors,
+    as_examined,
+    bare_metal,
+    edit_smi,
+    hca,
+)
 
 CASES = [(name, number) for name, changes in FAULTS.items() for number in range(len(changes))]
 
@@ -152,3 +160,32 @@ def test_names_and_texts_are_one_line_of_plain_words() -> None:
             assert "\n" not in fault.text, name
             assert not re.search(r"\bNone\b|\{|\}", fault.text), fault.text
             json.dumps(fault.as_dict())
+
+
+def test_what_healthy_machines_have_is_no_alarm() -> None:
+    def second_port_without_a_cable(told: Collectors) -> None:
+        told["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:18:00.1", "1: DOWN")]
+
+    def workstation_board(told: Collectors) -> None:
+        edit_smi(told, "NVIDIA H200", "NVIDIA RTX A2000")
+        edit_smi(told, "Enabled</current_ecc>", "Disabled</current_ecc>")
+        edit_smi(told, "Enabled</pending_ecc>", "Disabled</pending_ecc>")
+
+    def a_few_lost_packets(told: Collectors) -> None:
+        told["counters"]["first"]["rdma mlx5_0/1 out_of_sequence"] = 7
+        told["counters"]["second"]["rdma mlx5_0/1 out_of_sequence"] = 9
+
+    def one_card_with_a_bridge(told: Collectors) -> None:
+        told["pci"] = [row for row in told["pci"] if row[3] != "0x068000"]
+        edit_smi(told, "<state>Completed", "<state>N/A")
+        first, _, second = told["nvlink"]["status"].partition("GPU 1:")
+        told["nvlink"]["status"] = first + "GPU 1:" + re.sub(r"[\d.]+ GB/s", "<inactive>", second)
+
+    for harmless in (
+        second_port_without_a_cable,
+        workstation_board,
+        a_few_lost_packets,
+        one_card_with_a_bridge,
+    ):
+        found = [each for each in judged(harmless) if each[0] in ("broken", "degraded") or "ecc" in each[1]]
+        assert found == [], harmless.__name__
