@@ -11,7 +11,7 @@ from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Reboots
 from gpuprov.nodeset import fold
@@ -20,6 +20,8 @@ from gpuprov.verify import Verdict, run_verification
 
 SETTLE_S = 60.0
 """After a boot, how long a node may take until what its units set can be read back."""
+START_S = 10.0
+"""The same after roles have run without one."""
 
 
 @dataclass
@@ -78,7 +80,10 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     if agreed:
         run.narrate(f"rebooting {len(agreed)} of {len(busy)} nodes")
         _reboot(run, agreed, result)
-        result.drift |= {node.name: node for node in _survey_booted(run, result.sound(agreed))}
+        result.drift |= {node.name: node for node in _survey_until(run, result.sound(agreed), SETTLE_S)}
+    unsettled = [name for name in result.standing if _unmended(busy[name], result) and name not in agreed]
+    result.drift |= {node.name: node for node in _survey_until(run, unsettled, START_S)}
+    result.add({name: _left(busy[name], result) for name in result.standing})
     return result
 
 
@@ -139,9 +144,38 @@ def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
     return survey(run.lock, names, forks=run.options.forks, password=run.options.become_password)
 
 
-def _survey_booted(run: RunContext, names: list[str]) -> list[NodeDrift]:
-    """Drift of nodes that have just booted, asked again until nothing differs or `SETTLE_S` has passed."""
-    deadline = time.monotonic() + SETTLE_S
+def _unmended(plan: NodePlan, result: Convergence) -> list[Difference]:
+    """What differs although the role has run that brings it about."""
+    differences = result.drift[plan.name].drift
+    return [each for each in differences if each.role in plan.roles and each.severity == "error"]
+
+
+def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
+    """A failure that says what a node's roles left as it was, and who has the last word there."""
+    left = _unmended(plan, result)
+    if not left:
+        return NodeOutcome()
+    said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
+    do = f"take it out there or state it in the lock, then: gpuprov apply -l {plan.name}"
+    event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}
+    return NodeOutcome(failed=[{**event, "msg": f"{said}; {do}"}])
+
+
+def _because(difference: Difference) -> str:
+    return f", overruled by {', '.join(difference.by)}" if difference.by else ""
+
+
+def _words(actual: Any) -> str:
+    if isinstance(actual, dict):
+        return ", ".join(f"{name} {_words(value)}" for name, value in actual.items())
+    if isinstance(actual, list):
+        return ", ".join(map(str, actual)) or "not there"
+    return "not set" if actual is None else str(actual)
+
+
+def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[NodeDrift]:
+    """Drift of nodes that have just booted or started something, asked again until nothing differs."""
+    deadline = time.monotonic() + seconds
     final: dict[str, NodeDrift] = {}
     asked = names
     while asked:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gpuprov.drift.observations import OBSERVERS
+from gpuprov.drift.observations.registry import NAMERS
 from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import Expectation, Severity
@@ -23,7 +24,10 @@ EXIT_OF: dict[Status, Exit] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One expectation that does not hold; of mappings and lists only the items that differ."""
+    """One expectation that does not hold; of mappings and lists only the items that differ.
+
+    `by` names who has the last word about it, `path:line`, where the facts tell.
+    """
 
     check: str
     expected: Any
@@ -31,6 +35,7 @@ class Difference:
     severity: Severity
     role: str | None
     reboot: bool
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ def exit_code(nodes: Iterable[NodeDrift]) -> Exit:
 
 def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
     role, reboot = expectation.role, expectation.reboot
+    by: tuple[str, ...] = ()
     try:
         actual = OBSERVERS[expectation.check](facts, expectation)
     except Missing as missing:
@@ -80,7 +86,17 @@ def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
         if actual == expectation.expected:
             return None
         expected, actual = differing(expectation.expected, actual)
-    return Difference(expectation.check, expected, actual, expectation.severity, role, reboot)
+        by = _named(replace(expectation, expected=expected), facts)
+    return Difference(expectation.check, expected, actual, expectation.severity, role, reboot, by)
+
+
+def _named(expectation: Expectation, facts: Facts) -> tuple[str, ...]:
+    """Who has the last word about what differs."""
+    namer = NAMERS.get(expectation.check)
+    try:
+        return tuple(dict.fromkeys(filter(None, namer(facts, expectation)))) if namer else ()
+    except Missing:
+        return ()
 
 
 def differing(expected: Any, actual: Any) -> tuple[Any, Any]:

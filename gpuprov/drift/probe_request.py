@@ -11,7 +11,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
 from gpuprov.roles import UNITS, expectations
-from gpuprov.roles.cuda_toolkit import CUDA_LINK
+from gpuprov.roles.cuda_toolkit import CUDA_HOME
 from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.storage import clients
 from gpuprov.roles.system_tuning import environment, sysctls
@@ -34,10 +34,11 @@ def parameters(group: LockedGroup) -> Parameters:
         packages=named,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         units=tuple(UNITS.values()),
-        files=(CUDA_LINK, *filter(None, [textfile_path(group)])),
+        files=(CUDA_HOME, *filter(None, [textfile_path(group)])),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
+        repositories=tuple(each.url.rstrip("/") for each in group.repositories.values() if each.url),
         containerd=group.components.containerd is not None,
         mig=bool(group.setting("mig")),
         login=group.login,

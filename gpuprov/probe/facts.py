@@ -17,6 +17,14 @@ from typing import Any, TypeVar, overload
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.parse.apt import Apt, parse_apt
 from gpuprov.probe.parse.containers import Containerd, parse_containerd
+from gpuprov.probe.parse.effective import (
+    InForce,
+    Offer,
+    Unpackaged,
+    Variables,
+    parse_unpackaged,
+    parse_variables,
+)
 from gpuprov.probe.parse.hardware import (
     Cpu,
     Disk,
@@ -49,7 +57,7 @@ from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.probe.parse.sshd import parse_sshd
-from gpuprov.probe.parse.state import FileFact, GpuUse, Nccl, NodeState
+from gpuprov.probe.parse.state import FileFact, GpuUse, Nccl, NodeState, parse_nccl_conf
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
 
@@ -262,12 +270,28 @@ class Facts:
     @part
     def units(self) -> Mapping[str, Unit]:
         """The units that were asked for; one that does not exist has load state `not-found`."""
-        return parse_units(self.raw("units")["text"])
+        raw = self.raw("units")
+        return parse_units(raw["text"], raw.get("commands", {}))
 
     @part
     def sshd(self) -> Mapping[str, tuple[str, ...]]:
         """`sshd -T` for the user who logs in."""
         return parse_sshd(self.raw("sshd")["text"])
+
+    @part
+    def sshd_arguments(self) -> Mapping[str, str]:
+        """Keyword in lower case → value that sshd was started with (`-o`); `-f` → another file."""
+        words = list(self.raw("sshd").get("arguments", ()))
+        given = {word[:2]: words[at + 1] for at, word in enumerate(words[:-1]) if word == "-f"}
+        pairs = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o"]
+        pairs += [word[2:] for word in words if word.startswith("-o") and len(word) > 2]
+        split = (re.split(r"[\s=]+", pair, maxsplit=1) for pair in pairs)
+        return {**given, **{pair[0].lower(): pair[-1] for pair in split}}
+
+    @part
+    def sshd_lines(self) -> tuple[tuple[str, str], ...]:
+        """`path:line` and text of sshd's files in the order of reading: the first word counts."""
+        return tuple((place, line) for place, line in self.raw("sshd").get("lines", ()))
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:
@@ -292,6 +316,11 @@ class Facts:
         return values
 
     @part
+    def boot_sysctls(self) -> Mapping[str, InForce]:
+        """The sysctls that were asked for, as the next boot sets them."""
+        return {name: InForce(value, place) for place, name, value in self.raw("boot_sysctls")}
+
+    @part
     def hugepages(self) -> str | None:
         """`always`, `madvise` or `never`; `None` for a kernel without them."""
         found = re.search(r"\[(\w+)\]", self.raw("hugepages")["transparent"] or "")
@@ -301,7 +330,8 @@ class Facts:
     def limits(self) -> ResourceLimits:
         """PAM's limits and systemd's defaults."""
         raw = self.raw("limits")
-        return ResourceLimits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]))
+        places = {line.partition("=")[0].strip(): place for place, line in raw.get("systemd_lines", ())}
+        return ResourceLimits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]), places)
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:
@@ -321,10 +351,8 @@ class Facts:
     def nccl(self) -> Nccl:
         """NCCL's configuration and libraries."""
         raw = self.raw("nccl")
-        pairs = (line.partition("=") for line in (raw["conf"] or "").splitlines() if not line.startswith("#"))
-        return Nccl(
-            {name.strip(): value.strip() for name, equals, value in pairs if equals}, raw["libraries"]
-        )
+        own = {path: parse_nccl_conf(text) for path, text in raw.get("own", {}).items()}
+        return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"])
 
     @part
     def nics(self) -> Mapping[str, Nic]:
@@ -360,6 +388,22 @@ class Facts:
     def scratch(self) -> Mapping[str, Mapping[str, Any]]:
         """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None for what is not."""
         return {mount: dict(values) for mount, values in self.raw("scratch").items()}
+
+    @part
+    def variables(self) -> Variables:
+        """What logins and services really get, of the names that were asked for only."""
+        return parse_variables(self.raw("variables"))
+
+    @part
+    def unpackaged(self) -> Unpackaged:
+        """What a driver, CUDA or a library of theirs left from outside of the package manager."""
+        return parse_unpackaged(self.raw("unpackaged"))
+
+    @part
+    def offers(self) -> tuple[Offer, ...]:
+        """Sources of others that bring packages which the lock names, or NVIDIA's."""
+        rows = self.raw("offers")
+        return tuple(Offer(place, uri, unsigned, tuple(names)) for place, uri, unsigned, names in rows)
 
     @part
     def environment(self) -> Mapping[str, Mapping[str, str]]:

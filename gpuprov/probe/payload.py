@@ -8,6 +8,7 @@ before and after it do not matter, and half an answer is seen to be half.
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import json
@@ -25,10 +26,12 @@ from typing import Any
 from gpuprov.errors import NodeFailed
 from gpuprov.resources import share
 
-MODULES = ("base", "system", "packages", "gpu", "network", "hardware", "services", "main")
+MODULES = ("base", "effective", "system", "packages", "gpu", "network", "hardware", "services", "main")
+SHARED = ("gpuprov_node", "gpuprov_sources")
+"""Of the modules that the roles' scripts use, too."""
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """What looks closer than facts need: for `gpuprov doctor`."""
-PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
+PROBE = (*SHARED, *(f"gpuprov.probe.node.{name}" for name in MODULES))
 LOAD_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "load", "main"))
 STATUS_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "status", "main"))
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
@@ -62,10 +65,12 @@ class Parameters:
     """Whose logins sshd is asked about."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
-    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$"
+    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$|LD_PRELOAD$"
     """Pattern of the variables whose values may leave the node."""
     scratch: Sequence[str] = ()
     """Mount points of scratch space."""
+    repositories: Sequence[str] = ()
+    """Addresses of the lock's own repositories, without a slash at the end."""
     containerd: bool = False
     """Whether containerd is asked what it makes of its configuration."""
     sample: float = 0.0
@@ -163,7 +168,22 @@ def _source(module: str) -> str:
     """A module of a package, or of those that the roles' scripts share."""
     package, _, name = module.rpartition(".")
     folder = files(package) if package else share("plugins") / "module_utils"
-    return (folder / f"{name}.py").read_text("utf-8")
+    return without_docs((folder / f"{name}.py").read_text("utf-8"))
+
+
+def without_docs(source: str) -> str:
+    """The program without what is said in it to people. Lines keep their numbers."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            last = node.end_lineno or node.lineno
+            empty = ["\n"] * (last - node.lineno)
+            lines[node.lineno - 1 : last] = [" " * node.col_offset + '""\n', *empty]
+    return "".join(lines)
 
 
 def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:

@@ -34,8 +34,9 @@ def _few(items: list[str]) -> str:
 
 
 def difference(each: Difference) -> str:
-    """`driver.loaded expected 535.309.01, is nothing`."""
-    return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}"
+    """`driver.loaded expected 535.309.01, is nothing`, and who says so where that is known."""
+    by = f", by {on_one_line(', '.join(each.by))}" if each.by else ""
+    return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}{by}"
 
 
 def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpuprov.roles.expectation import Expectation, Severity
 from gpuprov.roles.table import (
     BY_NAME,
+    OVERRULED,
     ROLES,
     UNITS,
     Role,
@@ -21,6 +22,7 @@ from gpuprov.roles.table import (
 
 __all__ = [
     "BY_NAME",
+    "OVERRULED",
     "ROLES",
     "UNITS",
     "Expectation",

@@ -23,6 +23,14 @@ PACKAGE_CHECKS = (
 ABSENT_CHECKS = tuple(f"{name}.absent" for name in MOVABLE if name != "driver")
 """Checks of components that must not be there."""
 
+UNPACKAGED_CHECKS = {
+    "driver.unpackaged": ("libcuda.so", "libnvidia-ml.so"),
+    "cuda.unpackaged": ("libcudart.so", "libcublas"),
+    "cudnn.unpackaged": ("libcudnn",),
+    "nccl.unpackaged": ("libnccl.so",),
+}
+"""Checks of what was installed past the package manager, as a runfile does: how libraries' names begin."""
+
 
 def closure(component: Component | None) -> dict[str, str]:
     """Package → exact version of a component that is locked; nothing of one that is not."""

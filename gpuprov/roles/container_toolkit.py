@@ -7,11 +7,14 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import mends
 
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
 FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 """What the toolkit replaced; gone from it with 1.15.0 (its changelog)."""
+
+OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disable or stop of anybody")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -8,13 +8,20 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.docker import RUNTIME
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 CONTAINERD_UNIT = "containerd.service"
 UNITS = {"containerd.unit": CONTAINERD_UNIT}
+CONFIG = "/etc/containerd/config.toml"
 RUNC = "io.containerd.runc.v2"
 """What containerd calls the way in which it runs runc, and anything that is called as runc is."""
 CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 """The plugin that Kubernetes talks to, by its names from containerd 2.0 on and before."""
+
+OVERRULED = (
+    *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
+    *mends("containerd", "containerd.unit", "systemctl disable or stop of anybody"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -7,11 +7,24 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted, version
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
-CUDA_LINK = "/etc/alternatives/cuda"
-"""Where /usr/local/cuda leads, by Debian's alternatives."""
-CUDA_PROFILE = "/etc/profile.d/gpuprov-cuda.sh"
 CUDA_HOME = "/usr/local/cuda"
+"""A link to the default toolkit, by Debian's alternatives."""
+ENVIRONMENT = {"CUDA_HOME": CUDA_HOME, "nvcc": f"{CUDA_HOME}/bin/nvcc"}
+"""A variable, and the compiler that a login finds."""
+
+OVERRULED = (
+    *mends("cuda", "cuda.default", "a link by hand at /usr/local/cuda", "update-alternatives of anybody"),
+    *fails(
+        "cuda",
+        "cuda.environment",
+        "CUDA_HOME or PATH in a later file of profile.d",
+        "CUDA_HOME in DefaultEnvironment of systemd",
+        "CUDA_HOME in environment.d",
+    ),
+    *fails("cuda", "cuda.unpackaged", "a toolkit of a runfile, or its libraries"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
@@ -23,7 +36,8 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     return [
         Expectation("cuda.packages", {**cuda.closure, **closure(compat)}, role),
         Expectation("cuda.default", f"{CUDA_HOME}-{cuda.default}", role),
-        Expectation("cuda.environment", {"CUDA_HOME": CUDA_HOME}, role),
+        Expectation("cuda.environment", ENVIRONMENT, role),
+        Expectation("cuda.unpackaged", [], role),
     ]
 
 

@@ -7,11 +7,15 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, packages, unwanted, version
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails
+
+OVERRULED = fails("cudnn", "cudnn.unpackaged", "a library where the linker looks, without a package")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages."""
-    return packages("cudnn.packages", group.components.cudnn, "cudnn")
+    """Its packages, and that programs get the library from them."""
+    found = packages("cudnn.packages", group.components.cudnn, "cudnn")
+    return [*found, Expectation("cudnn.unpackaged", [], "cudnn")] if found else []
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

@@ -7,11 +7,19 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 DOCKER_UNIT = "docker.service"
 UNITS = {"docker.unit": DOCKER_UNIT}
+CONFIG = "/etc/docker/daemon.json"
 RUNTIME = "nvidia"
 """What Docker and containerd call the way to run a container with GPUs."""
+
+OVERRULED = (
+    *fails("docker", "docker.config", "a drop-in of docker.service with another --config-file"),
+    *fails("containers", "docker.config", "a drop-in of docker.service with another --config-file"),
+    *mends("docker", "docker.unit", "systemctl disable or stop of anybody"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

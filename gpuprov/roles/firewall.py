@@ -7,9 +7,15 @@ from typing import Any
 from gpuprov.access.ruleset import by_number
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 FIREWALL_UNIT = "gpuprov-firewall.service"
 UNITS = {"firewall.unit": FIREWALL_UNIT}
+
+OVERRULED = (
+    *fails("firewall", "firewall.unit", "a drop-in of the unit's with another command"),
+    *mends("firewall", "firewall.input", "nft of anybody: a flush, another rule in our table"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 CLOCKS_UNIT = "gpuprov-gpu-clocks.service"
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
@@ -15,6 +16,20 @@ UNITS = {
     "gpu.clocks_unit": CLOCKS_UNIT,
     "gpu.modes_unit": MODES_UNIT,
 }
+
+COMMAND = "a drop-in of the unit's with another command"
+ANYBODY = "nvidia-smi of anybody who is root"
+OVERRULED = (
+    *fails("persistence", "gpu.persistence_unit", COMMAND),
+    *mends("persistence", "gpu.persistence", ANYBODY),
+    *fails("clocks", "gpu.clocks_unit", COMMAND),
+    *mends("clocks", "gpu.clocks", ANYBODY),
+    *fails("power_limit", "gpu.modes_unit", COMMAND),
+    *mends("power_limit", "gpu.power_limit", ANYBODY),
+    *mends("compute_mode", "gpu.compute_mode", ANYBODY),
+    *mends("ecc", "gpu.ecc_pending", ANYBODY),
+    *mends("mig", "gpu.mig_pending", ANYBODY),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -9,11 +9,18 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import mends
 
 TEXTFILE = "gpuprov.prom"
 EXPORTER_UNIT = "prometheus-node-exporter.service"
 DCGM_UNIT = "nvidia-dcgm.service"
 UNITS = {"monitoring.exporter": EXPORTER_UNIT, "monitoring.dcgm": DCGM_UNIT}
+
+OVERRULED = (
+    *mends("monitoring", "monitoring.textfile", "an editor"),
+    *mends("node_exporter", "monitoring.exporter", "systemctl disable or stop of anybody"),
+    *mends("dcgm", "monitoring.dcgm", "systemctl disable or stop of anybody"),
+)
 
 
 def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expectation]:

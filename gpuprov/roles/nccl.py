@@ -7,11 +7,31 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, packages, unwanted, version
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails
+
+CONFIGURATION = "/etc/nccl.conf"
+
+OVERRULED = (
+    *fails(
+        "nccl",
+        "nccl.configuration",
+        "a variable in /etc/environment",
+        "a variable in profile.d",
+        "a variable in security/pam_env.conf",
+        "a variable in environment.d",
+        "a variable in DefaultEnvironment of systemd",
+        "~/.nccl.conf of root, of the login or of /etc/skel",
+        "NCCL_CONF_FILE",
+    ),
+    *fails("nccl", "nccl.unpackaged", "a library where the linker looks, without a package"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Its packages and its configuration."""
     found = packages("nccl.packages", group.components.nccl, "nccl")
+    if group.components.nccl:
+        found.append(Expectation("nccl.unpackaged", [], "nccl"))
     stated = group.setting("nccl")
     if stated is not None:
         values = {name: str(value) for name, value in stated.items()}

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 FOREIGN_MODULES = ("nouveau", "nova_core")
 
@@ -14,6 +15,19 @@ INDEPENDENT = "nvidia-(?:settings|xconfig)="
 """Tools that Debian keeps at versions of their own."""
 PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
 """Modules of other branches, whose packages have the version of their kernel."""
+
+OVERRULED = (
+    *fails(
+        "driver",
+        "driver.unpackaged",
+        "what NVIDIA's runfile left",
+        "a library where the linker looks, without a package",
+        "a folder of ld.so.conf.d",
+        "LD_LIBRARY_PATH of logins or services",
+    ),
+    *mends("driver", "driver.module_on_disk", "another module in the place of DKMS's"),
+    *mends("kernel", "driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
@@ -24,6 +38,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     headers = Expectation("kernel.headers", kernel, role, subject=kernel)
     return [
         Expectation("driver.packages", driver.closure, role),
+        Expectation("driver.unpackaged", [], role),
         *([headers] if driver.compiled else []),
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),

@@ -6,6 +6,12 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails
+
+OVERRULED = (
+    *fails("packages", "pins.hold", "APT::Ignore-Hold in apt.conf.d"),
+    *fails("packages", "pins.unattended", "#clear in a later file of apt.conf.d"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

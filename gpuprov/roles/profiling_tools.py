@@ -7,6 +7,17 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails
+
+OVERRULED = (
+    *fails(
+        "profiling_counters",
+        "profiling.counters",
+        "a later file of modprobe.d",
+        "the kernel's command line (nvidia.NVreg_RestrictProfilingToAdminUsers)",
+    ),
+    *fails("profiling_tools", "pins.hold", "APT::Ignore-Hold in apt.conf.d"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

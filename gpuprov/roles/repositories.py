@@ -6,24 +6,40 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
+
+OVERRULED = (
+    *mends("repositories", "repositories.sources", "another file that names the same repository"),
+    *fails(
+        "repositories",
+        "repositories.foreign",
+        "a source of somebody else's with packages of the lock, signed or not",
+        "a source without a signature (trusted=yes, allow-insecure=yes) with packages of the lock",
+    ),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Every repository of the lock that has an address: `URL SUITE`."""
+    """Every repository of the lock that has an address, `URL SUITE`; none beside them with its packages."""
     named = sorted(
         f"{repository.url.rstrip('/')} {suite}"
         for repository in group.repositories.values()
         if repository.url
         for suite in repository.suites or ["/"]
     )
-    return [Expectation("repositories.sources", named, "repositories")] if named else []
+    role = "repositories"
+    stated = [Expectation("repositories.sources", named, role)] if named else []
+    return [*stated, Expectation("repositories.foreign", [], role)]
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Every repository of the lock, with its key."""
+    """Every repository of the lock, with its key, and the packages that may come from there alone."""
     return {
+        "repositories_packages": sorted(
+            {name for _, each in group.components.each() for name in each.closure}
+        ),
         "repositories_sources": [
             {"id": name, **repository.model_dump(mode="json", exclude={"source"})}
             for name, repository in group.repositories.items()
-        ]
+        ],
     }

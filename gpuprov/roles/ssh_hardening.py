@@ -7,6 +7,12 @@ from typing import Any
 from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
+
+OVERRULED = (
+    *fails("ssh", "ssh.options", "an earlier file of sshd_config.d", "an option on sshd's command line"),
+    *mends("ssh", "ssh.ports", "ssh.socket, which listens in sshd's place"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -6,6 +6,14 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
+
+OVERRULED = (
+    *mends("scratch", "scratch.mounted", "umount of anybody"),
+    *fails("scratch", "scratch.at_boot", "a mount unit in /etc/systemd/system"),
+    *mends("scratch", "scratch.read_ahead", "blockdev or a later rule of udev's"),
+    *mends("storage_clients", "storage.clients", "apt of anybody: these packages are not held"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails, mends
 
 DEBUGGING = (
     "CUDA_LAUNCH_BLOCKING",
@@ -15,6 +16,18 @@ DEBUGGING = (
 )
 """Variables that make every program slower or stop it, for finding faults (CUDA C programming guide,
 "Environment variables"; PyTorch's documentation of CUDA's environment variables)."""
+
+OVERRULED = (
+    *fails("tuning", "tuning.limits", "a later file of security/limits.d"),
+    *fails("tuning", "tuning.service_limits", "a later file of systemd/system.conf.d"),
+    *mends("tuning", "tuning.sysctl", "sysctl --write of anybody"),
+    *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d"),
+    *mends("tuning", "tuning.hugepages", "the kernel's command line, tuned, anybody who writes to /sys"),
+    *mends("tuning", "tuning.governor", "tuned, power-profiles-daemon, anybody who writes to /sys"),
+    *fails("tuning", "tuning.environment", "a variable in profile.d", "a variable in environment.d"),
+    *mends("tuning", "tuning.debugging", "a variable in a file of logins"),
+    *fails("tuning", "tuning.debugging", "a variable in DefaultEnvironment of systemd"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
@@ -26,6 +39,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         "tuning.limits": limits(stated),
         "tuning.service_limits": limits(stated),
         "tuning.sysctl": sysctls(stated),
+        "tuning.sysctl_at_boot": sysctls(stated),
         "tuning.hugepages": stated.get("transparent_hugepages"),
         "tuning.governor": stated.get("governor"),
         "tuning.environment": environment(stated),

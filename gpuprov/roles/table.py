@@ -174,6 +174,29 @@ ROLES = (
     ),
 )
 
+OVERRULED = tuple(
+    each
+    for module in (
+        repositories,
+        nvidia_driver,
+        gpu_settings,
+        cuda_toolkit,
+        cudnn,
+        nccl,
+        container_toolkit,
+        docker,
+        containerd,
+        system_tuning,
+        storage,
+        profiling_tools,
+        monitoring,
+        package_pins,
+        ssh_hardening,
+        firewall,
+    )
+    for each in module.OVERRULED
+)
+"""Who could have the last word about each setting and component."""
 BY_NAME = {role.name: role for role in ROLES}
 UNITS = {check: unit for role in ROLES for check, unit in role.units.items()}
 """Check → the systemd unit that it is about."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,23 @@ def unit_state(host: Node, unit: str) -> str:
     seen = host.service(unit).systemd_properties
     enabled, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
     return enabled if enabled != "enabled" or active == "active" else f"enabled, but {active}"
+
+
+def own_unit_state(host: Node, unit: str) -> str:
+    """As `unit_state`, of a unit for which gpuprov says what it starts; a file of the package's may, too."""
+    state, command = unit_state(host, unit), ""
+    for part in re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout):
+        if re.search(r"(?m)^ExecStart=.", part):
+            command = part
+    theirs = re.match(r"# /(?:etc|run)/", command) and "# Written by gpuprov" not in command
+    return f"{state}, with a command of somebody else's" if state == "enabled" and theirs else state
+
+
+def reads_elsewhere(host: Node, unit: str, path: str) -> bool:
+    """Whether a daemon is started with another file of configuration than the one at `path`."""
+    command = host.run("systemctl show --property=ExecStart --value %s", unit).stdout
+    named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)
+    return bool(named and named[1] != path)
 
 
 def part_of(document: Any, wanted: Any) -> Any:

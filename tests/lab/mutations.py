@@ -277,6 +277,11 @@ class Witnesses:
         [node] = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
         return {each["check"] for each in node["drift"]} if node["status"] != "error" else {node["reason"]}
 
+    def named_by_drift(self) -> dict[str, list[str]]:
+        """The checks that drift names, each with what it says of it: values and places."""
+        [node] = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
+        return {each["check"]: [str(each["actual"]), *each["by"]] for each in node["drift"]}
+
     def verify(self) -> set[str]:
         """The checks that verify fails."""
         [node] = json.loads(gpuprov(self.folder, "verify", "-o", "json", code=None).stdout)["nodes"]

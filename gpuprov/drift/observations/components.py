@@ -1,14 +1,15 @@
-"""Readings of packages: those that the lock names are at their versions, those it rules out are not there."""
+"""Readings of packages: those that the lock names are at their versions, those it rules out are not there,
+and nothing of theirs is there without a package."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
 
 
 def _versions(facts: Facts, expectation: Expectation) -> Any:
@@ -20,7 +21,25 @@ def _absent(facts: Facts, expectation: Expectation) -> Any:
     return sorted(name for name in names if facts.packages.version(name))
 
 
+def _unpackaged(facts: Facts, expectation: Expectation) -> Any:
+    return list(_leftovers(facts, expectation.check))
+
+
+def _leads(facts: Facts, expectation: Expectation) -> Any:
+    return _leftovers(facts, expectation.check).values()
+
+
+def _leftovers(facts: Facts, check: str) -> dict[str, str | None]:
+    """Files of a component's that no package brought → what leads programs there."""
+    found = facts.unpackaged
+    files = {"driver.unpackaged": found.driver, "cuda.unpackaged": found.toolkits}.get(check, ())
+    return {**dict.fromkeys(files), **found.named(*UNPACKAGED_CHECKS[check])}
+
+
 for _check in PACKAGE_CHECKS:
     observes(_check, "packages")(_versions)
 for _check in ABSENT_CHECKS:
     observes(_check, "packages")(_absent)
+for _check in UNPACKAGED_CHECKS:
+    observes(_check, "unpackaged")(_unpackaged)
+    names_who(_check)(_leads)

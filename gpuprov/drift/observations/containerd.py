@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.documents import within
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import reads_elsewhere, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.containerd import CRI
+from gpuprov.roles.containerd import CONFIG, CONTAINERD_UNIT, CRI
 
 observes("containerd.unit", "units")(unit_state)
 
 
-@observes("containerd.config", "containerd")
+@names_who("containerd.config")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    yield reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG)
+
+
+@observes("containerd.config", "containerd", "units")
 def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
+    if reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG):
+        return {}
     said = facts.containerd
     table = next((said.plugins[name] for name in CRI if name in said.plugins), None)
     # Before 1.7 there is no such key, and no such way.

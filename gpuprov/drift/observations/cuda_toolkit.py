@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.cuda_toolkit import CUDA_LINK, CUDA_PROFILE
+from gpuprov.roles.cuda_toolkit import CUDA_HOME
 
 
 @observes("cuda.default", "files")
 def _default_toolkit(facts: Facts, expectation: Expectation) -> Any:
-    link = facts.files.get(CUDA_LINK)
-    return link.target if link else None
+    link = facts.files.get(CUDA_HOME)
+    return link.leads_to if link and link.exists else None
 
 
-@observes("cuda.environment", "environment")
+@names_who("cuda.default")
+def _leads(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    yield CUDA_HOME
+
+
+@observes("cuda.environment", "variables")
 def _cuda_environment(facts: Facts, expectation: Expectation) -> Any:
-    found = facts.environment.get(CUDA_PROFILE, {})
-    return {name: found.get(name) for name in expectation.expected}
+    home = facts.variables.of("CUDA_HOME", CUDA_HOME).value
+    return {"CUDA_HOME": home, "nvcc": facts.variables.compiler.value}
+
+
+@names_who("cuda.environment")
+def _sets(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    if "CUDA_HOME" in expectation.expected:
+        yield facts.variables.of("CUDA_HOME", CUDA_HOME).place
+    if "nvcc" in expectation.expected:
+        yield facts.variables.compiler.place

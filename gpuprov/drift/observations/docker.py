@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.documents import within
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import reads_elsewhere, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.roles.docker import CONFIG, DOCKER_UNIT
 
 observes("docker.unit", "units")(unit_state)
 
 
-@observes("docker.config", "daemon_json")
+@observes("docker.config", "daemon_json", "units")
 def _config(facts: Facts, expectation: Expectation) -> Any:
-    return within(facts.daemon_json or {}, expectation.expected)
+    elsewhere = reads_elsewhere(facts, DOCKER_UNIT, CONFIG)
+    return within({} if elsewhere else facts.daemon_json or {}, expectation.expected)
+
+
+@names_who("docker.config")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    yield reads_elsewhere(facts, DOCKER_UNIT, CONFIG)

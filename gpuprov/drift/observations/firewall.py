@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
-observes("firewall.unit", "units")(unit_state)
+observes("firewall.unit", "units")(own_unit_state)
+names_who("firewall.unit")(commanded_by)
 
 
 @observes("firewall.networks", "firewall")

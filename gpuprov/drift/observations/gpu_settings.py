@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuprov.drift.observations.gpus import gpus_of
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.roles import Expectation
 
-observes("gpu.persistence_unit", "units")(unit_state)
-observes("gpu.clocks_unit", "units")(unit_state)
-observes("gpu.modes_unit", "units")(unit_state)
+for _check in ("gpu.persistence_unit", "gpu.clocks_unit", "gpu.modes_unit"):
+    observes(_check, "units")(own_unit_state)
+    names_who(_check)(commanded_by)
 
 
 @observes("gpu.persistence", "smi")

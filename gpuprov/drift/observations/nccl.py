@@ -1,14 +1,42 @@
-"""Readings of NCCL's configuration."""
+"""Readings of what NCCL is told: by the environment, by a login's own file, by the system's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.effective import InForce, Variables
+from gpuprov.probe.parse.state import Nccl
 from gpuprov.roles import Expectation
+from gpuprov.roles.nccl import CONFIGURATION
 
 
-@observes("nccl.configuration", "nccl")
+@observes("nccl.configuration", "nccl", "variables")
 def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
-    return {name: facts.nccl.settings.get(name) for name in expectation.expected}
+    variables, conf = facts.variables, facts.nccl
+    return {
+        name: _in_force(variables, conf, name, value).value for name, value in expectation.expected.items()
+    }
+
+
+@names_who("nccl.configuration")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name, value in expectation.expected.items():
+        yield _in_force(facts.variables, facts.nccl, name, value).place
+
+
+def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str) -> InForce:
+    """The first word counts: a variable, ~/.nccl.conf, /etc/nccl.conf (NCCL's documentation, "Environment
+    variables")."""
+    variable = variables.of(name, wanted)
+    if variable.value is not None:
+        return variable
+    other = variables.of("NCCL_CONF_FILE", None)
+    if other.value:
+        return InForce(f"as {other.value} says", other.place)
+    for path, settings in conf.own.items():
+        if settings.get(name, wanted) != wanted:
+            return InForce(settings[name], path)
+    return InForce(conf.settings.get(name), CONFIGURATION)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import Expectation
 
@@ -17,8 +18,16 @@ MODULES = ("nvidia", "nvidia_current", "nvidia_current_open")
 @observes("profiling.counters", "modprobe", "system")
 def _counters(facts: Facts, expectation: Expectation) -> Any:
     """What modprobe will tell the module; nothing means root alone."""
-    options = [facts.modprobe.options.get(module, {}).get(OPTION) for module in MODULES]
-    return WHO.get(next((value for value in options if value is not None), "1"), "not known")
+    values = {facts.modprobe.options.get(module, {}).get(OPTION) for module in MODULES} - {None}
+    return " and ".join(sorted(WHO.get(value or "", "not known") for value in values or {"1"}))
+
+
+@names_who("profiling.counters")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for module in MODULES:
+        value = facts.modprobe.options.get(module, {}).get(OPTION)
+        if value is not None and WHO.get(value) != expectation.expected:
+            yield facts.modprobe.places[module, OPTION]
 
 
 @observes("profiling.counters_now", "modules")

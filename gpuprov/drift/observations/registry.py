@@ -12,6 +12,9 @@ Observer = Callable[[Facts, Expectation], Any]
 OBSERVERS: dict[str, Observer] = {}
 READS: dict[str, tuple[str, ...]] = {}
 """Check → the probe's collectors whose values its reading needs."""
+Namer = Callable[[Facts, Expectation], Iterable[str | None]]
+NAMERS: dict[str, Namer] = {}
+"""Check → who has the last word about what differs: `path:line` of each."""
 
 
 def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
@@ -20,6 +23,16 @@ def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
     def register(observer: Observer) -> Observer:
         OBSERVERS[check], READS[check] = observer, collectors
         return observer
+
+    return register
+
+
+def names_who(check: str) -> Callable[[Namer], Namer]:
+    """Register who is named where a check differs; it reads what the check's own reading does."""
+
+    def register(namer: Namer) -> Namer:
+        NAMERS[check] = namer
+        return namer
 
     return register
 

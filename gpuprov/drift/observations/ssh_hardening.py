@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
@@ -14,8 +15,23 @@ SYNONYMS = {"without-password": "prohibit-password"}
 
 @observes("ssh.options", "sshd")
 def _options(facts: Facts, expectation: Expectation) -> Any:
+    started = facts.sshd_arguments
+    if "-f" in started:
+        return dict.fromkeys(expectation.expected, f"as {started['-f']} says")
     found = {keyword: " ".join(facts.sshd.get(keyword, ())) or None for keyword in expectation.expected}
+    found |= {keyword: value for keyword, value in started.items() if keyword in found}
     return {keyword: SYNONYMS.get(value or "", value) for keyword, value in found.items()}
+
+
+@names_who("ssh.options")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """The first line about a keyword, where sshd was not started with it."""
+    for keyword in expectation.expected:
+        if {keyword, "-f"} & facts.sshd_arguments.keys():
+            yield "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
+            continue
+        lines = (place for place, line in facts.sshd_lines if line.split()[0].lower() == keyword)
+        yield next(lines, None)
 
 
 @observes("ssh.ports", "listening")

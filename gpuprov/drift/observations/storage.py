@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
@@ -16,11 +17,18 @@ def _mounted(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("scratch.at_boot", "scratch")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
-    sources = {mount: facts.scratch[mount]["fstab"] for mount in expectation.expected}
+    told = {mount: facts.scratch[mount] for mount in expectation.expected}
+    sources = {mount: each.get("unit") or each["fstab"] for mount, each in told.items()}
     return {
         mount: "by UUID" if (source or "").startswith("UUID=") else source
         for mount, source in sources.items()
     }
+
+
+@names_who("scratch.at_boot")
+def _mounts(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for mount in expectation.expected:
+        yield facts.scratch[mount].get("unit")
 
 
 @observes("scratch.read_ahead", "scratch")

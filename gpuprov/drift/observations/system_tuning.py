@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.limits import PamLimit
 from gpuprov.roles import Expectation
@@ -18,15 +19,42 @@ def _limits(facts: Facts, expectation: Expectation) -> Any:
     return {name: _login(facts.limits.pam, name) for name in expectation.expected}
 
 
+@names_who("tuning.limits")
+def _limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name, value in expectation.expected.items():
+        for kind in ("soft", "hard"):
+            for domain in ("*", "root"):
+                row = _last(facts.limits.pam, name, kind, domain)
+                yield row.place if row and _limit(row) != value else None
+
+
 @observes("tuning.service_limits", "limits")
 def _service_limits(facts: Facts, expectation: Expectation) -> Any:
     systemd = facts.limits.systemd
     return {name: _bytes(systemd.get(f"DefaultLimit{name.upper()}")) for name in expectation.expected}
 
 
+@names_who("tuning.service_limits")
+def _service_limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name in expectation.expected:
+        yield facts.limits.systemd_places.get(f"DefaultLimit{name.upper()}")
+
+
 @observes("tuning.sysctl", "sysctls")
 def _sysctl(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.sysctls.get(name) for name in expectation.expected}
+
+
+@observes("tuning.sysctl_at_boot", "boot_sysctls")
+def _sysctl_at_boot(facts: Facts, expectation: Expectation) -> Any:
+    told = facts.boot_sysctls
+    return {name: told[name].value if name in told else None for name in expectation.expected}
+
+
+@names_who("tuning.sysctl_at_boot")
+def _sysctl_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name in expectation.expected:
+        yield facts.boot_sysctls[name].place if name in facts.boot_sysctls else None
 
 
 @observes("tuning.hugepages", "hugepages")
@@ -41,21 +69,27 @@ def _governor(facts: Facts, expectation: Expectation) -> Any:
     return ", ".join(governors) or expectation.expected
 
 
-@observes("tuning.environment", "environment")
+@observes("tuning.environment", "variables")
 def _environment(facts: Facts, expectation: Expectation) -> Any:
-    found: dict[str, str] = {}
-    for variables in facts.environment.values():
-        found |= variables
-    return {name: found.get(name) for name in expectation.expected}
+    variables = facts.variables
+    return {name: variables.of(name, value).value for name, value in expectation.expected.items()}
 
 
-@observes("tuning.debugging", "environment")
+@names_who("tuning.environment")
+def _environment_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name, value in expectation.expected.items():
+        yield facts.variables.of(name, value).place
+
+
+@observes("tuning.debugging", "environment", "variables")
 def _debugging(facts: Facts, expectation: Expectation) -> Any:
+    written = {name: path for path, variables in facts.environment.items() for name in variables}
+    given = {name: facts.variables.of(name, None) for name in DEBUGGING}
+    places = {name: written.get(name) or (each.place if each.value else None) for name, each in given.items()}
     return [
-        f"{name} in {path}"
-        for path, variables in facts.environment.items()
+        f"{name} in {places[name] or 'the environment'}"
         for name in DEBUGGING
-        if name in variables
+        if name in written or given[name].value
     ]
 
 
@@ -64,14 +98,16 @@ def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
 
     A line for a name counts before one for `*`, and `*` is not for root (limits.conf(5)).
     """
-    values = {
-        next((_limit(row) for row in reversed(rows) if _applies(row, item, kind, domain)), None)
-        for kind in ("soft", "hard")
-        for domain in ("*", "root")
-    }
+    found = [_last(rows, item, kind, domain) for kind in ("soft", "hard") for domain in ("*", "root")]
+    values = {_limit(row) if row else None for row in found}
     if len(values) == 1:
         return values.pop()
     return ", ".join(sorted(str(value or "not set") for value in values))
+
+
+def _last(rows: tuple[PamLimit, ...], item: str, kind: str, domain: str) -> PamLimit | None:
+    """The line that counts."""
+    return next((row for row in reversed(rows) if _applies(row, item, kind, domain)), None)
 
 
 def _applies(row: PamLimit, item: str, kind: str, domain: str) -> bool:

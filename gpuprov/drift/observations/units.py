@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import UNITS, Expectation
@@ -11,6 +12,29 @@ from gpuprov.roles import UNITS, Expectation
 def unit_state(facts: Facts, expectation: Expectation) -> str:
     """How the unit is that a check is about, as `enabled` tells it."""
     return enabled(facts, UNITS[expectation.check])
+
+
+def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Who says what a unit of ours starts, where that is not gpuprov's word."""
+    unit = facts.units.get(UNITS[expectation.check])
+    yield unit.commanded_by if unit else None
+
+
+def own_unit_state(facts: Facts, expectation: Expectation) -> str:
+    """As `unit_state`, of a unit for which gpuprov says what it starts; a file of the package's may, too."""
+    state, unit = unit_state(facts, expectation), facts.units.get(UNITS[expectation.check])
+    foreign = unit and (unit.commanded_by or "").startswith(("/etc/", "/run/"))
+    return f"{state}, with a command of somebody else's" if state == "enabled" and foreign else state
+
+
+def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
+    """Who has a daemon read another file of configuration than the one at `path`; None where nobody has."""
+    known = facts.units.get(unit)
+    for command in known.exec_start if known else ():
+        named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)
+        if known and named and named[1] != path:
+            return known.commanded_by or known.fragment
+    return None
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:

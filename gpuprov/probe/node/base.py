@@ -9,10 +9,11 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     Values = dict[str, Any]
+    Place = tuple[str, str]
     Collector = Callable[[Values], Any]
 
 COLLECTORS = {}  # type: dict[str, tuple[Collector, float]]
@@ -29,6 +30,8 @@ ENVIRONMENT = dict(
     SYSTEMD_COLORS="0",
     PATH=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 )
+FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+"""In the order in which a file hides its namesakes (sysctl.d(5), systemd-system.conf(5))."""
 
 
 class Failed(Exception):
@@ -89,6 +92,32 @@ def find_program(name: str) -> "str | None":
         if folder and os.access(path, os.X_OK) and os.path.isfile(path):
             return path
     return None
+
+
+def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
+    """Files of a folder like `sysctl.d`, in the order in which they are read, each where it is not hidden."""
+    paths = {}  # type: dict[str, str]
+    for root in FOLDERS:
+        for name in names_in(root + "/" + folder):
+            if name.endswith(suffix):
+                paths.setdefault(name, f"{root}/{folder}/{name}")
+    return [paths[name] for name in sorted(paths)]
+
+
+def lines_of(path: str) -> "Iterator[Place]":
+    """`path:number` and text of the lines that say something."""
+    for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
+        if line.strip() and line.lstrip()[0] not in "#;":
+            yield f"{path}:{number}", line.strip()
+
+
+def systemd_lines() -> "Iterator[Place]":
+    """What systemd's own configuration says, the last word last."""
+    main = next(
+        (path for path in (root + "/systemd/system.conf" for root in FOLDERS) if os.path.exists(path)), ""
+    )
+    for path in [main, *dropped_in("systemd/system.conf.d")]:
+        yield from lines_of(path)
 
 
 def run(*argv: str, seconds: float = 10.0) -> str:

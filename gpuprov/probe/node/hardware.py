@@ -153,9 +153,17 @@ def scratch(parameters: "Values") -> "Any":
         found[point] = {
             "filesystem": kind,
             "fstab": sources[-1] if sources else None,
+            "unit": _mount_unit(point),
             "read_ahead_kib": int(ahead) if source and ahead.isdigit() else None,
         }
     return found
+
+
+def _mount_unit(point: str) -> "str | None":
+    """A mount unit that goes before fstab's line (systemd.mount(5))."""
+    name = point.strip("/").replace("-", "\\x2d").replace("/", "-") + ".mount"
+    paths = (f"{root}/systemd/system/{name}" for root in ("/etc", "/run"))
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 @collector(seconds=5)

@@ -60,13 +60,25 @@ def sources(parameters: "Values") -> "Any":
     pins = ["/etc/apt/preferences"] + sorted(glob.glob("/etc/apt/preferences.d/*"))
     pins = [path for path in pins if os.path.isfile(path) and re.search(r"(/[^./]+|\.pref)$", path)]
     config = run("apt-config", "dump") if find_program("apt-config") else ""
-    upgrades = re.findall(r"^(?:Unattended-Upgrade|APT::Periodic)::.*$", config, re.M)
+    upgrades = re.findall(r"^(?:Unattended-Upgrade::|APT::Periodic::|APT::Ignore-Hold ).*$", config, re.M)
     return {
         "files": texts,
         "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
         "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
         "config": "\n".join(upgrades),
+        "cleared": [
+            place
+            for name in names_in("/etc/apt/apt.conf.d")
+            for place, line in _said("/etc/apt/apt.conf.d/" + name)
+            if re.search(r"#clear\s+Unattended-Upgrade\b|\bIgnore-Hold\b", line)
+        ],
     }
+
+
+def _said(path: str) -> "Iterator[tuple[str, str]]":
+    """Place and text of every line; `#clear` is a word of apt's (apt.conf(5))."""
+    for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
+        yield f"{path}:{number}", line
 
 
 def _without_comments(text: "str | None") -> str:

@@ -1,6 +1,8 @@
 """Collectors of services: systemd's units, sshd's effective settings, who listens, our firewall."""
 
-from gpuprov.probe.node.base import collector, find_program, read_or_none, redact, run
+import re
+
+from gpuprov.probe.node.base import collector, find_program, lines_of, names_in, read_or_none, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,21 +21,37 @@ def units(parameters: "Values") -> "Any":
     """`systemctl show` of the units asked for; one that does not exist has load state not-found."""
     if not parameters["units"]:
         return {"text": ""}
-    return {
-        "text": redact(
-            run(
-                *("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"]),
-                seconds=29,
-            )
-        )
+    shown = ("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"])
+    text = redact(run(*shown, seconds=29))
+    paths = {
+        path for each in re.findall("(?m)^(?:FragmentPath|DropInPaths)=(.+)$", text) for path in each.split()
     }
+    return {"text": text, "commands": {path: _commands(path) for path in sorted(paths)}}
+
+
+def _commands(path: str) -> "list[str]":
+    """Where a unit's file says what is started; an empty place for what gpuprov wrote."""
+    ours = "# Written by gpuprov" in (read_or_none(path) or "")
+    return ["" if ours else place for place, line in lines_of(path) if line.startswith("ExecStart=")]
 
 
 @collector(seconds=10)
 def sshd(parameters: "Values") -> "Any":
-    """`sshd -T` as it holds for the user asked for: names of files and settings, no key."""
+    """`sshd -T` as it holds for the user asked for, and its files' lines: names and settings, no key."""
     who = "user={},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22".format(parameters["login"])
-    return {"text": run("sshd", "-T", "-C", who)}
+    included = [f"/etc/ssh/sshd_config.d/{name}" for name in names_in("/etc/ssh/sshd_config.d")]
+    paths = [path for path in included if path.endswith(".conf")]
+    lines = [
+        [place, redact(line)] for path in [*paths, "/etc/ssh/sshd_config"] for place, line in lines_of(path)
+    ]
+    return {"text": run("sshd", "-T", "-C", who), "lines": lines, "arguments": _sshd_arguments()}
+
+
+def _sshd_arguments() -> "list[str]":
+    """The words that the listening sshd was started with: they go before its files (sshd(8))."""
+    shown = run("systemctl", "show", "--property=MainPID", "--value", "ssh.service", "sshd.service")
+    pid = next((each for each in shown.split() if each != "0"), None)
+    return (read_or_none(f"/proc/{pid}/cmdline") or "").split("\0") if pid else []
 
 
 @collector(seconds=10)

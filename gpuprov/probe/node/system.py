@@ -13,12 +13,14 @@ from gpuprov.probe.node.base import (
     blot_value,
     collector,
     find_program,
+    lines_of,
     link_name,
     names_in,
     read,
     read_or_none,
     redact,
     run,
+    systemd_lines,
 )
 
 TYPE_CHECKING = False
@@ -84,14 +86,13 @@ def hugepages(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def limits(parameters: "Values") -> "Any":
-    """Lines of pam_limits' files in the order in which it reads them, and systemd's defaults."""
-    rows = []
-    for path in ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf")):
-        lines = (read_or_none(path) or "").splitlines()
-        rows += [[path, line.strip()] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    """Lines of pam_limits' files in the order in which it reads them, and systemd's defaults with theirs."""
+    paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
+    rows = [list(row) for path in paths for row in lines_of(path)]
     wanted = ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE")
     shown = run("systemctl", "show", *["--property=DefaultLimit" + name for name in wanted])
-    return {"pam": rows, "systemd": shown}
+    lines = [list(row) for row in systemd_lines() if row[1].startswith("DefaultLimit")]
+    return {"pam": rows, "systemd": shown, "systemd_lines": lines}
 
 
 @collector(seconds=5)
@@ -120,6 +121,7 @@ def files(parameters: "Values") -> "Any":
 
 def _file(path: str) -> "Values":
     row = dict(path=path, kind="absent", mode="", owner="", group="", size=0, sha256=None, target=None)  # type: Values
+    row["leads_to"] = os.path.realpath(path)
     try:
         status = os.lstat(path)
     except OSError:
@@ -236,4 +238,10 @@ def nccl(parameters: "Values") -> "Any":
         for path in sorted(glob.glob(pattern + "libnccl.so.2")):
             libraries[path] = (link_name(path) or "").partition("libnccl.so.")[2]
     conf = read_or_none("/etc/nccl.conf")
-    return {"conf": None if conf is None else redact(conf), "libraries": libraries}
+    homes = ["/root", "/etc/skel", os.path.expanduser("~" + parameters["login"])]
+    own = {home + "/.nccl.conf": read_or_none(home + "/.nccl.conf", 65536) for home in homes}
+    return {
+        "conf": None if conf is None else redact(conf),
+        "own": {path: redact(text) for path, text in own.items() if text is not None},
+        "libraries": libraries,
+    }

@@ -44,6 +44,10 @@ class Apt:
     unattended_origins: tuple[str, ...]
     unattended_enabled: bool
     automatic_reboot: bool
+    ignores_holds: bool
+    """Whether apt is told to move packages that are held (`APT::Ignore-Hold`)."""
+    cleared: tuple[str, ...]
+    """`path:line` of what empties the list of packages that stay, or has apt ignore holds."""
 
 
 def parse_apt(raw: Mapping[str, Any]) -> Apt:
@@ -63,6 +67,8 @@ def parse_apt(raw: Mapping[str, Any]) -> Apt:
         ),
         unattended_enabled=switch not in ((), ("0",)),
         automatic_reboot=config.get("Unattended-Upgrade::Automatic-Reboot", ("false",))[-1:] == ("true",),
+        ignores_holds=config.get("APT::Ignore-Hold", ("false",))[-1:] in (("true",), ("1",), ("yes",)),
+        cleared=tuple(raw.get("cleared", ())),
     )
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class PamLimit:
     """One line: `* soft memlock unlimited`. `kind` is `soft`, `hard` or `-` for both."""
 
-    path: str
+    place: str
+    """`path:line`."""
     domain: str
     kind: str
     item: str
@@ -24,11 +25,13 @@ class ResourceLimits:
     pam: tuple[PamLimit, ...]
     systemd: Mapping[str, str]
     """`DefaultLimitMEMLOCK` → `8388608` or `infinity`."""
+    systemd_places: Mapping[str, str]
+    """`DefaultLimitMEMLOCK` → `path:line` of the last word on it."""
 
 
 def parse_pam(rows: list[list[str]]) -> Iterator[PamLimit]:
-    """Rows of path and line, in the order in which pam_limits reads them; the last one for an item counts."""
-    for path, line in rows:
+    """Rows of place and line, in pam_limits' order of reading; the last one for an item counts."""
+    for place, line in rows:
         words = line.partition("#")[0].split()
         if len(words) == 4:
-            yield PamLimit(path, *words)
+            yield PamLimit(place, *words)

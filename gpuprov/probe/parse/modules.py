@@ -53,6 +53,8 @@ class Modprobe:
     """Module whose `install` line runs nothing (/bin/false, /bin/true) → `path:line`."""
     options: Mapping[str, Mapping[str, str]]
     """Module → option → value."""
+    places: Mapping[tuple[str, str], str]
+    """Module and option → the place whose word counts."""
 
 
 def module_name(name: str) -> str:
@@ -116,6 +118,7 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
     blacklisted: dict[str, str] = {}
     disabled: dict[str, str] = {}
     options: dict[str, dict[str, str]] = {}
+    places: dict[tuple[str, str], str] = {}
     for place, line in lines:
         words = line.split()
         if len(words) < 2:
@@ -127,9 +130,17 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
             disabled.setdefault(name, place)
         elif verb == "options":
             options.setdefault(name, {}).update(_assignments(words[2:]))
+            places.update({(name, option): place for option in _assignments(words[2:])})
     for name in _named_on(cmdline):
-        blacklisted.setdefault(module_name(name), "kernel command line")
-    return Modprobe(blacklisted, disabled, options)
+        blacklisted.setdefault(module_name(name), ON_COMMAND_LINE)
+    # modprobe reads the command line after all files (modprobe(8), MODPROBE_OPTIONS and kernel command line).
+    for module, option, value in re.findall(r"(?:^|\s)([\w-]+)\.(\w+)=(\S*)", cmdline):
+        options.setdefault(module_name(module), {})[option] = value
+        places[module_name(module), option] = ON_COMMAND_LINE
+    return Modprobe(blacklisted, disabled, options, places)
+
+
+ON_COMMAND_LINE = "kernel command line"
 
 
 def _assignments(words: Iterable[str]) -> Mapping[str, str]:

@@ -19,6 +19,8 @@ class FileFact:
     size: int
     sha256: str | None
     target: str | None
+    leads_to: str | None = None
+    """The path with every link on it followed."""
 
     @property
     def exists(self) -> bool:
@@ -60,5 +62,13 @@ class Nccl:
     """NCCL on the system: its configuration file's settings and the libraries found, newest last."""
 
     settings: Mapping[str, str]
+    own: Mapping[str, Mapping[str, str]]
+    """A login's own file → its settings, which go before the system's."""
     libraries: Mapping[str, str]
     """Path → version from the file it leads to."""
+
+
+def parse_nccl_conf(text: str) -> dict[str, str]:
+    """`NAME=value` lines of nccl.conf."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}

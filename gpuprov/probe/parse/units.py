@@ -21,6 +21,8 @@ class Unit:
     drop_ins: tuple[str, ...]
     exec_start: tuple[str, ...]
     """Command lines of ExecStart, one an entry."""
+    commanded_by: str | None = None
+    """`path:line` that says what is started, where that is not gpuprov's word."""
 
     @property
     def exists(self) -> bool:
@@ -43,8 +45,12 @@ class Unit:
         return self.file_state in ("enabled", "enabled-runtime", "alias", "linked")
 
 
-def parse_units(text: str) -> Mapping[str, Unit]:
-    """Blocks of `systemctl show`, an empty line between, by the unit's Id."""
+def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> Mapping[str, Unit]:
+    """Blocks of `systemctl show`, an empty line between, by the unit's Id.
+
+    Args:
+        commands: file → its places that say what is started; empty ones in a file of gpuprov's.
+    """
     units: dict[str, Unit] = {}
     for block in re.split(r"\n\s*\n", text.strip()):
         values: dict[str, list[str]] = {}
@@ -53,7 +59,7 @@ def parse_units(text: str) -> Mapping[str, Unit]:
             if equals:
                 values.setdefault(name, []).append(value)
         if values.get("Id"):
-            unit = _unit(values)
+            unit = _unit(values, commands or {})
             units[unit.name] = unit
             units.update(dict.fromkeys(_one(values, "Names").split(), unit))
     return units
@@ -65,7 +71,9 @@ def parse_properties(text: str) -> Mapping[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _unit(values: Mapping[str, list[str]]) -> Unit:
+def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) -> Unit:
+    files = [_one(values, "FragmentPath"), *_one(values, "DropInPaths").split()]
+    places = [place for path in files for place in commands.get(path, ())]
     return Unit(
         name=_one(values, "Id"),
         load_state=_one(values, "LoadState"),
@@ -76,6 +84,7 @@ def _unit(values: Mapping[str, list[str]]) -> Unit:
         fragment=_one(values, "FragmentPath"),
         drop_ins=tuple(_one(values, "DropInPaths").split()),
         exec_start=tuple(_commands(values.get("ExecStart", []))),
+        commanded_by=(places[-1] or None) if places else None,
     )
 
 

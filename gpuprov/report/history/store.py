@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.errors import GpuprovError, InvalidInput
@@ -187,4 +187,10 @@ def _written(node: NodeDrift) -> str:
 
 
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
-    return NodeDrift(name, status, tuple(Difference(*each) for each in json.loads(drift)), reason)
+    return NodeDrift(name, status, tuple(_difference(*each) for each in json.loads(drift)), reason)
+
+
+def _difference(*values: Any) -> Difference:
+    """As it was written; a run of an earlier version named nobody."""
+    stated = dict(zip(Difference.__slots__, values, strict=False))
+    return Difference(**{**stated, "by": tuple(stated.get("by", ()))})

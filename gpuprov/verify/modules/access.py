@@ -9,6 +9,7 @@ from functools import cached_property
 from gpuprov.verify.modules.base import Observed
 
 CRITERIA = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
+COMMAND_LINE = "pgrep -a -o -x sshd"
 RULES = "nft -sp list table inet gpuprov"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
@@ -23,7 +24,14 @@ class Sshd(Observed):
     def effective(self, login: str, keywords: Iterable[str]) -> dict[str, str | None]:
         """Options as they hold for a login; several values of one stand with spaces between."""
         text = self.ask(f"sshd -T -C {CRITERIA}", login)
-        return {keyword: option(text, keyword) for keyword in keywords}
+        found = {keyword: option(text, keyword) for keyword in keywords}
+        return {**found, **{name: value for name, value in self.started_with.items() if name in found}}
+
+    @cached_property
+    def started_with(self) -> dict[str, str]:
+        """Options on the command line of the sshd that listens, which go before its files."""
+        pairs = re.findall(r"\s-o\s*(\w+)[=\s]+(\S+)", self.run(COMMAND_LINE).stdout)
+        return {name.lower(): value for name, value in pairs}
 
     @cached_property
     def ports(self) -> list[int]:

@@ -9,6 +9,10 @@ from typing import NamedTuple
 from gpuprov.verify.modules.base import Observed
 
 PACKAGES = "dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n'"
+OFFERS = "apt-cache madison %s"
+POLICY = "apt-cache policy"
+WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
+STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
 
@@ -53,6 +57,28 @@ class Apt(Observed):
         """
         return parse_simulation(self.ask(UPGRADE))
 
+    def foreign(self, packages: list[str], own: list[str]) -> list[str]:
+        """Addresses beside the distribution's archive that offer packages, or are NVIDIA's.
+
+        Args:
+            packages: the names that count.
+            own: addresses that are meant to.
+        """
+        offering = parse_madison(self.ask(OFFERS % " ".join(packages))) if packages else set()
+        written = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS).stdout)
+        archive = {
+            uri
+            for uri, origin in parse_policy(self.ask(POLICY)).items()
+            if origin in ("Debian", "Ubuntu") and not written.get(uri)
+        }
+        named = {uri for uri in written if "nvidia" in uri.lower()}
+        return sorted((offering | named) - archive - {uri.rstrip("/") for uri in own})
+
+    @property
+    def ignores_holds(self) -> bool:
+        """Whether apt is told to move packages that are held."""
+        return bool(re.search(r'^APT::Ignore-Hold "(true|1|yes)";', self.ask("apt-config dump"), re.M | re.I))
+
     @cached_property
     def unattended_blacklist(self) -> set[str]:
         """Patterns of packages that unattended upgrades leave alone, from the effective configuration."""
@@ -65,6 +91,34 @@ class Apt(Observed):
 
     def __repr__(self) -> str:
         return "<apt>"
+
+
+def parse_madison(text: str) -> set[str]:
+    """`libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages` to addresses."""
+    return {uri.rstrip("/") for uri in re.findall(r"^[^|]*\|[^|]*\| (\S+) .*Packages$", text, re.MULTILINE)}
+
+
+def parse_policy(text: str) -> dict[str, str]:
+    """Address → the origin that its Release file names; nothing where there is none."""
+    rows = re.findall(r"^ *-?\d+ (\S+) .*Packages\n +release (.*)$", text, re.MULTILINE)
+    origins = ((uri.rstrip("/"), re.search(r"(?:^|,)o=([^,]*)", release)) for uri, release in rows)
+    return {uri: found[1] if found else "" for uri, found in origins}
+
+
+def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
+    """Address → whether apt takes it without a signature, of sources that are not switched off."""
+    found: dict[str, bool] = {}
+    for options, uri in re.findall(r"^[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)", lines, re.MULTILINE):
+        found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or bool(_UNSIGNED.search(options))
+    for stanza in re.split(r"\n\s*\n", stanzas):
+        if re.search(r"(?im)^Enabled:\s*(no|false|0)\s*$", stanza):
+            continue
+        for uri in " ".join(re.findall(r"(?im)^URIs:\s*(.+)$", stanza)).split():
+            found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or bool(_UNSIGNED.search(stanza))
+    return found
+
+
+_UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
 
 
 def parse_simulation(text: str) -> set[str]:

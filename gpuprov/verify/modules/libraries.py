@@ -10,6 +10,20 @@ CUDNN_HEADERS = (
     "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
     " | grep -m3 -E '^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) '"
 )
+# Regular files that a program would get, or be led to: what the linker knows, what lies where it looks next,
+# and where LD_LIBRARY_PATH leads. A package's file stands in one of dpkg's lists, by either name where /lib
+# is a link. A file without a byte is nobody's library.
+UNPACKAGED = (
+    "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
+    " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"
+    " $(sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf) -maxdepth 2 -name 'lib*.so*' 2>/dev/null;"
+    " cat /etc/ld.so.preload 2>/dev/null; }"
+    " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
+    " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
+    " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
+    ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
+    ' /var/lib/dpkg/info/*.list || echo "$each"; done'
+)
 LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
 
 
@@ -49,11 +63,31 @@ class Libraries(Observed):
             {name.partition(".so.")[2] for name in names if name.count(".", name.find(".so.") + 4) >= 2}
         )
 
-    @property
-    def nccl_configuration(self) -> dict[str, str]:
-        """Settings of /etc/nccl.conf."""
-        lines = self.run("grep -E '^[A-Z_]+=' /etc/nccl.conf").stdout.splitlines()
+    def nccl_configuration(self, path: str = "/etc/nccl.conf") -> dict[str, str]:
+        """Settings of a file that NCCL reads."""
+        lines = self.run("grep -E '^[A-Z_]+=' %s", path).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines)
+
+    def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
+        """What NCCL goes by: a variable before a login's own file, and that before the system's."""
+        variable: str | None = self._host.tuning.variable(name, wanted)
+        if variable is not None:
+            return variable
+        if other := self._host.tuning.variable("NCCL_CONF_FILE", None):
+            return f"as {other} says"
+        homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
+        for home in dict.fromkeys([*homes, "/etc/skel"]):
+            own = self.nccl_configuration(f"{home}/.nccl.conf").get(name, wanted)
+            if own != wanted:
+                return own
+        return self.nccl_configuration().get(name)
+
+    def unpackaged(self, *stems: str) -> list[str]:
+        """Libraries, toolkits and a runfile's programs that no package brought, by how their names begin."""
+        login, service = self._host.tuning.login("root").environment, self._host.tuning.service.environment
+        ways = [given.get("LD_LIBRARY_PATH", "") for given in (login, service, self._host.tuning.users)]
+        found = self.run(UNPACKAGED, ":".join(filter(None, ways))).stdout.split()
+        return [path for path in found if path.rpartition("/")[2].startswith(stems)]
 
     def __repr__(self) -> str:
         return "<libraries>"

@@ -15,9 +15,14 @@ LIMITS = "; ".join(
 )
 # A login of its own, through PAM as sshd's are, whatever this connection came through.
 LOGIN = f"su --login --shell /bin/sh --command '{LIMITS}; env' %s"
-SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}'"
+SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
 IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
 HUGEPAGES = "cat /sys/kernel/mm/transparent_hugepage/enabled"
+USERS = (
+    "for each in /usr/lib/systemd/user-environment-generators/*-environment-d-generator;"
+    " do HOME=/root $each; done"
+)
+BOOT_SYSCTLS = "$(ls /usr/lib/systemd/systemd-sysctl /lib/systemd/systemd-sysctl | head -1) --cat-config"
 GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 
 Limit = int | str
@@ -50,6 +55,24 @@ class Tuning(Observed):
         """What a service gets that is started now."""
         return parse_session(self.ask(SERVICE))
 
+    @cached_property
+    def users(self) -> dict[str, str]:
+        """Variables that services of a user's own systemd get, by the program that makes them."""
+        return dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", self.run(USERS).stdout, re.MULTILINE))
+
+    def variable(self, name: str, wanted: str | None) -> str | None:
+        """A variable of a fresh login; where that is as wanted, or unset, one of services that is not."""
+        login = self.login("root").environment.get(name)
+        others = [self.service.environment.get(name, wanted), self.users.get(name, wanted)]
+        odd = [value for value in others if value != wanted]
+        return odd[0] if odd and login in (None, wanted) else login
+
+    @cached_property
+    def boot_sysctls(self) -> dict[str, str]:
+        """Kernel parameters as the next boot sets them."""
+        rows = re.findall(r"^-?([^#;\s=][^=\n]*?)\s*=\s*(.*)$", self.run(BOOT_SYSCTLS).stdout, re.MULTILINE)
+        return {parameter(name): " ".join(value.split()) for name, value in rows}
+
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
         """Kernel parameters as the kernel has them; None for one that it does not have."""
         said = {name: self.run("sysctl --values %s", name) for name in names}
@@ -70,6 +93,12 @@ class Tuning(Observed):
 
     def __repr__(self) -> str:
         return "<tuning>"
+
+
+def parameter(name: str) -> str:
+    """A kernel parameter's name with dots, however it is written (sysctl.d(5))."""
+    slashes = "/" in name and "." not in name.partition("/")[0]
+    return name.translate({ord("/"): ".", ord("."): "/"}) if slashes else name
 
 
 def parse_session(text: str) -> LoginSession:

@@ -1,4 +1,5 @@
-"""Packages: those that the lock names are at their versions, those that it rules out are not there."""
+"""Packages: those that the lock names are at their versions, those that it rules out are not there,
+and nothing of theirs is there without a package."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
 
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
@@ -32,7 +33,18 @@ def _none_there(check: str) -> Callable[..., None]:
     return test
 
 
+def _none_without_a_package(check: str) -> Callable[..., None]:
+    @pytest.mark.check(check, "ldconfig -p | grep -E 'libcuda|libnvidia-ml|libcudnn|libnccl'")
+    def test(host: Node, expected: list[str]) -> None:
+        marks = {"driver.unpackaged": ("nvidia-",), "cuda.unpackaged": ("cuda-",)}.get(check, ())
+        assert host.libraries.unpackaged(*UNPACKAGED_CHECKS[check], *marks) == expected
+
+    return test
+
+
 for _check in PACKAGE_CHECKS:
     globals()[f"test_locked_{_check}"] = _locked_ones(_check)
 for _check in ABSENT_CHECKS:
     globals()[f"test_no_{_check}"] = _none_there(_check)
+for _check in UNPACKAGED_CHECKS:
+    globals()[f"test_only_packages_{_check}"] = _none_without_a_package(_check)

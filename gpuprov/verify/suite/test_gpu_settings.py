@@ -8,7 +8,7 @@ import pytest
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.gpu_settings import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT
-from gpuprov.verify.readings import unit_state
+from gpuprov.verify.readings import own_unit_state
 
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
@@ -20,7 +20,7 @@ PERSISTENCE_JOURNAL = f"journalctl -u {PERSISTENCE_UNIT} -n 10 --no-pager"
 
 @pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
 def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
-    assert unit_state(host, PERSISTENCE_UNIT) == expected
+    assert own_unit_state(host, PERSISTENCE_UNIT) == expected
 
 
 @pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL)
@@ -30,7 +30,7 @@ def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: b
 
 @pytest.mark.check("gpu.clocks_unit", CLOCKS_JOURNAL)
 def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
-    assert unit_state(host, CLOCKS_UNIT) == expected
+    assert own_unit_state(host, CLOCKS_UNIT) == expected
 
 
 @pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, "nvidia-smi -q -d CLOCK")
@@ -42,7 +42,7 @@ def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, in
 
 @pytest.mark.check("gpu.modes_unit", MODES_JOURNAL)
 def test_modes_unit_is_as_wanted(host: Node, expected: str) -> None:
-    assert unit_state(host, MODES_UNIT) == expected
+    assert own_unit_state(host, MODES_UNIT) == expected
 
 
 @pytest.mark.check("gpu.power_limit", MODES_JOURNAL, "nvidia-smi -q -d POWER")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.model.lock import LockedGroup
+
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
 
@@ -15,7 +17,8 @@ def test_nccl_library_has_the_version(host: Node, expected: list[str]) -> None:
     assert host.libraries.versions("libnccl") == expected
 
 
-@pytest.mark.check("nccl.configuration", "cat /etc/nccl.conf")
-def test_nccl_is_told_what_the_lock_says(host: Node, expected: dict[str, str]) -> None:
-    found = host.libraries.nccl_configuration
-    assert {name: found.get(name) for name in expected} == expected
+@pytest.mark.check("nccl.configuration", "cat /etc/nccl.conf /root/.nccl.conf", "env | grep NCCL_")
+def test_nccl_is_told_what_the_lock_says(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
+    login = group.login
+    told = {name: host.libraries.nccl_setting(name, value, login) for name, value in expected.items()}
+    assert told == expected

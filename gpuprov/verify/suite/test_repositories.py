@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.model.lock import LockedGroup
+
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
 
@@ -19,3 +21,10 @@ def test_apt_reads_the_locked_repositories(host: Node, expected: list[str]) -> N
     lines = (line.split() for line in host.run(SOURCES).stdout.splitlines())
     used = {" ".join([uri.rstrip("/"), *(suite or ["/"])]) for uri, *suite in lines}
     assert [each for each in expected if each in used] == expected
+
+
+@pytest.mark.check("repositories.foreign", "apt-cache policy")
+def test_nobody_else_offers_the_locks_packages(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    packages = sorted({name for _, component in group.components.each() for name in component.closure})
+    own = [repository.url for repository in group.repositories.values() if repository.url]
+    assert host.apt.foreign(packages, own) == expected

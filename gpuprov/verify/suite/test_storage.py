@@ -23,7 +23,11 @@ def test_scratch_is_mounted_at_boot_by_what_does_not_change(host: Node, expected
     sources = {
         mount: host.run("findmnt --fstab --noheadings --output SOURCE %s", mount) for mount in expected
     }
-    seen = {mount: source.stdout.strip() or None for mount, source in sources.items()}
+    units = {
+        mount: host.run("systemctl show --property=FragmentPath --value %s", mount) for mount in expected
+    }
+    theirs = {mount: unit.stdout.strip() for mount, unit in units.items() if "/generator/" not in unit.stdout}
+    seen = {mount: theirs.get(mount) or source.stdout.strip() or None for mount, source in sources.items()}
     assert {
         mount: "by UUID" if (text or "").startswith("UUID=") else text for mount, text in seen.items()
     } == expected

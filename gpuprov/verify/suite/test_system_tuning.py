@@ -33,6 +33,11 @@ def test_kernel_has_the_parameters(host: Node, expected: dict[str, str]) -> None
     assert host.tuning.sysctls(expected) == expected
 
 
+@pytest.mark.check("tuning.sysctl_at_boot", "grep -rn = /etc/sysctl.d")
+def test_next_boot_sets_the_parameters(host: Node, expected: dict[str, str]) -> None:
+    assert {name: host.tuning.boot_sysctls.get(name) for name in expected} == expected
+
+
 @pytest.mark.check("tuning.hugepages")
 def test_kernel_uses_huge_pages_as_wanted(host: Node, expected: str) -> None:
     assert host.tuning.hugepages == expected
@@ -45,10 +50,9 @@ def test_every_processor_that_has_a_governor_has_this_one(host: Node, expected: 
 
 @pytest.mark.check("tuning.environment", VARIABLES)
 def test_fresh_login_has_the_variables(host: Node, expected: dict[str, str]) -> None:
-    environment = host.tuning.login("root").environment
-    assert {name: environment.get(name) for name in expected} == expected
+    assert {name: host.tuning.variable(name, value) for name, value in expected.items()} == expected
 
 
 @pytest.mark.check("tuning.debugging", VARIABLES)
 def test_no_login_is_slowed_down_for_debugging(host: Node, expected: list[str]) -> None:
-    assert [name for name in DEBUGGING if name in host.tuning.login("root").environment] == expected
+    assert [name for name in DEBUGGING if host.tuning.variable(name, None) is not None] == expected

@@ -1,9 +1,11 @@
 """What the role repositories reads of a node: one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: `{"ours": path, "urls": [url, …]}`.
+Runs on the node, with plugins/module_utils beside it. Argument:
+`{"ours": path, "urls": [url, …], "packages": [name, …]}`.
 
     {"archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
-     "foreign": [{"path": "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list", "only_ours": true}]}
+     "foreign": [{"path": "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list", "only_ours": true}],
+     "offers": [["/etc/apt/sources.list.d/site.list:1", "file:/srv/extra/", "trusted=yes", ["libcuda1"]]]}
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+from gpuprov_sources import offers
 
 ARCHIVES = ("Debian", "Ubuntu", "")  # "" where apt has no Release file yet: a node before its first update
 FOLDERS = (Path("/etc/apt"), Path("/etc/apt/sources.list.d"))
@@ -85,7 +89,12 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
 
 def main() -> None:
     question = json.loads(sys.argv[1])
-    look = {"archive": archive(question["ours"]), "foreign": foreign(question["ours"], question["urls"])}
+    own = [url.rstrip("/") for url in question["urls"]]
+    look = {
+        "archive": archive(question["ours"]),
+        "foreign": foreign(question["ours"], question["urls"]),
+        "offers": offers(own, question["packages"]),
+    }
     json.dump(look, sys.stdout)
 
 

@@ -21,6 +21,7 @@ from tests import H200, RECORDED
 
 NODE = RECORDED / "verify/debian12-a100x4"
 UNRECORDED: dict[str, Any] = {
+    "boot_sysctls": [],
     "containerd": {"dump": ""},
     "firewall": {"text": ""},
     "hugepages": {"transparent": "always [madvise] never"},
@@ -29,6 +30,7 @@ UNRECORDED: dict[str, Any] = {
     "nics": [],
     "scratch": {},
     "undone": {"text": None},
+    "variables": {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]},
 }
 EXPECTED = ({}, [], "text", 1)
 """Every reading takes one of these for what is expected."""

@@ -21,11 +21,16 @@ class Fault:
     checks: set[str]
 
 
+def asks(name: str, command: str) -> bool:
+    """Whether a command contains the text; the names of packages that apt is asked about do not count."""
+    return command in name and (command.startswith("apt-cache") or not name.startswith("apt-cache"))
+
+
 def replacing(command: str, old: str, new: str) -> Change:
     """In the answer of every command that contains `command`, another text."""
 
     def change(answers: Answers) -> None:
-        found = {name: answer for name, answer in answers.items() if command in name and old in answer[1]}
+        found = {name: answer for name, answer in answers.items() if asks(name, command) and old in answer[1]}
         assert found, f"the recording has no {old!r} in an answer of {command!r}"
         for name, (code, out, err) in found.items():
             answers[name] = (code, out.replace(old, new), err)
@@ -37,7 +42,7 @@ def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
     """Every command that contains `command` answers otherwise."""
 
     def change(answers: Answers) -> None:
-        found = [name for name in answers if command in name]
+        found = [name for name in answers if asks(name, command)]
         assert found, f"the recording has no command {command!r}"
         answers.update(dict.fromkeys(found, (code, out, err)))
 
@@ -52,6 +57,9 @@ def both(*changes: Change) -> Change:
             each(answers)
 
     return change
+
+
+SITE = "# /etc/systemd/system/gpuprov-gpu-clocks.service.d/site.conf"
 
 
 def per_gpu(row: str, count: int = 4) -> str:
@@ -147,6 +155,33 @@ FAULTS: dict[str, Fault] = {
             f"2, 00000000:81:00.0, NVIDIA A100-SXM4-80GB, {VERSION}, Disabled",
         ),
         {"gpu.persistence"},
+    ),
+    "library-without-a-package": Fault(
+        answering("ldconfig -p | sed", 0, "/usr/local/lib/libcuda.so.550.1\n"), {"driver.unpackaged"}
+    ),
+    "runfile": Fault(answering("ldconfig -p | sed", 0, "/usr/bin/nvidia-uninstall\n"), {"driver.unpackaged"}),
+    "source-of-nvidia": Fault(
+        answering("cat /etc/apt/sources.list ", 0, "deb https://developer.download.nvidia.com/x /\n"),
+        {"repositories.foreign"},
+    ),
+    "source-with-a-package": Fault(
+        answering("apt-cache madison", 0, "libcuda1 | 999 | file:/srv/extra ./ Packages\n"),
+        {"repositories.foreign"},
+    ),
+    "archive-without-a-signature": Fault(
+        answering(
+            "cat /etc/apt/sources.list ",
+            0,
+            "deb [trusted=yes] http://deb.debian.org/debian-security x main\n",
+        ),
+        {"repositories.foreign"},
+    ),
+    "clocks-by-another-command": Fault(
+        answering("systemctl cat gpuprov-gpu-clocks", 0, f"{SITE}\n[Service]\nExecStart=/bin/true\n"),
+        {"gpu.clocks_unit"},
+    ),
+    "holds-ignored": Fault(
+        replacing("apt-config dump", 'Dir "/";', 'Dir "/";\nAPT::Ignore-Hold "true";'), {"pins.hold"}
     ),
     "persistence-unit-disabled": Fault(
         replacing("show nvidia-persistenced", "=enabled", "=disabled"), {"gpu.persistence_unit"}

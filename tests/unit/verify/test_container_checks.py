@@ -179,7 +179,7 @@ version = 2
 
 
 def seen(dump: str | None, stated: dict[str, Any] | None = None) -> Any:
-    facts = Facts("node", "", 0, {"containerd": {"dump": dump}})
+    facts = Facts("node", "", 0, {"containerd": {"dump": dump}, "units": {"text": ""}})
     expected = wanted(group(stated or {}, "containerd"))["containerd.config"]
     return OBSERVERS["containerd.config"](facts, expected), expected.expected
 

@@ -79,8 +79,14 @@ def test_processors_without_a_governor_do_not_differ(governors: dict[str, int], 
 
 
 def test_debugging_variable_is_told_with_its_file() -> None:
-    node = facts(environment={"/etc/environment": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "8"}})
-    assert seen("tuning.debugging", [], node) == ["CUDA_LAUNCH_BLOCKING in /etc/environment"]
+    files = {"/etc/environment": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "8"}}
+    logins = {"OMP_NUM_THREADS": ["8", "/etc/environment:1"], "TORCH_USE_CUDA_DSA": ["1", "/opt/site.sh:1"]}
+    given = {"logins": logins, "services": {}, "users": {}, "nvcc": [None, None]}
+    node = facts(environment=files, variables=given)
+    assert seen("tuning.debugging", [], node) == [
+        "CUDA_LAUNCH_BLOCKING in /etc/environment",
+        "TORCH_USE_CUDA_DSA in /opt/site.sh:1",
+    ]
     assert seen("tuning.environment", {"OMP_NUM_THREADS": "4"}, node) == {"OMP_NUM_THREADS": "8"}
 
 

@@ -1,0 +1,399 @@
+"""What somebody else's word does to a node: every way that `gpuprov.roles.OVERRULED` names, done by hand.
+
+Ways that apply leaves alone run several at a time, each about a check of its own: one look by each witness
+and one apply, which has to name every place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gpuprov.roles import OVERRULED
+from tests.lab.command_line import gpuprov
+from tests.lab.mutations import Outcome, Witnesses
+
+EXTRA = "/srv/extra"
+INDEX = "Package: %s\\nVersion: 999\\nArchitecture: amd64\\nFilename: ./x.deb\\nSize: 1\\n"
+SOURCE = f"mkdir -p {EXTRA}; printf '{INDEX}'"
+FETCH = "apt-get -q update -o Dir::Etc::SourceList={} -o Dir::Etc::SourceParts=- -o APT::Get::List-Cleanup=0"
+LATER, UNIT = "/etc/profile.d/zz-site.sh", "/etc/systemd/system/{}.d/site.conf"
+PAM, EVERYBODY = "/etc/security/pam_env.conf", "/etc/environment"
+SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
+RELOAD = "systemctl daemon-reload"
+FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
+"""A guarded role that refuses has its change taken back, which is told until the next one is kept."""
+AFRESH = "systemctl daemon-reexec"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way.
+
+    Args:
+        check: that it contradicts, or fails to.
+        by: as `OVERRULED` says it.
+        do: shell commands on the node.
+        place: what drift and apply have to name; empty where apply mends it.
+        undo: shell commands that take it away.
+        alone: apply refuses before it comes to anything else.
+    """
+
+    check: str
+    by: str
+    do: str
+    place: str = ""
+    undo: str = ""
+    alone: bool = False
+
+
+def _line(path: str, text: str, then: str = "true") -> dict[str, str]:
+    """A line in a file of the site's own."""
+    kept = f"mkdir -p $(dirname {path}); [ ! -e {path} ] || cp -p {path} {path}.before"
+    do = f"{kept}; echo '{text}' >>{path}; {then}"
+    back = f"if [ -e {path}.before ]; then mv {path}.before {path}; else rm {path}; fi; {then}"
+    return {"do": do, "place": path, "undo": back}
+
+
+def _unit(unit: str, text: str = "ExecStart=\\nExecStart=/bin/true") -> dict[str, str]:
+    """A drop-in of somebody else's, of which systemd knows."""
+    path = UNIT.format(unit)
+    do = f"mkdir -p $(dirname {path}); printf '[Service]\\n{text}\\n' >{path}; {RELOAD}"
+    return {"do": do, "place": path, "undo": f"rm -r $(dirname {path}); {RELOAD}"}
+
+
+def _library(folder: str, name: str) -> str:
+    return f"mkdir -p {folder}; echo x >{folder}/{name}"
+
+
+def _source(name: str, text: str) -> dict[str, str]:
+    """A source with a package of the lock."""
+    path = f"/etc/apt/sources.list.d/{name}"
+    do = f"{SOURCE} libcuda1 >{EXTRA}/Packages; printf '{text}' >{path}; {FETCH.format(path)}"
+    return {"do": do, "place": path, "undo": f"rm -r {path} {EXTRA}; apt-get -q update"}
+
+
+DAEMON = "ExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user nvpd --verbose"
+COMMAND = "a drop-in of the unit's with another command"
+PROFILING = "NVreg_RestrictProfilingToAdminUsers=1"
+WITHOUT_PACKAGE = "a library where the linker looks, without a package"
+
+WAYS = (
+    Way(
+        "repositories.foreign",
+        "a source of somebody else's with packages of the lock, signed or not",
+        **_source("site.sources", f"Types: deb\\nURIs: file:{EXTRA}\\nSuites: ./\\nTrusted: yes\\n"),
+        alone=True,
+    ),
+    Way(
+        "repositories.foreign",
+        "a source without a signature (trusted=yes, allow-insecure=yes) with packages of the lock",
+        **_source("site.list", f"deb [trusted=yes] file:{EXTRA} ./\\n"),
+        alone=True,
+    ),
+    Way(
+        "driver.unpackaged",
+        "what NVIDIA's runfile left",
+        "echo x >/usr/bin/nvidia-uninstall",
+        "/usr/bin/nvidia-uninstall",
+        "rm /usr/bin/nvidia-uninstall",
+        alone=True,
+    ),
+    Way(
+        "driver.unpackaged",
+        WITHOUT_PACKAGE,
+        _library("/usr/local/lib", "libcuda.so.550.1"),
+        "/usr/local/lib/libcuda.so.550.1",
+        "rm /usr/local/lib/libcuda.so.550.1",
+    ),
+    Way(
+        "driver.unpackaged",
+        "a folder of ld.so.conf.d",
+        f"{_library('/opt/site', 'libnvidia-ml.so.1')}; echo /opt/site >/etc/ld.so.conf.d/000-site.conf",
+        "/etc/ld.so.conf.d/000-site.conf",
+        "rm -r /opt/site /etc/ld.so.conf.d/000-site.conf",
+    ),
+    Way(
+        "driver.unpackaged",
+        "LD_LIBRARY_PATH of logins or services",
+        f"{_library('/opt/site', 'libcuda.so.1')}; echo export LD_LIBRARY_PATH=/opt/site >{LATER}",
+        LATER,
+        f"rm -r /opt/site {LATER}",
+    ),
+    Way(
+        "driver.module_on_disk",
+        "another module in the place of DKMS's",
+        "cp /root/other.ko /lib/modules/$K/updates/dkms/nvidia-current.ko; depmod $K",
+    ),
+    Way("gpu.persistence_unit", COMMAND, **_unit("nvidia-persistenced.service", DAEMON)),
+    Way("gpu.clocks_unit", COMMAND, **_unit("gpuprov-gpu-clocks.service")),
+    Way("gpu.modes_unit", COMMAND, **_unit("gpuprov-gpu-modes.service")),
+    *(
+        Way(check, "nvidia-smi of anybody who is root", f"nvidia-smi {option}")
+        for check, option in {
+            "gpu.persistence": "-i 2 -pm 0",
+            "gpu.clocks": "-i 3 -rac",
+            "gpu.power_limit": "-i 1 -pl 250",
+            "gpu.compute_mode": "-i 0 -c 3",
+            "gpu.ecc_pending": "-i 0 -e 0",
+        }.items()
+    ),
+    Way("nccl.configuration", "a variable in /etc/environment", **_line(EVERYBODY, "NCCL_DEBUG=TRACE")),
+    Way("nccl.configuration", "a variable in profile.d", **_line(LATER, "export NCCL_DEBUG=TRACE")),
+    Way(
+        "nccl.configuration", "a variable in security/pam_env.conf", **_line(PAM, "NCCL_DEBUG DEFAULT=TRACE")
+    ),
+    Way("nccl.configuration", "a variable in environment.d", **_line(USERS, "NCCL_DEBUG=TRACE")),
+    Way(
+        "nccl.configuration",
+        "a variable in DefaultEnvironment of systemd",
+        **_line(SYSTEMD, "[Manager]\nDefaultEnvironment=NCCL_DEBUG=TRACE", AFRESH),
+    ),
+    Way(
+        "nccl.configuration",
+        "~/.nccl.conf of root, of the login or of /etc/skel",
+        **_line("/root/.nccl.conf", "NCCL_DEBUG=TRACE"),
+    ),
+    Way("nccl.configuration", "NCCL_CONF_FILE", **_line(LATER, "export NCCL_CONF_FILE=/srv/nccl.conf")),
+    Way(
+        "tuning.limits",
+        "a later file of security/limits.d",
+        **_line("/etc/security/limits.d/zz-site.conf", "* - nofile 4096"),
+    ),
+    Way(
+        "tuning.service_limits",
+        "a later file of systemd/system.conf.d",
+        **_line("/etc/systemd/system.conf.d/zzz-site.conf", "[Manager]\nDefaultLimitNOFILE=4096", AFRESH),
+    ),
+    Way(
+        "tuning.sysctl_at_boot",
+        "a later file of sysctl.d",
+        **_line("/etc/sysctl.d/99-zz-site.conf", "net.ipv4.tcp_keepalive_time = 60"),
+    ),
+    Way("tuning.environment", "a variable in profile.d", **_line(LATER, "export OMP_NUM_THREADS=1")),
+    Way("tuning.environment", "a variable in environment.d", **_line(USERS, "OMP_NUM_THREADS=1")),
+    Way(
+        "tuning.debugging", "a variable in a file of logins", "echo CUDA_LAUNCH_BLOCKING=1 >>/etc/environment"
+    ),
+    Way(
+        "tuning.debugging",
+        "a variable in DefaultEnvironment of systemd",
+        **_line(
+            "/etc/systemd/system.conf.d/zzzz-site.conf",
+            "[Manager]\nDefaultEnvironment=CUDA_LAUNCH_BLOCKING=1",
+            AFRESH,
+        ),
+    ),
+    Way(
+        "profiling.counters",
+        "a later file of modprobe.d",
+        **_line("/etc/modprobe.d/zz-site.conf", f"options nvidia {PROFILING}"),
+    ),
+    Way(
+        "profiling.counters",
+        "the kernel's command line (nvidia.NVreg_RestrictProfilingToAdminUsers)",
+        f'echo "$(cat /proc/cmdline) nvidia.{PROFILING}" >/run/cmdline;'
+        " mount --bind /run/cmdline /proc/cmdline",
+        "kernel command line",
+        "umount /proc/cmdline",
+    ),
+    Way(
+        "pins.hold",
+        "APT::Ignore-Hold in apt.conf.d",
+        **_line("/etc/apt/apt.conf.d/99site", 'APT::Ignore-Hold "true";'),
+    ),
+    Way(
+        "pins.unattended",
+        "#clear in a later file of apt.conf.d",
+        **_line("/etc/apt/apt.conf.d/98site", "#clear Unattended-Upgrade::Package-Blacklist;"),
+    ),
+    Way(
+        "ssh.options",
+        "an earlier file of sshd_config.d",
+        **_line(
+            "/etc/ssh/sshd_config.d/00-a-site.conf", "PasswordAuthentication yes", "systemctl reload ssh"
+        ),
+        alone=True,
+    ),
+    Way(
+        "firewall.unit",
+        COMMAND,
+        **_unit("gpuprov-firewall.service"),
+        alone=True,
+    ),
+)
+
+WITH_CUDA = (
+    Way("cuda.default", "a link by hand at /usr/local/cuda", "ln -sfn /usr/local/cuda-12.6 /usr/local/cuda"),
+    Way(
+        "cuda.default",
+        "update-alternatives of anybody",
+        "update-alternatives --set cuda /usr/local/cuda-12.6",
+    ),
+    Way(
+        "cuda.environment",
+        "CUDA_HOME or PATH in a later file of profile.d",
+        **_line("/etc/profile.d/zz-cuda.sh", "CUDA_HOME=/opt/cuda; PATH=/usr/local/cuda-12.6/bin:$PATH"),
+    ),
+    Way(
+        "cuda.environment",
+        "CUDA_HOME in DefaultEnvironment of systemd",
+        **_line(SYSTEMD, "[Manager]\nDefaultEnvironment=CUDA_HOME=/opt/cuda", AFRESH),
+    ),
+    Way("cuda.environment", "CUDA_HOME in environment.d", **_line(USERS, "CUDA_HOME=/opt/cuda")),
+    Way(
+        "cuda.unpackaged",
+        "a toolkit of a runfile, or its libraries",
+        "mkdir -p /usr/local/cuda-11.8/bin",
+        "/usr/local/cuda-11.8",
+        "rm -r /usr/local/cuda-11.8",
+    ),
+    Way(
+        "cudnn.unpackaged",
+        WITHOUT_PACKAGE,
+        _library("/usr/local/lib", "libcudnn.so.8.9.7"),
+        "/usr/local/lib/libcudnn.so.8.9.7",
+        "rm /usr/local/lib/libcudnn.so.8.9.7",
+    ),
+    Way(
+        "nccl.unpackaged",
+        WITHOUT_PACKAGE,
+        _library("/usr/local/lib", "libnccl.so.2.9.9"),
+        "/usr/local/lib/libnccl.so.2.9.9",
+        "rm /usr/local/lib/libnccl.so.2.9.9",
+    ),
+)
+"""Of a node with NVIDIA's packages."""
+
+SYSTEMCTL = "systemctl disable or stop of anybody"
+ELSEWHERE = {
+    (
+        "repositories.sources",
+        "another file that names the same repository",
+    ): "tests/lab/test_nvidia_driver.py",
+    ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
+    ("gpu.mig_pending", "nvidia-smi of anybody who is root"): "tests/lab/test_gpu_settings.py",
+    ("container_toolkit.cdi", SYSTEMCTL): "tests/lab/test_docker.py",
+    (
+        "docker.config",
+        "a drop-in of docker.service with another --config-file",
+    ): "tests/unit/drift/test_overruled.py",
+    ("docker.unit", SYSTEMCTL): "tests/lab/test_docker.py",
+    (
+        "containerd.config",
+        "a drop-in of containerd.service with another --config",
+    ): "tests/unit/drift/test_overruled.py",
+    ("containerd.unit", SYSTEMCTL): "tests/lab/test_containerd.py",
+    ("tuning.sysctl", "sysctl --write of anybody"): "tests/lab/test_system_tuning.py",
+    (
+        "tuning.hugepages",
+        "the kernel's command line, tuned, anybody who writes to /sys",
+    ): "a lab node may not",
+    ("tuning.governor", "tuned, power-profiles-daemon, anybody who writes to /sys"): "a lab node has none",
+    ("scratch.mounted", "umount of anybody"): "tests/lab/test_storage.py",
+    ("scratch.at_boot", "a mount unit in /etc/systemd/system"): "tests/unit/drift/test_overruled.py",
+    ("scratch.read_ahead", "blockdev or a later rule of udev's"): "tests/lab/test_storage.py",
+    ("storage.clients", "apt of anybody: these packages are not held"): "tests/lab/test_storage.py",
+    ("monitoring.textfile", "an editor"): "scripts/campaign roles",
+    ("monitoring.exporter", SYSTEMCTL): "scripts/campaign roles",
+    ("monitoring.dcgm", SYSTEMCTL): "scripts/campaign roles",
+    ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_overruled.py",
+    ("ssh.ports", "ssh.socket, which listens in sshd's place"): "tests/lab/test_ssh_hardening.py",
+    (
+        "firewall.input",
+        "nft of anybody: a flush, another rule in our table",
+    ): "tests/lab/test_ssh_hardening.py",
+}
+"""Ways that no campaign does: why, or where they are put to the test."""
+
+
+@dataclass
+class Tally:
+    """What became of the ways that were tried."""
+
+    tried: int = 0
+    drift: int = 0
+    verify: int = 0
+    mended: int = 0
+    named: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """The figures in a sentence."""
+        return (
+            f"{self.tried} ways to overrule: {self.drift} seen by drift, {self.verify} by verify,"
+            f" {self.mended} mended, {self.named} refused with the place's name"
+        )
+
+
+def rounds(ways: Iterable[Way], stated: set[str]) -> Iterator[list[Way]]:
+    """The ways that a lock lets matter, as many at a time as do not stand in each other's way."""
+    left = [way for way in ways if way.check in stated]
+    while left:
+        first, *_ = left
+        turn = [first]
+        for way in left[1:]:
+            if not any(_clash(way, each) for each in turn):
+                turn.append(way)
+        left = [way for way in left if way not in turn]
+        yield turn
+
+
+def _clash(way: Way, other: Way) -> bool:
+    """Whether two ways cannot be told apart; a unit with another command brings nothing of its own back."""
+    units = way.check.startswith("gpu.") and other.check.startswith("gpu.")
+    one = way.check == other.check or bool(_places(way) & _places(other)) or way.alone or other.alone
+    return one or (units and bool(way.place) != bool(other.place))
+
+
+def _places(way: Way) -> set[str]:
+    return set(re.findall(r"/(?:etc|opt|srv|usr)/[\w./-]+[\w-]", way.do))
+
+
+def tried(witnesses: Witnesses, ways: list[Way], tally: Tally) -> list[Outcome]:
+    """One round: do it all, hear both witnesses, apply, take it away."""
+    for way in ways:
+        witnesses.change(way.do)
+    drift, verify = witnesses.named_by_drift(), witnesses.verify()
+    applied = gpuprov(witnesses.folder, "apply", "-o", "json", "--reboot", "--yes", "--no-verify", code=None)
+    said = _failures(applied.stdout)
+    after = witnesses.drift()
+    outcomes = []
+    for way in ways:
+        outcome = Outcome(f"{way.check}: {way.by}")
+        saw = way.check in drift and way.place in " ".join(drift[way.check])
+        kept = way.check not in after and not way.place
+        named = bool(way.place) and way.place in said
+        tally.tried += 1
+        tally.drift, tally.verify = tally.drift + saw, tally.verify + (way.check in verify)
+        tally.mended, tally.named = tally.mended + kept, tally.named + named
+        if not saw:
+            outcome.complaints.append(f"drift says {drift.get(way.check)}, and must name {way.place or 'it'}")
+        if way.check not in verify:
+            outcome.complaints.append("verify does not see it")
+        if not (kept or named):
+            outcome.complaints.append(
+                f"apply (exit {applied.returncode}) neither mends nor names it: {said[-600:]}"
+            )
+        outcomes.append(outcome)
+    for way in ways:
+        if way.undo:
+            witnesses.change(f"{way.undo}\n{FORGET}")
+    if left := witnesses.drift():
+        outcomes.append(Outcome("taken away again", [f"drift names {', '.join(sorted(left))}"]))
+    tally.outcomes += outcomes
+    return outcomes
+
+
+def _failures(document: str) -> str:
+    """What apply says of the node that failed."""
+    nodes = json.loads(document)["nodes"] if document.strip() else []
+    return " ".join(str(event.get("msg")) for node in nodes for event in node.get("failed", ()))
+
+
+def unmatched() -> set[tuple[str, str]]:
+    """Ways of `OVERRULED` that are neither tried nor excused."""
+    done = {(way.check, way.by) for way in (*WAYS, *WITH_CUDA)} | ELSEWHERE.keys()
+    return {(each.check, each.by) for each in OVERRULED} - done

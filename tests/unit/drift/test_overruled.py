@@ -1,0 +1,264 @@
+"""Values in force, and who says so: what somebody else's file, link or variable makes of a setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.apply.converge import Convergence, _left
+from gpuprov.apply.plan import NodePlan
+from gpuprov.drift.judge import Difference, NodeDrift, judge
+from gpuprov.probe.facts import Facts
+from gpuprov.report.history.store import _read, _written
+from gpuprov.report.text import difference
+from gpuprov.roles import Expectation
+
+NOBODY = {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]}
+SITE = "/etc/profile.d/zz-site.sh:1"
+DOCKER = """\
+Id=docker.service
+LoadState=loaded
+ActiveState=active
+UnitFileState=enabled
+FragmentPath=/lib/systemd/system/docker.service
+DropInPaths=/etc/systemd/system/docker.service.d/site.conf
+ExecStart={{ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd{} -H fd:// ; ignore_errors=no ; }}
+"""
+DROP_IN = "/etc/systemd/system/docker.service.d/site.conf"
+COMMANDS = {
+    "/lib/systemd/system/docker.service": ["/lib/systemd/system/docker.service:9"],
+    DROP_IN: [f"{DROP_IN}:3"],
+}
+
+
+def seen(check: str, expected: Any, **collectors: Any) -> Difference | None:
+    found = judge("node", Facts("node", "", 0.0, collectors), [Expectation(check, expected, "role")]).drift
+    return found[0] if found else None
+
+
+def given(whose: str, name: str, value: str) -> dict[str, Any]:
+    return {**NOBODY, whose: {name: [value, SITE]}}
+
+
+@pytest.mark.parametrize("whose", ["logins", "services", "users"])
+def test_a_variable_goes_before_nccl_s_file_wherever_it_is_set(whose: str) -> None:
+    nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {}, "libraries": {}}
+    stated = {"NCCL_DEBUG": "WARN"}
+    found = seen("nccl.configuration", stated, nccl=nccl, variables=given(whose, "NCCL_DEBUG", "TRACE"))
+    assert found
+    assert (found.actual, found.by) == ({"NCCL_DEBUG": "TRACE"}, (SITE,))
+    assert seen("nccl.configuration", stated, nccl=nccl, variables=given(whose, "NCCL_DEBUG", "WARN")) is None
+
+
+def test_a_login_s_own_file_goes_before_nccl_s() -> None:
+    nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {"/root/.nccl.conf": "NCCL_DEBUG=TRACE\n"}, "libraries": {}}
+    found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=NOBODY)
+    assert found
+    assert (found.actual, found.by) == ({"NCCL_DEBUG": "TRACE"}, ("/root/.nccl.conf",))
+
+
+def test_another_file_by_a_variable_is_another_configuration() -> None:
+    nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {}, "libraries": {}}
+    variables = given("logins", "NCCL_CONF_FILE", "/srv/nccl.conf")
+    found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=variables)
+    assert found
+    assert (found.actual, found.by) == ({"NCCL_DEBUG": "as /srv/nccl.conf says"}, (SITE,))
+
+
+def test_a_link_counts_by_where_it_leads_in_the_end() -> None:
+    row = {
+        "path": "/usr/local/cuda",
+        "kind": "link",
+        "mode": "0777",
+        "owner": "root",
+        "group": "root",
+        "size": 1,
+    }
+    link = {**row, "sha256": None, "target": "/opt/cuda-12.6", "leads_to": "/opt/cuda-12.6"}
+    found = seen("cuda.default", "/usr/local/cuda-12.8", files=[link])
+    assert found
+    assert (found.actual, found.by) == ("/opt/cuda-12.6", ("/usr/local/cuda",))
+
+
+def test_the_compiler_that_a_login_finds_is_judged_too() -> None:
+    home = "/usr/local/cuda"
+    variables = {**given("logins", "CUDA_HOME", home), "nvcc": ["/opt/bin/nvcc", SITE]}
+    found = seen("cuda.environment", {"CUDA_HOME": home, "nvcc": f"{home}/bin/nvcc"}, variables=variables)
+    assert found
+    assert (found.actual, found.by) == ({"nvcc": "/opt/bin/nvcc"}, (SITE,))
+
+
+def test_limits_name_the_line_that_counts() -> None:
+    rows = [
+        [f"/etc/security/limits.d/90.conf:{at}", f"{who} - nofile 8"] for at, who in enumerate(("*", "root"))
+    ]
+    site = ["/etc/security/limits.d/zz.conf:1", "* soft nofile 4"]
+    found = seen("tuning.limits", {"nofile": 8}, limits={"pam": [*rows, site], "systemd": ""})
+    assert found
+    assert found.by == ("/etc/security/limits.d/zz.conf:1",)
+
+
+def test_systemd_s_default_names_its_file() -> None:
+    place = "/etc/systemd/system.conf.d/zz.conf:2"
+    limits = {
+        "pam": [],
+        "systemd": "DefaultLimitNOFILE=4\n",
+        "systemd_lines": [[place, "DefaultLimitNOFILE=4"]],
+    }
+    found = seen("tuning.service_limits", {"nofile": 8}, limits=limits)
+    assert found
+    assert found.by == (place,)
+
+
+def test_the_next_boot_takes_the_last_word_on_a_parameter() -> None:
+    rows = [
+        ["/etc/sysctl.d/90.conf:1", "vm.swappiness", "1"],
+        ["/etc/sysctl.d/99.conf:1", "vm.swappiness", "60"],
+    ]
+    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows)
+    assert found
+    assert (found.actual, found.by) == ({"vm.swappiness": "60"}, ("/etc/sysctl.d/99.conf:1",))
+
+
+def test_the_kernel_s_command_line_goes_before_modprobe_d() -> None:
+    ours = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
+    system = {"cmdline": "quiet nvidia.NVreg_RestrictProfilingToAdminUsers=1", "kernel": "6.1", "uid": 0}
+    modprobe = [["/etc/modprobe.d/gpuprov-profiling.conf:3", ours]]
+    found = seen("profiling.counters", "everybody", modprobe=modprobe, system=system)
+    assert found
+    assert (found.actual, found.by) == ("root", ("kernel command line",))
+
+
+def test_a_daemon_with_another_file_has_nothing_of_ours() -> None:
+    units = {"text": DOCKER.format(" --config-file=/srv/daemon.json"), "commands": COMMANDS}
+    ours = {"value": {"default-shm-size": "1g"}}
+    found = seen("docker.config", {"default-shm-size": "1g"}, daemon_json=ours, units=units)
+    assert found
+    assert found.by == (f"{DROP_IN}:3",)
+    units["text"] = DOCKER.format(" --config-file /etc/docker/daemon.json")
+    assert seen("docker.config", {"default-shm-size": "1g"}, daemon_json=ours, units=units) is None
+
+
+def test_containerd_with_another_file_has_nothing_of_ours() -> None:
+    text = DOCKER.format(" --config /srv/c.toml").replace("docker", "containerd")
+    found = seen("containerd.config", {"enable_cdi": True}, containerd={"dump": ""}, units={"text": text})
+    assert found
+    assert found.by == ("/lib/systemd/system/containerd.service",)
+
+
+@pytest.mark.parametrize(
+    ("commands", "state"),
+    [
+        ({DROP_IN: ["/etc/x:3"]}, "enabled, with a command of somebody else's"),
+        ({DROP_IN: [""]}, None),
+        ({"/lib/systemd/system/docker.service": ["/lib/x:9"]}, None),
+    ],
+    ids=["theirs", "ours", "the package's"],
+)
+def test_a_unit_of_ours_starts_what_we_say(commands: dict[str, list[str]], state: str | None) -> None:
+    text = DOCKER.format("").replace("Id=docker", "Id=gpuprov-gpu-clocks")
+    found = seen("gpu.clocks_unit", "enabled", units={"text": text, "commands": commands})
+    assert (found and found.actual) == state
+
+
+def test_a_mount_unit_goes_before_fstab() -> None:
+    unit = "/etc/systemd/system/scratch.mount"
+    row = {"filesystem": "ext4", "fstab": "UUID=1", "read_ahead_kib": None, "unit": unit}
+    found = seen("scratch.at_boot", {"/scratch": "by UUID"}, scratch={"/scratch": row})
+    assert found
+    assert (found.actual, found.by) == ({"/scratch": unit}, (unit,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["sshd", "-o", "PasswordAuthentication=yes"], "yes"),
+        (["sshd", "-f", "/srv/sshd"], "as /srv/sshd says"),
+    ],
+)
+def test_sshd_s_command_line_goes_before_its_files(arguments: list[str], value: str) -> None:
+    sshd = {"text": "passwordauthentication no", "lines": [], "arguments": arguments}
+    found = seen("ssh.options", {"passwordauthentication": "no"}, sshd=sshd)
+    assert found
+    assert found.actual == {"passwordauthentication": value}
+    assert "command line" in found.by[0]
+
+
+def test_the_first_line_on_an_option_is_named() -> None:
+    lines = [
+        ["/etc/ssh/sshd_config.d/00-a.conf:1", "PasswordAuthentication yes"],
+        ["/x:1", "passwordauthentication no"],
+    ]
+    sshd = {"text": "passwordauthentication yes", "lines": lines, "arguments": ["sshd", "-D"]}
+    found = seen("ssh.options", {"passwordauthentication": "no"}, sshd=sshd)
+    assert found
+    assert found.by == ("/etc/ssh/sshd_config.d/00-a.conf:1",)
+
+
+def test_holds_that_apt_ignores_are_none() -> None:
+    packages = {"manager": "dpkg", "text": "libcuda1\tamd64\t1\tx\thold ok installed", "interrupted": False}
+    nothing: dict[str, Any] = {"files": {}, "keyrings": {}, "preferences": {}}
+    sources = {**nothing, "config": 'APT::Ignore-Hold "true";', "cleared": ["/etc/apt/apt.conf.d/99:1"]}
+    found = seen("pins.hold", ["libcuda1"], packages=packages, sources=sources)
+    assert found
+    assert found.by == ("/etc/apt/apt.conf.d/99:1",)
+    assert seen("pins.hold", ["libcuda1"], packages=packages, sources={**nothing, "config": ""}) is None
+
+
+def test_what_no_package_brought_is_named_with_what_leads_there() -> None:
+    raw = {
+        "driver": ["/usr/bin/nvidia-uninstall"],
+        "toolkits": ["/usr/local/cuda-11.8"],
+        "libraries": [
+            ["/opt/libcuda.so.1", "/etc/ld.so.conf.d/0.conf:1"],
+            ["/usr/local/lib/libcudnn.so.8", None],
+        ],
+    }
+    driver = seen("driver.unpackaged", [], unpackaged=raw)
+    assert driver
+    assert driver.actual == ["/usr/bin/nvidia-uninstall", "/opt/libcuda.so.1"]
+    assert driver.by == ("/etc/ld.so.conf.d/0.conf:1",)
+    for check, path in {"cuda": "/usr/local/cuda-11.8", "cudnn": "/usr/local/lib/libcudnn.so.8"}.items():
+        found = seen(f"{check}.unpackaged", [], unpackaged=raw)
+        assert found
+        assert found.actual == [path]
+    assert seen("nccl.unpackaged", [], unpackaged=raw) is None
+
+
+def test_a_source_of_others_is_named_with_its_line() -> None:
+    row = ["/etc/apt/sources.list.d/site.list:1", "file:/srv/extra/", "trusted=yes", ["libcuda1"]]
+    found = seen("repositories.foreign", [], offers=[row])
+    assert found
+    assert found.actual == ["file:/srv/extra/ (trusted=yes) offers libcuda1"]
+    assert found.by == ("/etc/apt/sources.list.d/site.list:1",)
+
+
+STILL = Difference(
+    "tuning.limits", {"nofile": 8}, {"nofile": 4}, "error", "system_tuning", reboot=False, by=("/x:1",)
+)
+
+
+def test_a_line_of_drift_ends_with_who_says_so() -> None:
+    assert difference(STILL) == "tuning.limits expected nofile 8, is nofile 4, by /x:1"
+
+
+def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -> None:
+    result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (STILL,))})
+    plan = NodePlan("gpu1", ("preflight", "system_tuning"), reboot=False, because=(STILL,), beyond=())
+    [event] = _left(plan, result).failed
+    assert event["role"] == "system_tuning"
+    assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; take it out there")
+
+
+def test_what_other_roles_would_mend_is_no_failure_of_those_that_ran() -> None:
+    result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (STILL,))})
+    plan = NodePlan("gpu1", ("preflight", "docker"), reboot=False, because=(), beyond=())
+    assert _left(plan, result).ok
+
+
+def test_history_keeps_who_said_it_and_reads_runs_that_named_nobody() -> None:
+    node = NodeDrift("gpu1", "drifted", (STILL,))
+    assert _read("gpu1", "drifted", None, _written(node)) == node
+    older = '[["tuning.limits", 8, 4, "error", "system_tuning", false]]'
+    assert _read("gpu1", "drifted", None, older).drift[0].by == ()

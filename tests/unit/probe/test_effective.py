@@ -1,0 +1,116 @@
+"""What the node's side reads of files that go before one another, and of sources of packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpuprov_sources
+import pytest
+
+from gpuprov.probe.node import base, effective
+
+TRACE = """\
++gpuprov:/etc/profile:7: PATH=/usr/bin:/bin
+++gpuprov:/etc/profile.d/gpuprov-cuda.sh:2: export CUDA_HOME=/usr/local/cuda
+++gpuprov:/etc/profile.d/gpuprov-cuda.sh:5: PATH=/usr/local/cuda/bin:/usr/bin:/bin
++++gpuprov:/opt/site/env.sh:3: export A=1 CUDA_HOME=/opt/cuda
+++gpuprov:/etc/profile.d/zz.sh:1: PATH=/opt/cuda/bin:/usr/local/cuda/bin:/usr/bin:/bin
++gpuprov:/root/.profile:4: PATH=/opt/cuda/bin:/usr/local/cuda/bin:/usr/bin:/bin:/root/bin
+"""
+
+
+def test_the_last_line_that_sets_a_variable_is_named() -> None:
+    assert effective._set_at(TRACE, "CUDA_HOME") == "/opt/site/env.sh:3"
+    assert effective._set_at(TRACE, "HOME") is None
+
+
+def test_the_first_line_that_puts_a_folder_into_path_is_named() -> None:
+    assert (
+        effective._set_at(TRACE, "PATH", r"[^\n]*/opt/cuda/bin(?:[:'\"]|$)", first=True)
+        == "/etc/profile.d/zz.sh:1"
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(base, "FOLDERS", (f"{tmp_path}/etc", f"{tmp_path}/lib"))
+    for name in ("etc/sysctl.d", "lib/sysctl.d", "etc/systemd/system.conf.d"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_sysctls_of_the_next_boot_in_their_order(root: Path) -> None:
+    (root / "lib/sysctl.d/50-default.conf").write_text("kernel.sysrq = 1\n-net/ipv4/tcp_keepalive_time=5\n")
+    (root / "lib/sysctl.d/99-hidden.conf").write_text("net.ipv4.tcp_keepalive_time=1\n")
+    (root / "etc/sysctl.d/99-hidden.conf").write_text("# nothing\n")
+    (root / "etc/sysctl.d/90-gpuprov.conf").write_text("# ours\nnet.ipv4.tcp_keepalive_time = 600\n")
+    name = "net.ipv4.tcp_keepalive_time"
+    assert effective.boot_sysctls({"sysctls": [name]}) == [
+        [f"{root}/lib/sysctl.d/50-default.conf:2", name, "5"],
+        [f"{root}/etc/sysctl.d/90-gpuprov.conf:2", name, "600"],
+    ]
+
+
+def test_systemd_s_own_lines_end_with_the_last_drop_in(root: Path) -> None:
+    (root / "etc/systemd/system.conf").write_text("[Manager]\n#DefaultLimitNOFILE=1\n")
+    (root / "etc/systemd/system.conf.d/90-gpuprov.conf").write_text("[Manager]\nDefaultLimitNOFILE=8\n")
+    (root / "etc/systemd/system.conf.d/zz.conf").write_text("[Manager]\nDefaultLimitNOFILE=4\n")
+    places = [place for place, line in base.systemd_lines() if line.startswith("DefaultLimit")]
+    assert places == [f"{root}/etc/systemd/system.conf.d/{name}:2" for name in ("90-gpuprov.conf", "zz.conf")]
+
+
+def test_assignments_lose_their_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "environment"
+    path.write_text("# A=1\nexport B='2'\nC=\"3\"\nnot one\n")
+    assert list(effective.assignments(str(path))) == [("B", "2", f"{path}:2"), ("C", "3", f"{path}:3")]
+
+
+def sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, rows: list[list[str]]
+) -> list[list[str]]:
+    path = tmp_path / "site.list"
+    path.write_text(text)
+    index = tmp_path / "Packages"
+    index.write_text("Package: libcuda1\n")
+    told = "\n".join("\t".join([*row, f"{path}:1", str(index)]) for row in rows)
+
+    def output(*argv: str, seconds: float = 60) -> str:
+        return "Package: libcuda1\n" if argv[0] == "sh" else "" if "--no-release-info" in argv else told
+
+    monkeypatch.setattr(gpuprov_sources, "output", output)
+    return [row[1:] for row in gpuprov_sources.offers(["http://mirror/cuda"], ["libcuda1"])]
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "found"),
+    [
+        (
+            "deb http://deb.debian.org/debian bookworm main",
+            ["http://deb.debian.org/debian/", "bookworm", "Debian"],
+            [],
+        ),
+        ("deb http://mirror/cuda /", ["http://mirror/cuda/", "/", "NVIDIA"], []),
+        (
+            "deb [trusted=yes] http://u:pa55@x/debian bookworm main",
+            ["http://u:pa55@x/debian/", "bookworm", "Debian"],
+            [["http://x/debian/", "trusted=yes", ["libcuda1"]]],
+        ),
+        ("deb http://x/ /", ["http://x/", "/", "Site"], [["http://x/", "", ["libcuda1"]]]),
+    ],
+    ids=["archive", "lock", "unsigned", "site"],
+)
+def test_sources_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, row: list[str], found: list[list[str]]
+) -> None:
+    assert sources(monkeypatch, tmp_path, text, [row]) == found
+
+
+def test_options_of_a_stanza_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "site.sources"
+    path.write_text("# x\n\nTypes: deb\nURIs: http://a/\n\nTypes: deb\nURIs: http://b/\nTrusted: yes\n")
+    assert [
+        bool(gpuprov_sources.UNSIGNED.search(gpuprov_sources.source_text(f"{path}:{n}"))) for n in (1, 2)
+    ] == [
+        False,
+        True,
+    ]
