@@ -4,7 +4,11 @@ Standard library only; runs on the node from stdin. The one argument is a JSON o
 prints them, `login` whose login counts. `armed` is the run for which the dead man's switch would restore.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"}}
+     "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"},
+     "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
+
+`earlier` are lines that sshd reads before ours and that say otherwise,
+`by` the first lines about what differs.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import time
 from pathlib import Path
 
 CONFIG = Path("/etc/ssh/sshd_config")
+OURS = CONFIG.parent / "sshd_config.d/00-gpuprov.conf"
 ARMED = Path("/var/lib/gpuprov/deadman/armed")
 SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
@@ -87,10 +92,29 @@ def stale(unit: str) -> bool:
     return time.monotonic() - int(started or 0) / 1e6 > age
 
 
+def first_lines() -> dict[str, tuple[Path, int, str]]:
+    """Keyword → the first line that names it, in the order in which sshd reads its files."""
+    found: dict[str, tuple[Path, int, str]] = {}
+    for path in [*sorted(CONFIG.parent.glob("sshd_config.d/*.conf")), CONFIG]:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            keyword = line.strip().partition(" ")[0].lower()
+            found.setdefault(keyword, (path, number, line.strip()))
+    return found
+
+
+def place(path: Path, number: int, line: str) -> str:
+    """A line as people find it."""
+    return f"{path}:{number} ({line})"
+
+
 unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
 now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
+differs = {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value}
+first = first_lines() if CONFIG.exists() else {}
 look = {
+    "earlier": [place(*first[each]) for each in differs if each in first and first[each][0] < OURS],
+    "by": [place(*first[each]) for each in differs if each in first],
     "armed": ARMED.read_text().strip() if ARMED.exists() else "",
     "included": bool(
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
@@ -101,6 +125,6 @@ look = {
     "unit": unit,
     "socket": said("systemctl", "is-active", f"{unit}.socket").strip() == "active",
     "stale": stale(f"{unit}.service"),
-    "differs": {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value},
+    "differs": differs,
 }
 json.dump(look, sys.stdout)
