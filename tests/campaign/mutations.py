@@ -1,9 +1,10 @@
 """Single changes to a provisioned node: seen by drift, failed by verify, mended by apply, and no false alarm.
 
-    scripts/campaign mutations [--only TEXT]
+    scripts/campaign mutations [--only TEXT] [--overruling] | --markdown
 
-Then ten clean looks, some right after a reboot, some while apt runs, and changes that are nobody's business.
-Exit 1 when a witness missed or made up anything.
+Then every way in which somebody else's word goes before a setting's or component's (docs/EFFECTIVE.md): seen
+by both, and mended or refused with the place's name. Last ten clean looks, some right after a reboot, some
+while apt runs, and changes that are nobody's business. Exit 1 when a witness missed or made up anything.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from gpuprov.catalog import load
 from gpuprov.lab import Lab, Node
+from gpuprov.lab.mirror import nvidia
+from gpuprov.lab.mirror.key import signing_key
+from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.simulator import stub_module
+from tests.campaign._overruling_table import markdown
+from tests.lab.command_line import gpuprov
+from tests.lab.mirror_node import ubuntu
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Outcome, Witnesses, excused, possible
+from tests.lab.overruling import WAYS, WITH_CUDA, Tally, Way, rounds, tried
 from tests.lab.provisioned_node import provision
 
 SETTINGS = {
@@ -28,7 +38,10 @@ SETTINGS = {
     "tuning": {
         "limits": {"nofile": 16384, "memlock": 4194304},  # within what a lab node may have
         "environment": {"OMP_NUM_THREADS": 8},
+        "sysctl": {"net.ipv4.tcp_keepalive_time": 7200},  # as it is: a lab node may not change it
     },
+    "nccl": {"NCCL_DEBUG": "WARN"},
+    "profiling_counters": True,
     "ssh": {},
     "firewall": {},
 }
@@ -41,16 +54,27 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--only", default="", help="mutations whose name holds this text")
-    only = arguments.parse_args().only
-    begun = time.monotonic()
+    arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
+    arguments.add_argument("--markdown", action="store_true", help="print docs/EFFECTIVE.md and do no more")
+    given = arguments.parse_args()
+    if given.markdown:
+        print(markdown(), end="")
+        return 0
+    only, begun, tally = given.only, time.monotonic(), Tally()
     with Lab(f"mutations-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
         witnesses = prepare(lab, Path(name))
         chosen = [each for each in possible(MUTATIONS, witnesses.group) if only in each.name]
-        bad = count("mutations", map(witnesses.testify, chosen))
+        bad = 0 if given.overruling else count("mutations", map(witnesses.testify, chosen))
         if not only:
+            bad += count("ways to overrule", overruled(witnesses, WAYS, tally))
+            with nvidias_node(lab, Path(name, "nvidia")) as with_cuda:
+                bad += count("ways to overrule CUDA", overruled(with_cuda, WITH_CUDA, tally))
+            print(tally)
+        if not only and not given.overruling:
             bad += count("clean looks", clean_looks(witnesses))
             bad += count("bystanders", (witnesses.overlook(*each) for each in BYSTANDERS.items()))
             named = {check for each in chosen for check in each.checks} | witnesses.need_driver
+            named |= {way.check for way in WAYS}
             unseen = [check for check in witnesses.stated - named if not excused(check)]
             bad += count("checks without a mutation", (Outcome(check, ["none"]) for check in unseen))
     print(f"{time.monotonic() - begun:.0f} s, {bad} bad")
@@ -74,6 +98,26 @@ def lay_out_stubs(node: Node) -> None:
     ):
         stub = stub_module(version, kernel=node.kernel, licence=licence)
         node.run(f"base64 -d >/root/{name}.ko", input=b64encode(stub).decode())
+
+
+@contextmanager
+def nvidias_node(lab: Lab, folder: Path) -> Iterator[Witnesses]:
+    """A node with CUDA, cuDNN and NCCL, provisioned from a mirror of NVIDIA's repositories."""
+    folder.mkdir()
+    with signing_key() as key:
+        mirror = nvidia.build(folder / "mirror", load(), ["ubuntu24.04"], key=key)
+        with served(mirror.root) as server:
+            node = ubuntu(lab, folder, mirror, server)
+            node.state()
+            gpuprov(folder, "lock")
+            gpuprov(folder, "apply", "--reboot", "--yes", "--no-verify")
+            yield Witnesses(node.node, folder)
+
+
+def overruled(witnesses: Witnesses, ways: Iterable[Way], tally: Tally) -> Iterator[Outcome]:
+    """Every way, in as few rounds as can be."""
+    for turn in rounds(ways, witnesses.stated):
+        yield from tried(witnesses, turn, tally)
 
 
 def clean_looks(witnesses: Witnesses) -> Iterator[Outcome]:

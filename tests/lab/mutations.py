@@ -224,6 +224,8 @@ ELSEWHERE = {
     "tuning.governor": "a lab node has no frequency governors",
     "tuning.hugepages": "a lab node may not change this machine's",
     "tuning.sysctl": "tests/lab/test_system_tuning.py, with a parameter that a lab node may set",
+    "tuning.sysctl_at_boot": "tests/lab/overruling.py",
+    "driver.unpackaged": "tests/lab/overruling.py",
     "gpu.mig": "tests/lab/test_gpu_settings.py",
     "gpu.mig_pending": "tests/lab/test_gpu_settings.py",
     "gpu.mig_layout": "tests/lab/test_gpu_settings.py",

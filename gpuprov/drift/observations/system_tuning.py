@@ -105,6 +105,12 @@ def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
     return ", ".join(sorted(str(value or "not set") for value in values))
 
 
+@names_who("tuning.debugging")
+def _debugging_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    for name in DEBUGGING:
+        yield facts.variables.of(name, None).place
+
+
 def _last(rows: tuple[PamLimit, ...], item: str, kind: str, domain: str) -> PamLimit | None:
     """The line that counts."""
     return next((row for row in reversed(rows) if _applies(row, item, kind, domain)), None)
