@@ -225,12 +225,16 @@ WAYS = (
     ),
 )
 
+ALTERNATIVE = (
+    "update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126;"
+    " update-alternatives --set cuda /usr/local/cuda-12.6"
+)
 WITH_CUDA = (
     Way("cuda.default", "a link by hand at /usr/local/cuda", "ln -sfn /usr/local/cuda-12.6 /usr/local/cuda"),
     Way(
         "cuda.default",
         "update-alternatives of anybody",
-        "update-alternatives --set cuda /usr/local/cuda-12.6",
+        ALTERNATIVE,
     ),
     Way(
         "cuda.environment",

@@ -6,6 +6,7 @@ import pytest
 
 from gpuprov.lab import Lab
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
+from tests.lab.overruling import WAYS, Tally, rounds, tried
 from tests.lab.provisioned_node import provision
 
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
@@ -28,6 +29,21 @@ def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witn
 )
 def test_both_witnesses_see_it_and_it_is_mended(witnesses: Witnesses, name: str) -> None:
     assert witnesses.testify(BY_NAME[name]).complaints == []
+
+
+SHORT = ("driver.unpackaged", "gpu.clocks_unit", "pins.unattended")
+
+
+def test_what_is_overruled_is_seen_by_both_and_apply_names_the_place(witnesses: Witnesses) -> None:
+    """One way of each; all of them are in `scripts/campaign mutations --overruling`."""
+    ways = {way.check: way for way in WAYS if way.check in SHORT and not way.alone}
+    assert set(ways) == set(SHORT)
+    tally = Tally()
+    outcomes = [
+        each for turn in rounds(ways.values(), witnesses.stated) for each in tried(witnesses, turn, tally)
+    ]
+    assert [(each.name, each.complaints) for each in outcomes if each.complaints] == []
+    assert (tally.tried, tally.drift, tally.verify, tally.named) == (3, 3, 3, 3)
 
 
 def test_right_after_a_reboot_nothing_is_reported(witnesses: Witnesses) -> None:

@@ -45,7 +45,8 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
 
 def test_fresh_logins_and_services_get_it(driven: StubDriverNode) -> None:
     assert set(driven.drift("tuning.")) == {
-        "tuning.limits", "tuning.service_limits", "tuning.sysctl", "tuning.environment",
+        "tuning.limits", "tuning.service_limits", "tuning.sysctl", "tuning.sysctl_at_boot",
+        "tuning.environment",
     }  # fmt: skip
     outcome, _ = driven.apply(ROLE)
     assert outcome.ok, outcome.failed
