@@ -21,6 +21,9 @@ SCHEMA = "gpuprov.status/1"
 LIMITS = ConnectionLimits(connect_s=10, command_s=20, answer_bytes=512 * 1024)
 COMPARED = ("name", "total_mib", "limit_w", "max_clock", "persistence")
 """What ought to be alike on all GPUs; what differs from the majority stands out."""
+STALE = 3
+"""Intervals without a reading, beside the time that a connection may take, after which the last one is "
+"old."""
 _QUESTION = Parameters(collectors=("status",))
 
 
@@ -202,8 +205,15 @@ class Watch:
             thread.join(0.2 if len(self._threads) > 20 else 2)
 
     def nodes(self) -> list[NodeNow]:
-        """The last reading of each, in the order of the targets."""
-        return [self.now.get(each.name, NodeNow(each.name, failure="not read yet")) for each in self.targets]
+        """The last reading of each, in the order of the targets; one that is old counts as none."""
+        return [self._fresh(each.name) for each in self.targets]
+
+    def _fresh(self, name: str) -> NodeNow:
+        last = self.now.get(name, NodeNow(name, failure="not read yet"))
+        age = time.time() - last.read_at
+        if last.failure is None and age > STALE * self.interval + LIMITS.connect_s:
+            return NodeNow(name, failure=f"no reading for {age:.0f} s")
+        return last
 
     def _follow(self, target: Target, payload: Payload, begin: float) -> None:
         self._stopped.wait(begin)

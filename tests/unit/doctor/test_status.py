@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,3 +167,11 @@ def test_here_and_there(
     code = run(["status", "--local", "-o", "json"])
     here = json.loads(capsys.readouterr().out)["nodes"][0]
     assert (code, bool(here["error"])) in ((1, True), (0, False))
+
+
+def test_an_old_reading_is_none(target: Target) -> None:
+    watch = Watch([target], 5)
+    watch.now["gpu01"] = read_node("gpu01", facts({}))
+    assert watch.nodes()[0].failure is None
+    watch.now["gpu01"] = replace(watch.now["gpu01"], read_at=time.time() - 60)
+    assert watch.nodes()[0].failure == "no reading for 60 s"
