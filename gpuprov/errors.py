@@ -22,8 +22,8 @@ class Exit(IntEnum):
 
 
 def worst(*codes: int) -> Exit:
-    """The code that speaks for several: failed beats unreachable beats drift beats fine."""
-    for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.REFUSED, Exit.FAILED, Exit.UNREACHABLE, Exit.DRIFT):
+    """The code that speaks for several: failed beats refused beats unreachable beats drift beats fine."""
+    for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.FAILED, Exit.REFUSED, Exit.UNREACHABLE, Exit.DRIFT):
         if code in codes:
             return code
     return Exit.OK

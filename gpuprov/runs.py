@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +28,11 @@ def new_id(verb: str) -> str:
     return f"{stamp}-{verb}-{secrets.token_hex(2)}"
 
 
+def started_by() -> str:
+    """The person and the machine that a run is started by: `anna@ctl1`."""
+    return f"{os.environ.get('SUDO_USER') or os.environ.get('USER', 'root')}@{platform.node()}"
+
+
 def verb_of(run_id: str) -> str:
     """`apply` of `20260131-142501-apply-9f3a`."""
     return run_id.split("-")[2]
@@ -33,6 +41,12 @@ def verb_of(run_id: str) -> str:
 def run_folder(verb: str) -> Path:
     """Where a new run is to keep what it saw and did; its name is the run's id. Not made yet."""
     return state_dir() / "runs" / new_id(verb)
+
+
+def known_run(run_id: str) -> Path | None:
+    """The folder of a run of ours; None where there is none of that id, which anybody may have written."""
+    folder = state_dir() / "runs" / run_id
+    return folder if re.fullmatch(r"[a-z0-9-]+", run_id) and folder.is_dir() else None
 
 
 def new_run(verb: str) -> Path:

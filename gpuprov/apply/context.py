@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.leases import Leases
 from gpuprov.model.lock import Lock
 
 Event = dict[str, Any]
@@ -48,6 +49,7 @@ class RunContext:
     Attributes:
         lock: what nodes are brought to.
         folder: gets all that the run saw and did; its name is the run's id.
+        leases: those of the run's nodes; None where nothing is changed, or nobody else can be at work.
         listen: called with every event of Ansible's as it happens.
         narrate: gets a line for a person at each turn.
     """
@@ -58,6 +60,7 @@ class RunContext:
     consent: Consent = Consent()
     listen: Listener = _ignore
     narrate: Narrator = _ignore
+    leases: Leases | None = None
 
     @property
     def id(self) -> str:

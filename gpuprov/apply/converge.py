@@ -69,7 +69,9 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     result = Convergence()
     busy = {plan.name: plan for plan in plans if not plan.empty}
     result.add(_apply_roles(run, busy))
+    _leave_lost(run, busy, result)
     result.add(_apply_guarded(run, [busy[name] for name in result.sound(busy)]))
+    _leave_lost(run, busy, result)
     if run.options.check:
         return result
     result.drift = {node.name: node for node in _survey(run, result.sound(busy))}
@@ -77,7 +79,8 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     hosts = run.lock.hosts()
     agreed = [name for name in waiting if run.consent.reboot or hosts[name].reboot.allowed]
     result.reboot_needed = [name for name in waiting if name not in agreed]
-    if agreed:
+    _leave_lost(run, agreed, result)
+    if agreed := result.sound(agreed):
         run.narrate(f"rebooting {len(agreed)} of {len(busy)} nodes")
         _reboot(run, agreed, result)
         result.drift |= {node.name: node for node in _survey_until(run, result.sound(agreed), SETTLE_S)}
@@ -188,6 +191,12 @@ def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[Nod
     return [final[name] for name in names]
 
 
+def _leave_lost(run: RunContext, names: Iterable[str], result: Convergence) -> None:
+    """Do nothing more on nodes that are not ours any more."""
+    for name, error in run.leases.lost(result.sound(names)).items() if run.leases else ():
+        result.outcomes.setdefault(name, NodeOutcome()).fail(name, "Hold the lease", str(error))
+
+
 def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
     """Reboot nodes, group by group, in the batches that each group allows."""
     for group in run.lock.groups.values():
@@ -195,7 +204,8 @@ def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
         if own:
             outcomes = run_playbook("reboot", own, run, variables=_reboot_variables(group.reboot))
             result.add({name: replace(outcome, changed=0) for name, outcome in outcomes.items()})
-            result.rebooted += [name for name in own if outcomes[name].ok]
+            _leave_lost(run, own, result)
+            result.rebooted += result.sound(own)
 
 
 def _reboot_variables(reboots: Reboots) -> dict[str, Any]:

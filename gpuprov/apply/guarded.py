@@ -46,8 +46,7 @@ class _Node:
     def fail(self, error: GpuprovError) -> None:
         """Account for a change that was not kept."""
         self.failure = error
-        event = {"host": self.target.name, "role": "", "task": "Prove a new login", "status": "failed"}
-        self.outcome.failed.append({**event, "msg": str(error)})
+        self.outcome.fail(self.target.name, "Prove a new login", str(error))
 
 
 def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, NodeOutcome]:
@@ -92,7 +91,7 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
 def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
     guard = Guard(run.consent.guard_s, run.options.become_password)
     with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
-        list(pool.map(lambda node: _arm(node, sessions, guard, run.id), nodes))
+        list(pool.map(lambda node: _arm(run, node, sessions, guard), nodes))
         armed = {node.target.name: node for node in nodes if node.failure is None}
         if not armed:
             return
@@ -106,12 +105,14 @@ def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
         list(pool.map(lambda node: _conclude(run, node, guard), armed.values()))
 
 
-def _arm(node: _Node, sessions: ExitStack, guard: Guard, token: str) -> None:
+def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> None:
     def take() -> None:
         _refuse_another_port(node)
+        if run.leases:
+            run.leases.require(node.target.name)
         node.session = sessions.enter_context(open_session(node.target, LIMITS))
         refuse_if_shut_out(node.group, source_address(node.session))
-        arm(node.session, guard, token)
+        arm(node.session, guard, run.id)
 
     if failure := contained(node.target.name, take):
         node.fail(failure)

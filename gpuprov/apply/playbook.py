@@ -30,22 +30,28 @@ SSH_ARGUMENTS = "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^c
 
 @dataclass
 class NodeOutcome:
-    """What a playbook did to one node."""
+    """What a playbook did to one node. `refused` says why it was left alone."""
 
     changed: int = 0
     failed: list[Event] = field(default_factory=list)
     unreachable: str | None = None
+    refused: str | None = None
 
     @property
     def ok(self) -> bool:
         """Whether nothing went wrong."""
-        return not self.failed and self.unreachable is None
+        return not self.failed and self.unreachable is None and self.refused is None
 
     def add(self, later: NodeOutcome) -> None:
         """Take in what a later playbook did."""
         self.changed += later.changed
         self.failed += later.failed
         self.unreachable = self.unreachable or later.unreachable
+        self.refused = self.refused or later.refused
+
+    def fail(self, node: str, task: str, why: str) -> None:
+        """Account for what went wrong outside Ansible, as if it were a task's."""
+        self.failed.append({"host": node, "role": "", "task": task, "status": "failed", "msg": why})
 
 
 def run_playbook(
@@ -79,8 +85,9 @@ def run_playbook(
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
-            env=_environment(events, Path(scratch), run.folder / "facts"),
+            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run),
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
+            pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -154,6 +161,11 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         "GPUPROV_EVENTS": str(events),
     }
+
+
+def _leases(run: RunContext) -> dict[str, str]:
+    """Where Ansible reads which nodes are the run's."""
+    return {"GPUPROV_LEASES": str(run.leases.file)} if run.leases else {}
 
 
 def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:

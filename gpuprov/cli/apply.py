@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from gpuprov.apply.context import RunContext
     from gpuprov.apply.converge import Convergence
     from gpuprov.apply.proposal import Proposal
+    from gpuprov.report.progress import Progress
     from gpuprov.verify import Verdict
 
 
@@ -54,12 +57,10 @@ def command(
     """Bring nodes to the lock: only the roles that drift calls for, only where it does; then verify.
 
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
+    A node that another run of gpuprov is at work on is left alone (exit 5).
     """
     from gpuprov.apply.context import Consent, Options, RunContext
-    from gpuprov.apply.converge import converge, verify
     from gpuprov.apply.proposal import propose
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_apply
     from gpuprov.report.progress import Progress
     from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
@@ -74,12 +75,37 @@ def command(
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     progress = Progress(options.note, diffs=diff)
     run = RunContext(chosen.lock, new_run("apply"), how, consent, progress.event, options.note)
-    with progress.alive():
-        result = converge(run, proposal.plans)
-    if not check:
-        keep(of_apply(run.id, run.lock, chosen.lock_path, proposal.unanswered, result), options.note)
-    verdict = None if no_verify or check else verify(run, result)
+    if check:
+        result, verdict = _check(run, proposal, progress), None
+    else:
+        result, verdict = _change(run, proposal, progress, chosen.lock_path, verified=not no_verify)
     return _conclude(run, proposal, result, verdict, output)
+
+
+def _check(run: RunContext, proposal: Proposal, progress: Progress) -> Convergence:
+    from gpuprov.apply.converge import converge
+
+    with progress.alive():
+        return converge(run, proposal.plans)
+
+
+def _change(
+    run: RunContext, proposal: Proposal, progress: Progress, lock_path: Path, *, verified: bool
+) -> tuple[Convergence, Verdict | None]:
+    """Change nodes, keep the run in the history and verify; they are leased to us until that is done."""
+    from gpuprov.apply.converge import verify
+    from gpuprov.apply.leased import converge_leased
+    from gpuprov.apply.leases import Leases
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_apply
+
+    how = run.options
+    with Leases([run.lock], run.folder, forks=how.forks, password=how.become_password) as leases:
+        run = replace(run, leases=leases)
+        with progress.alive():
+            result = converge_leased(run, leases, proposal)
+        keep(of_apply(run.id, run.lock, lock_path, proposal.unanswered, result), options.note)
+        return result, verify(run, result) if verified else None
 
 
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:

@@ -33,6 +33,9 @@ def failed_names(result: Convergence, verdict: Verdict | None) -> list[str]:
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"
+    if outcome and outcome.refused:
+        yield printable(f"REFUSED  {outcome.refused}")
+        return
     if outcome and not outcome.ok:
         failure = outcome.failed[0] if outcome.failed else {"task": "unreachable", "msg": outcome.unreachable}
         said = f"FAILED  {failure.get('role') or ''}: {failure.get('msg')}"
@@ -53,10 +56,15 @@ def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[
 
 
 def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None) -> Exit:
-    """The exit code of an apply: a reboot that waits for consent is drift that remains."""
+    """The exit code of an apply: a reboot that waits for consent is drift that remains.
+
+    A node that was refused is one that nothing was done to, because another run has it.
+    """
     codes = [Exit.UNREACHABLE if node.status == "unreachable" else Exit.FAILED for node in unanswered]
     for outcome in result.outcomes.values():
-        if not outcome.ok:
+        if outcome.refused:
+            codes.append(Exit.REFUSED)
+        elif not outcome.ok:
             codes.append(Exit.UNREACHABLE if outcome.unreachable and not outcome.failed else Exit.FAILED)
     if result.reboot_needed:
         codes.append(Exit.DRIFT)
@@ -76,7 +84,8 @@ def apply_document(
         nodes.append(
             {
                 "name": name,
-                "status": "ok" if outcome.ok else "failed",
+                "status": "ok" if outcome.ok else "refused" if outcome.refused else "failed",
+                "reason": outcome.refused,
                 "changed": outcome.changed,
                 "failed": outcome.failed,
                 "rebooted": name in result.rebooted,

@@ -6,7 +6,7 @@ Started anew over the same journal, it goes on where the journal ends.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,9 +44,9 @@ class Engine:
     """One run over one journal."""
 
     def __init__(self, context: UpgradeContext, journal: Journal) -> None:
-        self.context, self.journal = context, journal
+        self.leases = leases.leases_for(context)
+        self.context, self.journal = replace(context, leases=self.leases), journal
         self.header = header(journal.entries)
-        self.leases = leases.Leases(context, self.header.nodes)
 
     def progress(self) -> dict[str, NodeProgress]:
         """Where every node stands, by the journal."""
@@ -56,11 +56,17 @@ class Engine:
     def go(self) -> Outcome:
         """Take every batch along its way, until one is bad; the leases are given back at the end.
 
+        A run that is cut off keeps them: its nodes are to be found as it left them.
+
         Raises:
             Refused: another run holds a node, or what is needed cannot be fetched (nothing has moved); the
                 window closed, or another run took a node over (the run can be resumed).
         """
-        self.leases.take()
+        with self.leases:
+            return self._go()
+
+    def _go(self) -> Outcome:
+        leases.take_all(self.leases, self.header.nodes)
         self._fetch()
         stopped = None
         for batch in self.header.batches:
@@ -113,7 +119,7 @@ class Engine:
             self._take(step, [node for node, its in due.items() if its == step], batch)
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
-        self.leases.hold(nodes)
+        leases.hold(self.leases, nodes)
         self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A folder of its own each time: events of a step that was cut off are not this one's.

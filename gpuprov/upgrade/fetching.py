@@ -29,7 +29,9 @@ def fetch(context: UpgradeContext, names: Iterable[str], canaries: Collection[st
         kernels = [new.setting("kernel") or "running"] if name in canaries else []
         arguments[name] = [context.id, closure(new), sorted(closure(old)), sources(old, new) or None, kernels]
     said: dict[str, list[str]] = {}
-    answers = act(context.old, "fetch", arguments, context.options, seconds=PACKAGES_S, read=_moves)
+    answers = act(
+        context.old, "fetch", arguments, context.options, holds=context.id, seconds=PACKAGES_S, read=_moves
+    )
     for name, answer in answers.items():
         if isinstance(answer, GpuprovError):
             said.setdefault(str(answer), []).append(name)

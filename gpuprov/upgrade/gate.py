@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from gpuprov.apply.lease import read_lease
+from gpuprov.apply.leases import is_over
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
@@ -29,12 +31,11 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
-from gpuprov.upgrade.leases import is_over
 
 MODULES = (
     "gpuprov_apt",
     *PROBE[:-1],
-    "gpuprov.upgrade.node.lease",
+    "gpuprov.apply.node.lease",
     "gpuprov.upgrade.node.packages",
     "gpuprov.upgrade.node.gate",
     PROBE[-1],
@@ -246,9 +247,9 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
-    lease = facts.raw("gate")["lease"]
-    if lease and lease["run"] != run and not is_over(lease["run"]):
-        yield Finding("bad", "lease", f"run {lease['run']} of {lease['holder']} is at work on this node")
+    lease = read_lease(facts.raw("gate")["lease"])
+    if lease and lease.run != run and not is_over(lease.run):
+        yield Finding("bad", "lease", f"{lease}; {lease.advice}")
 
 
 @lru_cache(maxsize=4)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterable, Sequence
 
 from gpuprov.errors import Refused
 from gpuprov.model.lock import Lock
 from gpuprov.nodeset import fold
+from gpuprov.runs import started_by
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.batches import Batch, batches
 from gpuprov.upgrade.context import UpgradeContext, pack
@@ -51,11 +50,6 @@ def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
     wanted = set(names)
     found = {name: [host for host in group.hosts if host in wanted] for name, group in lock.groups.items()}
     return {name: hosts for name, hosts in found.items() if hosts}
-
-
-def started_by() -> str:
-    """The person and the machine that a run is started by."""
-    return f"{os.environ.get('SUDO_USER') or os.environ.get('USER', 'root')}@{platform.node()}"
 
 
 def begin_upgrade(

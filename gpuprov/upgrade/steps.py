@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuprov.apply.converge import Convergence, converge
 from gpuprov.apply.plan import NodePlan, plan_node
+from gpuprov.apply.remote import same
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError
 from gpuprov.model.documents import write_text
@@ -21,7 +22,7 @@ from gpuprov.report.text import difference
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.context import RECORDS, UpgradeContext, rebooting
 from gpuprov.upgrade.managed import managed
-from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures, same
+from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures
 from gpuprov.verify import run_verification
 
 Failures = dict[str, str]
@@ -35,7 +36,7 @@ def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     for name in names:
         alone = context.old.model_copy(update={"groups": _only(context.old, name)})
         arguments[name] = [context.id, render_lock(alone), managed(context.groups[name][0])]
-    answers = act(context.old, "record", arguments, context.options)
+    answers = act(context.old, "record", arguments, context.options, holds=context.id)
     for name, answer in answers.items():
         if not isinstance(answer, GpuprovError):
             write_text(context.folder / RECORDS / f"{name}.json", json.dumps(answer))
@@ -61,7 +62,9 @@ def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Roles bring nodes to the new lock, as far as that goes without a reboot."""
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)
     moved = [name for name in names if name not in failed]
-    return failed | failures(act(context.lock, "seal", same(moved, context.id), context.options))
+    return failed | failures(
+        act(context.lock, "seal", same(moved, context.id), context.options, holds=context.id)
+    )
 
 
 def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
@@ -88,7 +91,7 @@ def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures
         spare = context.source / RECORDS / f"{name}.json"
         known = json.loads(spare.read_text()) if spare.exists() else None
         arguments[name] = [context.source.name, known, managed(context.groups[name][0])]
-    answers = act(context.old, "restore", arguments, context.options, seconds=PACKAGES_S)
+    answers = act(context.old, "restore", arguments, context.options, holds=context.id, seconds=PACKAGES_S)
     write_text(folder / "restored.json", json.dumps(answers, default=str, indent=1))
     return failures(answers)
 

@@ -37,7 +37,7 @@ from gpuprov.ssh.transport import ConnectionLimits, Target
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
-from gpuprov.upgrade.leases import Leases
+from gpuprov.upgrade.leases import leases_for, take_all
 from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, framed, healthy
 
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=30)
@@ -100,10 +100,10 @@ class Ways:
         result = data.draw(VALUE | st.fixed_dictionaries({}, optional=dict.fromkeys(ACT_KEYS, VALUE)))
         document = data.draw(st.sampled_from([{"result": result}, result, {"error": result}]))
         context, names = self.fleet.context(), self.fleet.names
-        own = {"run": context.id, "holder": "us", "until": 0, "moves": 0}
+        own = {"run": context.id, "holder": "us", "until": 0, "now": 0, "moves": 0}
         with self.fleet.in_which(answering(document), answering({"result": own})):
             with Documented():
-                Leases(context, names).take()
+                take_all(leases_for(context), names)
             failed = contained(BAD, lambda: fetch(context, names, []))
         assert not any(name in str(failed) for name in GOOD)
         assert failed is None or (isinstance(failed, Refused) and BAD in str(failed))
@@ -231,7 +231,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     ).map(answering),
     st.floats(0, 1).map(lambda share: _cut({"schema": "gpuprov.facts/1"}, share)),
 )
-ACT_KEYS = ("run", "holder", "until", "moves", "error", "result")
+ACT_KEYS = ("run", "holder", "since", "until", "now", "moves", "error", "result")
 WORD = st.text("abz019.+-~:<>=()|, ${}", max_size=12)
 FIELD = st.sampled_from(
     ["Package", "Version", "Depends", "Pre-Depends", "Provides", "Size", "SHA256", "Architecture", "Filename"]

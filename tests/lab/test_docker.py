@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from gpuprov.apply.context import Options
+from gpuprov.apply.remote import same
 from gpuprov.catalog import load
 from gpuprov.lab import Lab
 from gpuprov.lab.mirror.nvidia import build
 from gpuprov.lab.variants import with_control_groups
 from gpuprov.model.lock import Component
 from gpuprov.upgrade.managed import managed
-from gpuprov.upgrade.remote import act, same
+from gpuprov.upgrade.remote import act
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
@@ -274,13 +275,13 @@ DATABASE = "cat /var/lib/docker/volumes/db/_data/db"
 def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: StubDriverNode) -> None:
     old, new = version(driven), driven.candidate("docker.io")["docker.io"]
     name, about, options = [driven.node.name], managed(driven.group), Options()
-    recorded = act(driven.lock, "record", same(name, "run-1", "lock", about), options)
+    recorded = act(driven.lock, "record", same(name, "run-1", "lock", about), options, holds=None)
     assert recorded[name[0]]["packages"]["docker.io"][0] == old != new
     outcome, _ = driven.apply("docker")
     assert outcome.ok, outcome.failed
     assert (version(driven), driven.says(DATABASE)) == (new, "precious")
-    act(driven.lock, "seal", same(name, "run-1"), options)
-    restored = act(driven.lock, "restore", same(name, "run-1", None, about), options, seconds=600)
+    act(driven.lock, "seal", same(name, "run-1"), options, holds=None)
+    restored = act(driven.lock, "restore", same(name, "run-1", None, about), options, holds=None, seconds=600)
     assert "docker.io" in restored[name[0]]["packages"]
     assert (version(driven), driven.says(DATABASE)) == (old, "precious")
 

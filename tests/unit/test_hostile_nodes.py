@@ -25,7 +25,7 @@ from gpuprov.report.history.record import of_majority
 from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
-from gpuprov.upgrade.leases import Leases
+from gpuprov.upgrade.leases import leases_for, take_all
 from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, healthy
 from tests.campaign._hostile_ways import SHARES, Ways, packed, raw
 from tests.campaign.hostile import attempt
@@ -104,11 +104,11 @@ def test_an_exception_nobody_thought_of_is_told_and_its_traceback_kept(
 
 def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
     context = fleet.context()
-    own = answering({"result": {"run": context.id, "holder": "us", "until": 0, "moves": 0}})
+    own = answering({"result": {"run": context.id, "holder": "us", "until": 0, "now": 0, "moves": 0}})
     for wrong in (None, [], "text", 7, {"run": 7}, {"moves": "seven"}, {"moves": None}):
         for document in ({"result": wrong}, wrong, {}):
             with fleet.in_which(answering(document), own):
-                Leases(context, fleet.names).take()
+                take_all(leases_for(context), fleet.names)
                 with pytest.raises(GpuprovError, match=f"^{BAD}: ") as refused:
                     fetch(context, fleet.names, [])
             assert not [name for name in GOOD if name in str(refused.value)]

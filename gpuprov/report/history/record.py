@@ -86,7 +86,8 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
     for node, outcome in result.outcomes.items():
         if not outcome.ok:
             said = str(outcome.failed[0].get("msg")) if outcome.failed else outcome.unreachable
-            status = NodeDrift(node, "error" if outcome.failed else "unreachable", reason=said)
+            lost = outcome.unreachable and not outcome.failed
+            status = NodeDrift(node, "unreachable" if lost else "error", reason=outcome.refused or said)
             nodes[node] = status
     kept = list(nodes.values())
     return Run(name, "apply", now(), str(path.absolute()), _groups(lock, kept), kept)

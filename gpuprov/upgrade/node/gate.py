@@ -2,8 +2,9 @@
 
 import os
 
+from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import collector, find_program, names_in, read, run
-from gpuprov.upgrade.node import lease, packages
+from gpuprov.upgrade.node import packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

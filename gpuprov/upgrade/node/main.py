@@ -1,16 +1,16 @@
 """One act on a node, asked by name; the answer is its result, or the reason why there is none."""
 
+from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import Failed
 from gpuprov.probe.node.main import say
-from gpuprov.upgrade.node import ahead, lastgood, lease
+from gpuprov.upgrade.node import ahead, lastgood
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-QUICK: "dict[str, Callable[..., Any]]" = {"take": lease.take, "release": lease.release}
-WORK: "dict[str, Callable[..., Any]]" = {
+ACTS: "dict[str, Callable[..., Any]]" = {
     "fetch": ahead.fetch,
     "record": lastgood.record,
     "seal": lastgood.seal,
@@ -19,9 +19,9 @@ WORK: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Do `act` with `arguments`."""
+    """Do `act` with `arguments`, for the run that `holds` the node's lease; None asks for no lease."""
     try:
-        answer = {"result": _done(question["act"], question["arguments"])}
+        answer = {"result": _done(question["act"], question["arguments"], question["holds"])}
     except Failed as failed:
         answer = {"error": str(failed)}
     except OSError as error:
@@ -29,9 +29,10 @@ def main(question: "dict[str, Any]") -> None:
     say(question["nonce"], answer)
 
 
-def _done(name: str, arguments: "list[Any]") -> "Any":
-    """Work goes on when its controller dies; the next one's waits for it."""
-    if name in QUICK:
-        return QUICK[name](*arguments)
+def _done(name: str, arguments: "list[Any]", run: "str | None") -> "Any":
+    """Work goes on when its controller dies; the next one's waits for it, and may come too late then."""
     with lease.alone("work"):
-        return WORK[name](*arguments)
+        complaint = lease.complaint(run) if run is not None else ""
+        if complaint:
+            raise Failed("nothing was done: the node is " + complaint)
+        return ACTS[name](*arguments)

@@ -34,10 +34,10 @@ class Fleet:
         for name in ("open_session", "source_address", "arm", "run_playbook", "prove_and_disarm", "undo"):
             monkeypatch.setattr(gpuprov.apply.guarded, name, getattr(self, f"_{name}"))
 
-    def apply(self, tmp_path: Path, **groups: LockedGroup) -> dict[str, str]:
+    def apply(self, tmp_path: Path, leases: Any = None, **groups: LockedGroup) -> dict[str, str]:
         """Apply to every node; node → why it failed, "" where it did not."""
         lock = Lock(inputs="", groups=groups)
-        run = RunContext(lock, tmp_path, Options(forks=2), Consent(guard_s=1))
+        run = RunContext(lock, tmp_path, Options(forks=2), Consent(guard_s=1), leases=leases)
         outcomes = run_guarded(run, {name: {} for name in lock.hosts()})
         return {name: each.failed[-1]["msg"] if each.failed else "" for name, each in outcomes.items()}
 
@@ -94,6 +94,22 @@ def test_a_node_that_is_not_armed_is_not_touched(monkeypatch: pytest.MonkeyPatch
     fleet = Fleet(monkeypatch, arm={"a2"})
     told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"))
     assert told == {"a1": "", "a2": "no room", "a3": ""}
+    assert fleet.ran == [["a1"], ["a3"]]
+
+
+def test_a_node_that_was_lost_to_another_run_is_not_touched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Leases:
+        file, handle = tmp_path / "leases.json", None
+
+        def require(self, name: str) -> None:
+            if name == "a2":
+                raise NodeFailed("another run took its lease")
+
+    fleet = Fleet(monkeypatch)
+    told = fleet.apply(tmp_path, leases=Leases(), one=group("a1", "a2", "a3"))
+    assert told == {"a1": "", "a2": "another run took its lease", "a3": ""}
     assert fleet.ran == [["a1"], ["a3"]]
 
 

@@ -14,7 +14,14 @@ import yaml
 
 from tests import ROOT
 
-FOLDERS = ("roles", "plugins", "playbooks", "gpuprov/upgrade/node", "gpuprov/access/node")
+FOLDERS = (
+    "roles",
+    "plugins",
+    "playbooks",
+    "gpuprov/apply/node",
+    "gpuprov/upgrade/node",
+    "gpuprov/access/node",
+)
 APT = "plugins/module_utils/gpuprov_apt.py"
 FOR_PEOPLE = {"msg", "fail_msg", "objections"}
 DAEMONS = [f"{role}/tasks/{name}.yml" for role in ("docker", "containerd") for name in ("daemon", "restore")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.errors import Exit, Refused
+from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
 from gpuprov.upgrade import engine
@@ -91,22 +92,24 @@ class World:
                 self.out.discard(node)
 
 
-class PaperLeases:
-    def __init__(self, context: UpgradeContext, nodes: list[str]) -> None:
+class PaperLeases(AbstractContextManager["PaperLeases"]):
+    """Nobody else is at work."""
+
+    def take(self, nodes: list[str]) -> dict[str, GpuprovError]:
+        return {}
+
+    prove = take
+
+    def release(self) -> None:
         pass
 
-    def take(self) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
-
-    def hold(self, nodes: list[str]) -> None:
-        pass
-
-    release = take
 
 
 @pytest.fixture(autouse=True)
 def _paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.leases, "Leases", PaperLeases)
+    monkeypatch.setattr(engine.leases, "leases_for", lambda context: PaperLeases())
     monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)
 
 

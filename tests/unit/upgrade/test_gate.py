@@ -88,6 +88,10 @@ def test_the_gate_asks_for_all_that_it_reads(context: UpgradeContext, answer: di
     assert shut(context, answer) == {}
 
 
+def lease_of(run: str) -> dict[str, Any]:
+    return {"run": run, "holder": "a@b", "since": 3.0, "until": 9.0, "now": 5.0}
+
+
 def faults() -> list[tuple[str, str, Any]]:
     return [
         ("packages", "no repository of the node has", lambda c: c["gate"].update(offered=[])),
@@ -96,7 +100,7 @@ def faults() -> list[tuple[str, str, Any]]:
         ("room", "/boot has 3 MB free", lambda c: c["state"]["free_mib"].update({"/boot": 3})),
         ("idle", "python (8)", lambda c: c["gpu_use"]["processes"].update({"8": "python"})),
         ("idle", "container train", lambda c: c["gpu_use"].update(containers=["train"])),
-        ("lease", "run other of a@b", lambda c: c["gate"].update(lease={"run": "other", "holder": "a@b"})),
+        ("lease", "leased by a@b, run other, since ", lambda c: c["gate"].update(lease=lease_of("other"))),
         ("facts", "state: no answer in 5 s", lambda c: c.update(state={"error": "no answer in 5 s"})),
     ]
 
@@ -159,7 +163,7 @@ def test_a_node_that_has_just_booted_may_settle(
 
 
 def test_a_lease_of_this_run_is_no_other_s(context: UpgradeContext, answer: dict[str, Any]) -> None:
-    answer["collectors"]["gate"]["lease"] = {"run": "this", "holder": "a@b"}
+    answer["collectors"]["gate"]["lease"] = lease_of("this")
     assert shut(context, answer) == {}
 
 

@@ -1,10 +1,9 @@
-"""What runs on a node, run here: the lease and its clock, managed files and their way back."""
+"""What runs on a node, run here: work of one at a time, managed files and their way back."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import Failed
 from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
-from gpuprov.upgrade.node import ahead, files, lastgood, lease, main, packages
+from gpuprov.upgrade.node import ahead, files, lastgood, main, packages
 from gpuprov.upgrade.remote import MODULES
 
 
@@ -24,27 +24,6 @@ from gpuprov.upgrade.remote import MODULES
 def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(lease, "FOLDER", str(tmp_path))
     monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
-
-
-@pytest.mark.usefixtures("_own_lease")
-def test_a_lease_is_one_runs_until_it_is_given_back_or_over() -> None:
-    assert lease.take("one", "a@b", 60)["run"] == "one"
-    assert lease.take("two", "c@d", 60)["run"] == "one"
-    assert lease.take("one", "a@b", 60)["run"] == "one"
-    lease.release("two")
-    assert lease.take("two", "c@d", 60)["run"] == "one"
-    lease.release("one")
-    assert lease.take("two", "c@d", 0.01)["run"] == "two"
-    time.sleep(0.02)
-    assert lease.take("one", "a@b", 60)["run"] == "one"
-
-
-@pytest.mark.usefixtures("_own_lease")
-def test_a_lease_from_before_the_clock_was_set_back_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    lease.take("one", "a@b", 60)
-    monkeypatch.setattr(lease.time, "time", lambda: now - 3600)
-    assert lease.current() is None
 
 
 @pytest.mark.usefixtures("_own_lease")
@@ -58,23 +37,37 @@ def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.Monk
             assert may_end.wait(30)
         order.append(who)
 
-    monkeypatch.setitem(main.WORK, "restore", work)
+    monkeypatch.setitem(main.ACTS, "restore", work)
     monkeypatch.setattr(main, "say", lambda nonce, answer: order.append("said"))
-    orphan = threading.Thread(target=main.main, args=[{"act": "restore", "arguments": ["1"], "nonce": ""}])
+    question = {"act": "restore", "holds": None, "nonce": ""}
+    orphan = threading.Thread(target=main.main, args=[{**question, "arguments": ["1"]}])
     orphan.start()
     begun.wait()
-    main.main({"act": "take", "arguments": ["two", "a@b", 60], "nonce": ""})
+    assert lease.take("two", "a@b", 60)["run"] == "two", "a lease need not wait"
     threading.Timer(0.1, may_end.set).start()
-    main.main({"act": "restore", "arguments": ["2"], "nonce": ""})
+    main.main({**question, "arguments": ["2"]})
     orphan.join()
-    assert order[0] == "said", "a lease need not wait"
     assert order.index("1") < order.index("2")
 
 
 @pytest.mark.usefixtures("_own_lease")
-def test_half_a_lease_is_none(tmp_path: Path) -> None:
-    (tmp_path / "lease.json").write_text('{"run": "one", "unt')
-    assert lease.current() is None
+def test_work_that_comes_too_late_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for an orphan's; meanwhile its controller died too, and the node is another run's."""
+    done: list[str] = []
+    said: list[dict[str, Any]] = []
+    monkeypatch.setitem(main.ACTS, "restore", done.append)
+    monkeypatch.setattr(main, "say", lambda nonce, answer: said.append(answer))
+    for run in ("one", "two"):
+        lease.take("two", "a@b", 60)
+        main.main({"act": "restore", "arguments": [run], "holds": run, "nonce": ""})
+    lease.release("two")
+    main.main({"act": "restore", "arguments": ["three"], "holds": "two", "nonce": ""})
+    assert done == ["two"]
+    assert said == [
+        {"error": "nothing was done: the node is leased by a@b, run two"},
+        {"result": None},
+        {"error": "nothing was done: the node is leased to no run any more"},
+    ]
 
 
 def test_files_come_back_as_they_were(tmp_path: Path) -> None:

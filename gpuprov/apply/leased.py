@@ -1,0 +1,66 @@
+"""Apply under leases: nodes that another run has, or has changed since the plan was made, are left alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from gpuprov.apply.context import RunContext
+from gpuprov.apply.converge import Convergence, converge
+from gpuprov.apply.leases import Leases
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.apply.proposal import Proposal
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.survey import survey
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
+from gpuprov.nodeset import fold
+
+
+def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Convergence:
+    """Take the nodes that the proposal changes, look at them once more, and bring them to the lock.
+
+    Another run may have changed a node between the look that the plan was made of and the lease. The plan
+    would mend a part of it then, and leave the rest as that run wants it.
+
+    Raises:
+        GpuprovError: Ansible itself could not run.
+    """
+    errors = leases.take(plan.name for plan in proposal.busy)
+    taken = [plan.name for plan in proposal.busy if plan.name not in errors]
+    planned = {node.name: node for node in proposal.found}
+    for node in survey(run.lock, taken, forks=run.options.forks, password=run.options.become_password):
+        if error := _objection(planned[node.name], node):
+            errors[node.name] = error
+    _tell(run, errors)
+    result = converge(run, [plan for plan in proposal.plans if plan.name not in errors])
+    result.add({name: _left_alone(name, error) for name, error in errors.items()})
+    return result
+
+
+def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
+    """Why the plan does not fit a node as it is now."""
+    if now.reason is not None:
+        return (Unreachable if now.status == "unreachable" else NodeFailed)(now.reason)
+    known = {each.check for each in planned.drift}
+    new = [each.check for each in now.drift if each.check not in known]
+    if not new:
+        return None
+    return Refused(f"changed since the plan was made: {', '.join(new)}", do="apply again, by a new plan")
+
+
+def _tell(run: RunContext, errors: Mapping[str, GpuprovError]) -> None:
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, error in errors.items():
+        alike[str(error)].append(name)
+    for said, names in alike.items():
+        run.narrate(f"{fold(names)} left alone: {said}")
+
+
+def _left_alone(name: str, error: GpuprovError) -> NodeOutcome:
+    if isinstance(error, Refused):
+        return NodeOutcome(refused=str(error))
+    if isinstance(error, Unreachable):
+        return NodeOutcome(unreachable=str(error))
+    outcome = NodeOutcome()
+    outcome.fail(name, "Take the lease", str(error))
+    return outcome

@@ -1,0 +1,280 @@
+"""The leases of a run on its nodes: taken before anything changes, renewed while it lasts, given back.
+
+A lease ends by itself some time after its last renewal, by the node's clock; until then the node tells every
+other run who has it. The run knows by its own clock until when a node is its own at least, counted from the
+moment before it asked. Past that, or when the node says that it is not the run's, nothing more is done there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpuprov.apply.lease import Lease, read_lease
+from gpuprov.apply.remote import Answer, ask_nodes, same
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.model.documents import write_text
+from gpuprov.model.lock import Lock
+from gpuprov.runs import known_run, started_by
+from gpuprov.ssh.transport import targets
+
+MODULES = (
+    "gpuprov.probe.node.base",
+    "gpuprov.probe.node.main",
+    "gpuprov.apply.node.lease",
+    "gpuprov.apply.node.main",
+)
+LOOKS = 20
+"""How often, in the time of a lease, the run looks which are a quarter of that old, and renews them."""
+JOIN_S = 5.0
+FILE = "leases.json"
+"""In the folder of a run while it has leases. Ansible reads it too: `plugins/action/gpuprov_lease.py`."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """For how many seconds a node stays leased when its controller died.
+
+    `resumable` says that the run may be resumed then: its leases are not given back with an error, and are
+    nobody else's before their time is over.
+    """
+
+    seconds: float = 600.0
+    resumable: bool = False
+
+
+class Leases:
+    """Leases on nodes for one run, renewed in the background while they are entered.
+
+    Args:
+        locks: where nodes are reached: as the first says, or else as the next does.
+        folder: the run's; its name is the run's id.
+        password: sudo's, if it asks for one.
+    """
+
+    def __init__(
+        self,
+        locks: Sequence[Lock],
+        folder: Path,
+        *,
+        forks: int = 50,
+        password: str | None = None,
+        terms: Terms | None = None,
+    ) -> None:
+        self._locks, self._forks, self._password = locks, forks, password
+        self.file, self.run, self._terms = folder / FILE, folder.name, terms or Terms()
+        self.handle: int | None = None
+        """Locked as long as this controller, or Ansible started by it, is alive: see `is_over`."""
+        self._until: dict[str, float] = {}
+        self._lost: dict[str, str] = {}
+        self._silent: dict[str, GpuprovError] = {}
+        self._leaving, self._mutex = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._renew_in_time, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.handle = os.open(self.file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self.handle, fcntl.LOCK_EX)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leaving.set()
+        if kind is None or not self._terms.resumable:
+            self.release()
+        self._thread.join(JOIN_S)
+        if self.handle is not None:
+            os.close(self.handle)
+
+    def take(self, names: Iterable[str]) -> dict[str, GpuprovError]:
+        """Take nodes, also those that a run from here left which is over.
+
+        Returns:
+            node → why it could not be had: `Refused` where another run has it.
+        """
+        names = list(names)
+        if not names:
+            return {}
+        self._write()
+        asked = uptime()
+        answers = self._ask("take", names)
+        left = {name: lease.run for name, lease in self._others(answers).items() if is_over(lease.run)}
+        if left:
+            self._act("release", {name: [run] for name, run in left.items()})
+            asked = uptime()
+            answers |= self._ask("take", left)
+        with self._mutex:
+            for name, answer in answers.items():
+                if isinstance(answer, Lease) and answer.run == self.run:
+                    self._until[name] = asked + self._terms.seconds
+                    self._silent.pop(name, None)
+                elif isinstance(answer, GpuprovError):
+                    self._silent[name] = answer
+        self._write()
+        errors = {name: answer for name, answer in answers.items() if isinstance(answer, GpuprovError)}
+        return errors | {name: lease.refusal() for name, lease in self._others(answers).items()}
+
+    def prove(self, names: Iterable[str]) -> dict[str, GpuprovError]:
+        """Ask nodes whether they are still ours; those that could not be had are asked for once more.
+
+        Returns:
+            node → why it is not, of those that say so or have another run's lease.
+        """
+        names = list(names)
+        ours = [name for name in names if name in self._until]
+        self._renew(ours)
+        refused = self.take(set(names) - {*ours, *self._lost})
+        told = {name: error for name, error in refused.items() if isinstance(error, Refused)}
+        return told | {name: NodeFailed(self._lost[name]) for name in names if name in self._lost}
+
+    def lost(self, names: Iterable[str]) -> dict[str, NodeFailed]:
+        """Node → why it is not ours any more. Those that could not be renewed in time are asked once more:
+        one that boots for longer than that is ours, unless somebody else was there first.
+        """
+        names, now = list(names), uptime()
+        self._renew([name for name in names if self._until.get(name, now) < now])
+        now = uptime()
+        with self._mutex:
+            return {name: error for name in names if (error := self._loss(name, now)) is not None}
+
+    def require(self, name: str) -> None:
+        """Nothing, if a node is ours.
+
+        Raises:
+            NodeFailed: it is not, or not any more.
+        """
+        if error := self.lost([name]).get(name):
+            raise error
+
+    def release(self) -> None:
+        """Give them back. On a node that does not answer the lease ends by itself."""
+        self._leaving.set()
+        unsure = {name for name, error in self._silent.items() if not isinstance(error, Unreachable)}
+        self._act("release", same(sorted({*self._until, *unsure}), self.run))
+        with self._mutex:
+            self._until.clear()
+            self._silent.clear()
+            self.file.unlink(missing_ok=True)
+
+    def _loss(self, name: str, now: float) -> NodeFailed | None:
+        if name in self._lost:
+            return NodeFailed(self._lost[name])
+        if name not in self._until:
+            return NodeFailed("it is not leased to this run")
+        if now <= self._until[name]:
+            return None
+        why = self._silent.get(name, "this controller slept")
+        return NodeFailed(f"its lease could not be renewed in time: {why}")
+
+    def _renew_in_time(self) -> None:
+        """Until we leave; nodes that did not answer are asked again at each look."""
+        seconds = self._terms.seconds
+        while not self._leaving.wait(seconds / LOOKS):
+            old = uptime() + 0.75 * seconds
+            with self._mutex:
+                due = [name for name, until in self._until.items() if until < old]
+            self._renew(due)
+
+    def _renew(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        asked = uptime()
+        answers = self._ask("renew", names)
+        with self._mutex:
+            for name, answer in answers.items():
+                if name not in self._until:
+                    continue  # given back meanwhile
+                if isinstance(answer, GpuprovError):
+                    self._silent[name] = answer
+                elif answer is not None and answer.run == self.run:
+                    self._until[name] = max(asked + self._terms.seconds, self._until[name])
+                    self._silent.pop(name, None)
+                else:
+                    del self._until[name]
+                    now = f"it is {answer}" if answer else "nobody has it now"
+                    self._lost[name] = f"another run took its lease while this one was at work; {now}"
+        self._write()
+
+    def _ask(self, act: str, names: Iterable[str]) -> dict[str, Answer]:
+        """Node → the lease that holds there, None where none does, or why it does not say."""
+        return self._act(act, same(names, self.run, started_by(), self._terms.seconds))
+
+    def _act(self, act: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
+        """One of the acts of `gpuprov.apply.node.main`, by the first lock whose way leads to a node."""
+        questions = {name: {"act": act, "arguments": list(given)} for name, given in arguments.items()}
+        answers: dict[str, Answer] = {}
+        tried: dict[str, object] = {}
+        for lock in self._locks:
+            ways = [
+                target
+                for target in targets(lock, questions)
+                if isinstance(answers.get(target.name, Unreachable("")), Unreachable)
+                and tried.get(target.name) != target
+            ]
+            tried |= {target.name: target for target in ways}
+            answers |= ask_nodes(
+                MODULES, ways, questions, forks=self._forks, password=self._password, read=read_lease
+            )
+        return answers
+
+    def _others(self, answers: Mapping[str, Answer]) -> dict[str, Lease]:
+        return {
+            name: answer
+            for name, answer in answers.items()
+            if isinstance(answer, Lease) and answer.run != self.run
+        }
+
+    def _write(self) -> None:
+        """Tell Ansible's process until when nodes are ours.
+
+        What cannot be written is not renewed for Ansible: it stops where the last lease that it knows ends.
+        """
+        with self._mutex, suppress(InvalidInput):
+            if self._leaving.is_set():
+                return
+            told = {"resumable": self._terms.resumable, "until": self._until, "lost": self._lost}
+            write_text(self.file, json.dumps(told))
+
+
+def uptime() -> float:
+    """Seconds since this machine was started, also those that it slept; the same in each process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_over(run_id: str) -> bool:
+    """Whether a run from here is at work no more and leaves nothing to resume: its leases may be taken.
+
+    Its controller was killed, or the node was out of reach when the lease was given back.
+    """
+    folder = known_run(run_id)
+    if folder is None or _is_alive(folder):
+        return False
+    try:
+        return not json.loads((folder / FILE).read_text("utf-8"))["resumable"]
+    except FileNotFoundError:
+        return True  # it gave its leases back
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _is_alive(folder: Path) -> bool:
+    """Whether the run's controller, or Ansible that it started, is still there."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)

@@ -1,0 +1,20 @@
+"""A run's lease on a node, taken, renewed or given back; the answer is the lease that holds then."""
+
+from gpuprov.apply.node import lease
+from gpuprov.probe.node.main import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+ACTS: "dict[str, Callable[..., Any]]" = {"take": lease.take, "renew": lease.renew, "release": lease.release}
+
+
+def main(question: "dict[str, Any]") -> None:
+    """Do `act` with `arguments`."""
+    try:
+        answer = {"result": ACTS[question["act"]](*question["arguments"])}
+    except OSError as error:
+        answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
+    say(question["nonce"], answer)

@@ -1,0 +1,58 @@
+"""Programs of ours on many nodes at once: one channel each, and its answer or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.probe.payload import ANSWER_LIMIT, Payload, pack
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+
+Answer = Any | GpuprovError
+QUICK_S = 60.0
+
+
+def ask_nodes(
+    modules: tuple[str, ...],
+    nodes: Iterable[Target],
+    questions: Mapping[str, Mapping[str, Any]],
+    *,
+    forks: int,
+    password: str | None,
+    seconds: float = QUICK_S,
+    read: Callable[[Any], Any] = lambda result: result,
+) -> dict[str, Answer]:
+    """Have the last of some modules, which travel with it, answer a question on each node.
+
+    Args:
+        questions: by node.
+        password: sudo's, if it asks for one.
+        read: makes of a node's result what is returned; what it raises is that node's failure.
+
+    Returns:
+        node → the result, or the error that stood in its way.
+    """
+
+    def ask(session: Session) -> Any:
+        payload = pack(modules, questions[session.target.name], password=password)
+        return read(_result(payload, session))
+
+    limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
+    answers = fan_out(list(nodes), ask, forks=forks, limits=limits)
+    return {target.name: answer for target, answer in answers}
+
+
+def same(names: Iterable[str], *arguments: Any) -> dict[str, Sequence[Any]]:
+    """The same arguments for every node."""
+    return dict.fromkeys(names, arguments)
+
+
+def _result(payload: Payload, session: Session) -> Any:
+    output = session.run(payload.command, payload.stdin)
+    answer = payload.answer(output.stdout, output.stderr)
+    if "error" in answer:
+        raise NodeFailed(str(answer["error"]))
+    if "result" not in answer:
+        raise NodeFailed("an answer to another question", expected="a result")
+    return answer["result"]

@@ -1,0 +1,92 @@
+"""Nodes on paper, with the real program of a node's lease on each, and a clock that a test turns."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuprov.apply import leases
+from gpuprov.apply.node import lease, main
+from gpuprov.errors import Unreachable
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import Target
+from tests import RECORDED_LOCK
+
+
+class PaperNodes:
+    """Who has each node; `dark` ones cannot be reached, by the ports given.
+
+    Attributes:
+        now: what the clocks of nodes and of the controller say, in seconds.
+        asked: (act, names) of each time that nodes were asked.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.folder, self.names, self.now = folder, names, 1_000_000.0
+        self.dark: set[str] = set()
+        self.ports: dict[str, int] = {}
+        self.asked: list[tuple[str, list[str]]] = []
+        self._one = threading.Lock()
+        monkeypatch.setattr(leases, "ask_nodes", self._ask_nodes)
+        monkeypatch.setattr(leases, "uptime", lambda: self.now)
+        monkeypatch.setattr(lease, "time", SimpleNamespace(time=lambda: self.now))
+
+    def lock(self, **connection: Any) -> Lock:
+        """The recorded lock, of these nodes."""
+        recorded = read_lock(RECORDED_LOCK)
+        [(name, group)] = recorded.groups.items()
+        way = group.connection.model_copy(update=connection)
+        mine = {"hosts": dict.fromkeys(self.names, "127.0.0.1"), "connection": way}
+        return recorded.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
+
+    def do(self, name: str, act: str, *arguments: Any) -> Any:
+        """One of the acts on one node."""
+        with self._one, pytest.MonkeyPatch.context() as patch:
+            home = self.folder / "nodes" / name
+            patch.setattr(lease, "FOLDER", str(home))
+            patch.setattr(lease, "PATH", str(home / "lease.json"))
+            return json.loads(json.dumps(main.ACTS[act](*arguments)))
+
+    def give(self, name: str, run: str, holder: str = "x@y", seconds: float = 600.0) -> None:
+        """Have another controller take a node."""
+        assert self.do(name, "take", run, holder, seconds)["run"] == run
+
+    @property
+    def holders(self) -> dict[str, str]:
+        """Node → the run that has it now."""
+        found: dict[str, str] = {}
+        for name in self.names:
+            path = self.folder / "nodes" / name / "lease.json"
+            told = json.loads(path.read_text()) if path.exists() else {"until": 0}
+            if told["until"] > self.now:
+                found[name] = told["run"]
+        return found
+
+    def _ask_nodes(
+        self,
+        modules: tuple[str, ...],
+        ways: Iterable[Target],
+        questions: dict[str, Any],
+        *,
+        read: Callable[[Any], Any],
+        **how: Any,
+    ) -> dict[str, Any]:
+        answers = {}
+        ways = list(ways)
+        for way in ways:
+            asked = questions[way.name]
+            if way.name in self.dark or way.connection.port != self.ports.get(way.name, way.connection.port):
+                answers[way.name] = Unreachable("no SSH on port 22: timed out")
+            else:
+                told = self.do(way.name, asked["act"], *asked["arguments"])
+                answers[way.name] = contained(way.name, lambda told=told: read(told))  # type: ignore[misc]
+        if ways:
+            self.asked.append((questions[ways[0].name]["act"], [way.name for way in ways]))
+        return answers

@@ -1,0 +1,101 @@
+"""What Ansible does on nodes that are not leased to its run, or not any more; by itself on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.apply.leases import uptime
+from tests import ROOT
+from tests.unit.plugins.test_script import run
+
+NODES = ("ours", "taken", "stale", "never")
+DONE = "import json, sys; open(json.loads(sys.argv[1]), 'w'); print('{\"changed\": true}')"
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run tasks on all nodes; node → each task's result that was registered, or nothing where it stopped."""
+
+    def play(told: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        (tmp_path / "roles/asking/files").mkdir(parents=True)
+        (tmp_path / "roles/asking/tasks").mkdir()
+        (tmp_path / "roles/asking/files/do.py").write_text(DONE)
+        own = f"{tmp_path}/{{{{ inventory_hostname }}}}.json"
+        keep = {"content": "{{ said | default({}) | to_json }}", "dest": own}
+        tasks = [*tasks, {"name": "Keep", "ansible.builtin.copy": keep}]
+        (tmp_path / "roles/asking/tasks/main.yml").write_text(yaml.safe_dump(tasks))
+        python = {"ansible_python_interpreter": sys.executable}
+        play = {
+            "hosts": "all",
+            "connection": "local",
+            "gather_facts": False,
+            "vars": python,
+            "roles": ["asking"],
+        }
+        (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+        more = {"ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action")}
+        if told is not None:
+            (tmp_path / "leases.json").write_text(told)
+            more["GPUPROV_LEASES"] = str(tmp_path / "leases.json")
+        run("ansible-playbook", "--inventory", ",".join([*NODES, ""]), "play.yml", folder=tmp_path, **more)
+        kept = {name: tmp_path / f"{name}.json" for name in NODES}
+        return {name: json.loads(path.read_text()) for name, path in kept.items() if path.exists()}
+
+    return play
+
+
+def told() -> str:
+    now = uptime()
+    until = {"ours": now + 60, "stale": now - 1}
+    return json.dumps({"resumable": False, "until": until, "lost": {"taken": "leased by x@y"}})
+
+
+def script(folder: Path) -> list[dict[str, Any]]:
+    asked = {"script": "do.py", "question": f"{folder}/{{{{ inventory_hostname }}}}.done"}
+    return [{"name": "Do", "gpuprov_script": asked, "register": "said", "ignore_errors": True}]
+
+
+def test_no_script_runs_on_a_node_that_is_not_the_runs(
+    play: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    said = play(told(), script(tmp_path))
+    assert [path.stem for path in tmp_path.glob("*.done")] == ["ours"]
+    assert {name: each.get("msg") for name, each in said.items()} == {
+        "ours": None,
+        "taken": "leased by x@y",
+        "stale": "the node's lease was not renewed in time: gpuprov was killed, or lost the node",
+        "never": "the node is not leased to this run",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"lost": {}, "until": {"ours": "x"}}'])
+def test_nothing_is_done_by_a_file_that_is_none(
+    play: Callable[..., dict[str, Any]], tmp_path: Path, text: str
+) -> None:
+    said = play(text, script(tmp_path))
+    assert list(tmp_path.glob("*.done")) == []
+    assert {each["msg"] for each in said.values()} == {"the node is not leased to this run"}
+
+
+def test_where_no_run_has_leases_all_is_done(play: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    play(None, script(tmp_path))
+    assert len(list(tmp_path.glob("*.done"))) == len(NODES)
+
+
+def test_a_node_that_is_not_the_runs_leaves_a_play_of_reboots_without_ending_it(
+    play: Callable[..., dict[str, Any]],
+) -> None:
+    [_, reboots] = yaml.safe_load((ROOT / "playbooks/reboot.yml").read_text())
+    asked = reboots["tasks"][:2]
+    assert [task["name"] for task in asked] == [
+        "Ask whether the node is still leased to this run",
+        "Leave a node that is not",
+    ]
+    assert list(play(told(), asked)) == ["ours"]
