@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fails on a node that is not leased to the run any more; see plugins/modules/gpuprov_lease.yml."""
+"""Says whether a node is still leased to the run; see plugins/modules/gpuprov_lease.yml."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         node = (task_vars or {}).get("inventory_hostname", "")
-        if complaint := _complaint(str(node)):
-            result.update(failed=True, msg=complaint)
+        result["complaint"] = _complaint(str(node))
         return result
 
 

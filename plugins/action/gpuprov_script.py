@@ -30,9 +30,9 @@ class ActionModule(ActionBase):
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         if "GPUPROV_LEASES" in os.environ:
-            leased = self._lease().run(task_vars=task_vars)
-            if leased.get("failed"):
-                return {**result, **leased}
+            complaint = self._lease().run(task_vars=task_vars)["complaint"]
+            if complaint:
+                return {**result, "failed": True, "msg": complaint}
         known = task_vars or {}
         python = known.get("ansible_facts", {}).get("python", {}).get("executable", "python3")
         words = [python, "-", json.dumps(arguments["question"])]
@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         return result
 
     def _lease(self) -> ActionBase:
-        """The action that fails where the node is not the run's any more."""
+        """The action that says whether the node is still the run's."""
         action: ActionBase = self._shared_loader_obj.action_loader.get(
             "gpuprov_lease",
             task=self._task,

@@ -110,9 +110,13 @@ class Site:
 
 
 @contextmanager
-def site(kinds: Iterable[tuple[Kind, int]]) -> Iterator[Site]:
-    """A mirror, and so many nodes of each kind with the first of its versions; all of it goes at the end."""
-    name = f"up-{os.getpid()}"
+def site(kinds: Iterable[tuple[Kind, int]], name: str = "") -> Iterator[Site]:
+    """A mirror, and so many nodes of each kind with the first of its versions; all of it goes at the end.
+
+    Args:
+        name: of the lab; one of this process where none is stated.
+    """
+    name = name or f"up-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="gpuprov-campaign-") as scratch:
         folder = Path(scratch)
         (folder / "mirror").mkdir(mode=0o755)
