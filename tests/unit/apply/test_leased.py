@@ -40,6 +40,7 @@ class World:
         self.done: list[tuple[str, list[str]]] = []
         self.during: dict[str, Any] = {}
         self.told: list[str] = []
+        self.looks = 0
         folder = tmp_path / MINE
         folder.mkdir()
         self.leases = Leases([self.nodes.lock()], folder)
@@ -60,6 +61,8 @@ class World:
             return leased.converge_leased(self.run, self.leases, Proposal(list(self.found.values()), plans))
 
     def _survey(self, lock: object, names: list[str], **_: object) -> list[NodeDrift]:
+        self.looks += 1
+        self.during.pop(f"look {self.looks}", lambda: None)()
         return [self.found[name] for name in names]
 
     def _do(self, step: str, nodes: Any) -> dict[str, NodeOutcome]:
@@ -151,7 +154,7 @@ def test_nothing_more_is_done_on_a_node_that_was_lost_while_a_step_ran(world: Wo
 def test_a_node_that_was_lost_is_not_rebooted(world: World) -> None:
     for name in NAMES:
         world.found[name] = replace(world.found[name], drift=(differs("driver.loaded", reboot=True),))
-    world.during["site"] = lambda: world.take_over("n1")
+    world.during["look 2"] = lambda: world.take_over("n1")
     world.during["reboot"] = lambda: world.take_over("n3")
     result = world.converge()
     assert world.done == [("site", ["n1", "n2", "n3"]), ("reboot", ["n2", "n3"])]

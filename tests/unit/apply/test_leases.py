@@ -71,7 +71,8 @@ def test_a_lease_of_another_day_has_its_day() -> None:
 
 def test_an_upgrade_takes_all_or_none(nodes: PaperNodes) -> None:
     nodes.give("n2", OTHER)
-    with leases_of(nodes, UPGRADE) as mine, pytest.raises(Refused, match=f"^n2: leased by x@y, run {OTHER}"):
+    mine = leases_of(nodes, UPGRADE, resumable=True)
+    with pytest.raises(Refused, match=f"^n2: leased by x@y, run {OTHER}"):
         take_all(mine, nodes.names)
     assert nodes.holders == {"n2": OTHER}
 

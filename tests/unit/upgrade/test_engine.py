@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.errors import Exit, GpuprovError, Refused
+from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
 from gpuprov.upgrade import engine
@@ -56,6 +56,7 @@ class World:
     def step(self, name: str) -> Any:
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
             failed = {}
+            assert isinstance(context.toward(context.lock, folder).leases, PaperLeases)
             for node in nodes:
                 self.tick()
                 if (name, node) in self.fails:
@@ -93,12 +94,16 @@ class World:
 
 
 class PaperLeases(AbstractContextManager["PaperLeases"]):
-    """Nobody else is at work."""
+    """Nobody else is at work, but on nodes that are `lost`."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
 
     def take(self, nodes: list[str]) -> dict[str, GpuprovError]:
         return {}
 
-    prove = take
+    def prove(self, nodes: list[str]) -> dict[str, GpuprovError]:
+        return {name: NodeFailed("another run took its lease") for name in nodes if name in self.lost}
 
     def release(self) -> None:
         pass
@@ -108,9 +113,11 @@ class PaperLeases(AbstractContextManager["PaperLeases"]):
 
 
 @pytest.fixture(autouse=True)
-def _paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.leases, "leases_for", lambda context: PaperLeases())
+def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
+    leases = PaperLeases()
+    monkeypatch.setattr(engine.leases, "leases_for", lambda context: leases)
     monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)
+    return leases
 
 
 def run(
@@ -169,6 +176,17 @@ def test_the_first_bad_batch_stops_everything(tmp_path: Path) -> None:
     assert outcome.stopped == "batch 1 is bad: n2 failed, 0 may"
     assert outcome.reasons == {"n2": "verify: broken"}
     assert world.out == set()
+
+
+def test_no_step_is_taken_on_a_node_that_another_run_took(tmp_path: Path, leases: PaperLeases) -> None:
+    world = World()
+    leases.lost = {"n3"}
+    with pytest.raises(Refused, match=r"^n3: another run took its lease$"):
+        run(world, tmp_path)
+    assert world.version == {"n1": "new", "n2": "old", "n3": "old", "n4": "old"}
+    assert set(world.recorded) == {"n1"}
+    leases.lost = set()
+    assert set(run(world, tmp_path).ends.values()) == {"new"}
 
 
 def test_a_held_node_stays_drained(tmp_path: Path) -> None:
