@@ -311,7 +311,7 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
 @rule("cuda.hmm", "D32", source="burn-133 burn-92", after=("fabric.manager",))
 def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
     """802 and 304 with a healthy fabric: HMM on some kernels, in the log's words."""
-    lines = seen.log_lines(r"(?:hmm|HMM).*(?:nvidia|uvm)|uvm.*hmm.*(?:fail|error)")
+    lines = seen.log_lines(r"(?i)uvm.*hmm.*(?:fail|error)")
     if lines and seen.modprobe.options.get("nvidia_uvm", {}).get("uvm_disable_hmm") != "1":
         yield Fault(
             "risk",

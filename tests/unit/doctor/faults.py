@@ -405,7 +405,7 @@ FAULTS: dict[str, list[Change]] = {
         )
     ],
     "cuda.held": [program(state="Z"), smi_says(r"(?s)(<fb_memory_usage>.*?<used>)0 MiB", r"\g<1>81559 MiB")],
-    "cuda.hmm": [kernel_says("nvidia-uvm: HMM: uvm_hmm_va_space_initialize failed")],
+    "cuda.hmm": [kernel_says("nvidia-uvm: HMM: initialization failed")],
     "speed.throttled": [
         smi_says(f"(clocks_event_reason_{reason}>)Not Active", r"\1Active")
         for reason in (
