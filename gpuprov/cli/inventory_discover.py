@@ -44,9 +44,9 @@ def command(
 ) -> int:
     """Ask HOSTS what they are, name the nearest profile and what is missing, and propose a fleet file.
 
-    HOSTS are names, ranges (gpu[01-08]) or networks (10.0.0.0/24); addresses where nothing speaks
-    SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile, 4 when one cannot be
-    asked or none answers.
+    HOSTS are names, ranges (gpu[01-08]), [USER@]HOST[:PORT] or networks (10.0.0.0/24), of which addresses
+    where nothing speaks SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile,
+    4 when one cannot be asked or none answers.
     """
     from pydantic import ValidationError
 

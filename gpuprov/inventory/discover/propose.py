@@ -11,7 +11,7 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.model.connection import Connection
+from gpuprov.model.connection import Connection, parse_destination
 from gpuprov.probe.facts import Facts
 
 
@@ -45,7 +45,9 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     names = {}
     for host, facts in found.items():
         own = facts.host.partition(".")[0]
-        name = own if _is_address(host) and own and own not in taken else host
+        to = parse_destination(host)
+        called = f"{to.host}-{to.port}" if to.port else to.host
+        name = own if _is_address(to.host) and own and own not in taken else called
         taken.add(name)
         names[host] = name
     return names

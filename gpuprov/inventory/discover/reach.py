@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.inventory.discover.match import Kind, Match, match
-from gpuprov.model.connection import Connection
+from gpuprov.model.connection import Connection, lay_over, parse_destination
 from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
@@ -25,7 +25,7 @@ def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
     """The hosts that are meant, and those among them that only a network stands for.
 
     Args:
-        stated: names, ranges (`gpu[01-08]`) or networks (`10.0.0.0/24`).
+        stated: names, ranges (`gpu[01-08]`), `[USER@]HOST[:PORT]` or networks (`10.0.0.0/24`).
 
     Raises:
         InvalidInput: none of these, or a network of more addresses than can be asked.
@@ -37,7 +37,7 @@ def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
             found += _addresses(text)
             continue
         try:
-            hosts = expand(text)
+            hosts = [text] if "@" in text or ":" in text else expand(text)
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
         found += hosts
@@ -55,6 +55,15 @@ def _addresses(text: str) -> list[str]:
             f"{text} has {network.num_addresses} addresses", expected=f"{ADDRESSES_AT_MOST} at most"
         )
     return [str(address) for address in network.hosts()]
+
+
+def _target(host: str, connection: Connection) -> Target:
+    """The way to `[USER@]HOST[:PORT]`: what stands there counts before what is stated for all."""
+    try:
+        user, address, port = parse_destination(host)
+    except ValueError as error:
+        raise InvalidInput(str(error), expected="[USER@]HOST[:PORT]") from None
+    return Target(host, address, lay_over(connection, Connection(user=user, port=port)))
 
 
 def match_hosts(
@@ -78,6 +87,6 @@ def match_hosts(
             raise NodeFailed(f"its system is called {facts.os.id!r} {facts.os.version!r} on {facts.arch!r}")
         return facts, match(facts, among)
 
-    targets = [Target(host, host, connection) for host in hosts]
+    targets = [_target(host, connection) for host in hosts]
     for target, answer in fan_out(targets, probe, forks=forks, limits=LIMITS):
         yield target.name, answer

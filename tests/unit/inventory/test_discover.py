@@ -221,6 +221,16 @@ def test_a_host_that_is_named_is_not_passed_over(
     )
 
 
+def test_a_host_may_have_a_user_and_a_port_of_its_own(
+    closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inventory", "discover", f"ubuntu@127.0.0.1:{closed_port}"]) == 4
+    said = f"ubuntu@127.0.0.1:{closed_port}: no SSH on port {closed_port}: connection refused"
+    assert capsys.readouterr().err.startswith(said)
+    assert run(["inventory", "discover", "127.0.0.1:22:1"]) == 2
+    assert "'127.0.0.1:22:1' has more than one port" in capsys.readouterr().err
+
+
 def test_a_node_that_refuses_us_is_not_passed_over(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
