@@ -1,0 +1,203 @@
+"""Every way to a node by every verb: port, bastion, alias of ~/.ssh/config, certificate, agent, two users.
+
+One node for each way, all in one group. What stands in ~/.ssh/config stands there for real: the folder is
+mounted over root's in a mount namespace of the command's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.lab import Lab, Node
+from gpuprov.locking.build import build_lock
+from gpuprov.model.lock import write_lock
+from tests.lab.command_line import gpuprov, with_own_state
+from tests.lab.upgrade_fleet import NEWER, ROLLOUT, provisioned
+
+WAYS = ("port", "bastion", "alias", "certificate", "agent", "user")
+PORT = 2222
+CONFIG = """\
+Host rented
+  HostName {alias}
+  User root
+  IdentityFile {lab}
+Host certified
+  HostName {certificate}
+  IdentityFile {folder}/certified
+  CertificateFile {folder}/signed-cert.pub
+  IdentityAgent none
+"""
+THREADS = {"fleet.lock.yml": 4, "next.lock.yml": 8}
+"""Lock → what a role writes for logins."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with a fleet, and how commands are run there."""
+
+    folder: Path
+    nodes: dict[str, Node]
+    agent: str
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What puts the site's own folder in place of ~/.ssh, and its agent in place of anybody's."""
+        enter = f'mount --bind {self.folder}/ssh /root/.ssh && SSH_AUTH_SOCK={self.agent} exec "$@"'
+        return ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
+
+    def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """One command line of gpuprov."""
+        program = (*self.program, sys.executable, "-m", "gpuprov")
+        return gpuprov(self.folder, *words, code=code, program=program)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Another program."""
+        return subprocess.run(
+            [*self.program, *words],
+            cwd=self.folder,
+            env=with_own_state(self.folder),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def states(self, *words: str) -> dict[str, Any]:
+        """Way → what a verb's document says of its node."""
+        done = self.gpuprov(*words, "-o", "json", code=None)
+        assert done.stdout, done.stderr
+        return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", path], check=True)
+    return path.with_name(f"{path.name}.pub").read_text()
+
+
+@pytest.fixture(scope="module")
+def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    image = f"ways-{os.getpid()}"
+    fleet = provisioned(module_lab, tmp_path_factory.mktemp("first"), 1 + len(WAYS), image)
+    nodes = dict(zip([*WAYS, "gate"], fleet.nodes, strict=True))
+    operator, agent = make_key(folder / "operator"), make_key(folder / "by-agent")
+    make_key(folder / "certified")
+    authority = make_key(folder / "authority")
+    sign = ["ssh-keygen", "-q", "-s", "authority", "-I", "t", "-n", "root", "-V", "+1d", "signed.pub"]
+    shutil.copy(folder / "certified.pub", folder / "signed.pub")
+    subprocess.run(sign, cwd=folder, check=True)
+    nodes["gate"].run("cat >>/root/.ssh/authorized_keys", input=operator)
+    nodes["agent"].run("cat >>/root/.ssh/authorized_keys", input=agent)
+    nodes["certificate"].run(
+        "cat >/etc/ssh/ca.pub && echo 'TrustedUserCAKeys /etc/ssh/ca.pub' >/etc/ssh/sshd_config.d/ca.conf"
+        " && systemctl restart ssh",
+        input=authority,
+    )
+    nodes["port"].run(
+        f"echo 'Port {PORT}' >/etc/ssh/sshd_config.d/port.conf && systemctl restart ssh", check=False
+    )
+    write_site(module_lab, folder, nodes)
+    socket = str(folder / "agent.sock")
+    started = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    try:
+        while not Path(socket).exists():
+            assert started.poll() is None
+        environment = {**os.environ, "SSH_AUTH_SOCK": socket}
+        subprocess.run(["ssh-add", "-q", folder / "by-agent"], env=environment, check=True)
+        (folder / "by-agent").unlink()
+        yield Site(folder, nodes, socket)
+    finally:
+        started.terminate()
+        started.wait()
+        module_lab.down()
+        module_lab.drop(image)
+
+
+def write_site(lab: Lab, folder: Path, nodes: dict[str, Node]) -> None:
+    """The fleet, ~/.ssh/config, and the host keys that the provider showed."""
+    address = {name: node.address for name, node in nodes.items()}
+    (folder / "ssh").mkdir(mode=0o700)
+    places = {"lab": lab.identity_file, "folder": folder}
+    (folder / "ssh/config").write_text(CONFIG.format(**address, **places))
+    shutil.copy(lab.known_hosts, folder / "vouched")
+    known = [
+        line for line in lab.known_hosts.read_text().splitlines(True) if line.startswith(address["gate"])
+    ]
+    (folder / "known_hosts").write_text("".join(known))
+    key = {"identity_file": str(folder / "operator")}
+    hosts = {
+        "port": {"address": f"{address['port']}:{PORT}", "ssh": key},
+        "bastion": {"address": address["bastion"], "ssh": {"jump": f"root@{address['gate']}", **key}},
+        "alias": "rented",
+        "certificate": "certified",
+        "agent": address["agent"],
+        "user": {"address": address["user"], "ssh": {"user": "ops", **key}},
+    }
+    ssh = {"known_hosts": str(folder / "known_hosts")}
+    fleet = yaml.safe_load(lab.fleet("hgx-a100-4")) | {"ssh": ssh}
+    [group] = fleet["groups"].values()
+    group |= {"hosts": hosts, "stack": {"repository": "distribution", "driver": NEWER}}
+    fleet |= {"groups": {"train": group}, "rollout": {**ROLLOUT, "canary": "none", "serial": ["100%"]}}
+    for name, threads in THREADS.items():
+        tuning = {"environment": {"OMP_NUM_THREADS": threads}}
+        group["settings"] = group.get("settings", {}) | {"tuning": tuning}
+        (folder / "fleet.yml").write_text(yaml.safe_dump(fleet, sort_keys=False))
+        write_lock(build_lock(folder / "fleet.yml"), folder / name)
+
+
+def test_bootstrap(site: Site) -> None:
+    """By the provider's key, the alias's own, the certificate, the agent; host keys are vouched for."""
+    lab_key = str(next(iter(site.nodes.values())).lab_folder / "id_ed25519")
+    words = ("--key", "operator.pub", "--host-key", "vouched")
+    told = site.states(
+        "bootstrap", "port", "bastion", "user", *words, "--user", "root", "--identity", lab_key
+    )
+    told |= site.states("bootstrap", "alias", "certificate", "agent", *words)
+    assert {name: each["message"] for name, each in told.items()} == dict.fromkeys(WAYS)
+    assert "account ops made" in told["user"]["changed"]
+    # From now on each way opens its own node alone.
+    only = f'from="{site.nodes["gate"].address}"'
+    site.nodes["bastion"].run(f"sed -i '/operator$/s/^/{only} /' /root/.ssh/authorized_keys")
+    for name in ("certificate", "agent", "alias"):
+        site.nodes[name].run("sed -i '/operator$/d' /root/.ssh/authorized_keys")
+    again = site.states("bootstrap", *WAYS[:2], "user", *words)
+    assert {each["status"] for each in again.values()} == {"ready"}
+
+
+def test_drift(site: Site) -> None:
+    told = site.states("drift")
+    found = {name: ",".join(each["check"] for each in node["drift"]) for name, node in told.items()}
+    assert found == dict.fromkeys(WAYS, "tuning.environment")
+
+
+def test_apply(site: Site) -> None:
+    site.gpuprov("apply", "--yes")
+    told = site.states("drift")
+    assert {name: each["status"] for name, each in told.items()} == dict.fromkeys(WAYS, "in_sync")
+
+
+def test_verify(site: Site) -> None:
+    told = site.states("verify")
+    assert {name: each["status"] for name, each in told.items()} == dict.fromkeys(WAYS, "passed")
+
+
+def test_upgrade(site: Site) -> None:
+    told = site.states("upgrade", "--to", "next.lock.yml", "--yes")
+    assert {name: node["stands"] for name, node in told.items()} == dict.fromkeys(WAYS, "new")
+
+
+def test_ansible_ping_over_the_generated_inventory(site: Site) -> None:
+    site.gpuprov("inventory", "generate", "out")
+    done = site.run(str(Path(sys.executable).with_name("ansible")), "-i", "out", "train", "-m", "ping", "-o")
+    said = {line.split(" ")[0]: "SUCCESS" in line for line in done.stdout.splitlines()}
+    assert said == dict.fromkeys(WAYS, True), done.stdout + done.stderr
