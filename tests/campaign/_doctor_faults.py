@@ -154,10 +154,5 @@ SEEDED = (
         "rm /usr/lib/x86_64-linux-gnu/libcuda.so.470.82.01 /usr/local/lib/libcuda.so.535.309.01",
     ),
     Seeded("storage.shm", "mount -t tmpfs -o size=64m small /dev/shm", "umount /dev/shm"),
-    Seeded(
-        "storage.full",
-        "mkdir -p /full; mount -t tmpfs -o size=4m small /full; head -c 4m /dev/zero >/full/x; true",
-        "umount /full",
-    ),
     Seeded("fabric.manager", "systemctl stop nvidia-fabricmanager", "systemctl start nvidia-fabricmanager"),
 )

@@ -95,7 +95,7 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
     """daemon.json names a runtime whose program is not there."""
     stated = ((seen.daemon_json or {}).get("runtimes") or {}).get("nvidia")
     default = (seen.daemon_json or {}).get("default-runtime")
-    if stated and not seen.raw("container_state")["runtime"]:
+    if stated is not None and not seen.raw("container_state")["runtime"]:
         yield Fault(
             "broken" if default == "nvidia" else "degraded",
             "daemon.json names the runtime nvidia, and nvidia-container-runtime is not installed"

@@ -448,7 +448,13 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "containers.snap": [setting("container_state.docker_path", "/snap/bin/docker")],
     "containers.runtime": [setting("container_state.docker_info", 'systemd {"runc":{"path":"runc"}}')],
-    "containers.missing_runtime": [setting("container_state.runtime", None)],
+    "containers.missing_runtime": [
+        setting("container_state.runtime", None),
+        all_of(
+            setting("container_state.runtime", None),
+            setting("daemon_json.value", {"runtimes": {"nvidia": {}}}),
+        ),
+    ],
     "containers.cdi_stale": [
         setting(
             "container_state.cdi",
