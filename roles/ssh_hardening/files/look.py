@@ -102,6 +102,11 @@ def first_lines() -> dict[str, tuple[Path, int, str]]:
     return found
 
 
+def goes_before(path: Path) -> bool:
+    """Whether sshd reads a drop-in before ours; its own file comes after all of them where it begins so."""
+    return path.parent == OURS.parent and path.name < OURS.name
+
+
 def place(path: Path, number: int, line: str) -> str:
     """A line as people find it."""
     return f"{path}:{number} ({line})"
@@ -113,7 +118,7 @@ text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 differs = {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value}
 first = first_lines() if CONFIG.exists() else {}
 look = {
-    "earlier": [place(*first[each]) for each in differs if each in first and first[each][0] < OURS],
+    "earlier": [place(*first[each]) for each in differs if each in first and goes_before(first[each][0])],
     "by": [place(*first[each]) for each in differs if each in first],
     "armed": ARMED.read_text().strip() if ARMED.exists() else "",
     "included": bool(

@@ -16,6 +16,40 @@ driver, preflight, settings = script("nvidia_driver"), script("preflight"), scri
 docker, repositories = script("docker"), script("repositories")
 tuning = script("system_tuning")
 
+
+@pytest.fixture
+def sshd(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script of ssh_hardening, which looks around when it is loaded."""
+    monkeypatch.setattr("sys.argv", ["look.py", '{"options": {}, "login": "root"}'])
+    return script("ssh_hardening")
+
+
+@pytest.mark.parametrize(
+    ("path", "before"),
+    [
+        ("/etc/ssh/sshd_config", False),
+        ("/etc/ssh/sshd_config.d/00-a-site.conf", True),
+        ("/etc/ssh/sshd_config.d/00-gpuprov.conf", False),
+        ("/etc/ssh/sshd_config.d/50-cloud-init.conf", False),
+    ],
+)
+def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: str, before: bool) -> None:
+    assert sshd.goes_before(Path(path)) is before
+
+
+def test_the_first_line_on_an_option_of_sshd(
+    sshd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, drop_in = tmp_path / "sshd_config", tmp_path / "sshd_config.d/00-a.conf"
+    drop_in.parent.mkdir()
+    config.write_text("Include x\nPasswordAuthentication no\nX11Forwarding yes\n")
+    drop_in.write_text("# ours\n  passwordauthentication yes\n")
+    monkeypatch.setattr(sshd, "CONFIG", config)
+    first = sshd.first_lines()
+    assert first["passwordauthentication"] == (drop_in, 2, "passwordauthentication yes")
+    assert first["x11forwarding"] == (config, 3, "X11Forwarding yes")
+
+
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
     "DKMS (dkms-3.2.2) make.log for nvidia-current-open/550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
