@@ -95,6 +95,7 @@ ROLES = (
         cuda_toolkit.expectations,
         components=("cuda",),
         first={"cuda_toolkit": "cuda_toolkit_packages"},
+        beside=("dbus",),  # verify starts a service to see what it gets
     ),
     Role(
         "cudnn",
@@ -136,7 +137,13 @@ ROLES = (
         components=("containerd",),
         units=containerd.UNITS,
     ),
-    Role("system_tuning", system_tuning.variables, system_tuning.expectations, settings=("tuning",)),
+    Role(
+        "system_tuning",
+        system_tuning.variables,
+        system_tuning.expectations,
+        settings=("tuning",),
+        beside=("dbus",),
+    ),
     Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
     Role(
         "profiling_tools",
@@ -162,6 +169,7 @@ ROLES = (
         ssh_hardening.expectations,
         settings=("ssh",),
         guarded=True,
+        beside=("iproute2",),  # `ss` says where sshd listens
     ),
     Role(
         "firewall",
@@ -222,7 +230,7 @@ def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[st
     sets = {name: stated[variable] for role in running for name, variable in role.first.items()}
     return {
         "packages_together": {name: packages for name, packages in sets.items() if packages},
-        "packages_together_beside": [name for role in running for name in role.beside],
+        "packages_together_beside": list(dict.fromkeys(name for role in running for name in role.beside)),
     }
 
 

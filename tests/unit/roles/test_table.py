@@ -78,9 +78,9 @@ def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
     [group] = read_lock(ROOT / "tests/recorded/verify/debian12-a100x4.lock.yml").groups.values()
     stated = {**variables(group), "cudnn_packages": {"libcudnn9": "9"}, "nccl_packages": {"libnccl2": "2"}}
     assert {variable for role in ROLES for variable in role.first.values()} <= stated.keys()
-    assert first_packages(stated, ["cudnn", "cuda_toolkit", "monitoring", "firewall"]) == {
+    assert first_packages(stated, ["cudnn", "cuda_toolkit", "system_tuning", "monitoring", "firewall"]) == {
         "packages_together": {"cudnn": {"libcudnn9": "9"}},
-        "packages_together_beside": ["nftables"],
+        "packages_together_beside": ["dbus", "nftables"],
     }
 
 
