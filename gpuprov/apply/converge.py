@@ -14,7 +14,7 @@ from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Reboots
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.roles import BY_NAME
 from gpuprov.verify import Verdict, run_verification
 

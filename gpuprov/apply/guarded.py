@@ -21,7 +21,7 @@ from gpuprov.apply.deadman import (
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, Target, open_session, targets
 

@@ -13,7 +13,7 @@ from gpuprov.apply.proposal import Proposal
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 
 
 def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Convergence:

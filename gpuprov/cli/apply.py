@@ -124,7 +124,7 @@ def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> E
 def _conclude(
     run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
-    from gpuprov.nodeset import fold
+    from gpuprov.model.nodeset import fold
     from gpuprov.report.recap import apply_document, conclusion, failed_names, recap_lines
     from gpuprov.report.verification import recap
 

@@ -88,7 +88,7 @@ def command(
 
 
 def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
-    from gpuprov.nodeset import expand
+    from gpuprov.model.nodeset import expand
     from gpuprov.ssh.transport import Target
 
     known = {

@@ -140,7 +140,7 @@ def _sample_here(seconds: float) -> Diagnosis:
 def _targets(
     hosts: tuple[str, ...], lock_path: Path, identity: str | None, known_hosts: str | None
 ) -> list[Target]:
-    from gpuprov.nodeset import expand
+    from gpuprov.model.nodeset import expand
 
     try:
         names = [name for text in hosts for name in expand(text)]

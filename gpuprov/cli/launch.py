@@ -104,7 +104,7 @@ def _job(
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
-    from gpuprov.nodeset import expand
+    from gpuprov.model.nodeset import expand
     from gpuprov.topology.launch import Host
 
     count = len(devices) if devices else gpus
@@ -118,7 +118,7 @@ def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None)
 
 def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
     from gpuprov.model.lock import read_lock
-    from gpuprov.nodeset import fold
+    from gpuprov.model.nodeset import fold
     from gpuprov.topology.launch import Host
 
     lock = read_lock(lock_path)

@@ -89,7 +89,7 @@ class View:
 def _targets(
     nodes: tuple[str, ...], limit: str | None, lock_path: Path, identity: str | None, known_hosts: str | None
 ) -> list[Target]:
-    from gpuprov.nodeset import expand
+    from gpuprov.model.nodeset import expand
 
     stated = (*nodes, limit) if limit else nodes
     if lock_path.is_file():

@@ -23,11 +23,11 @@ from gpuprov.model.connection import HOST_NAME, Connection, lay_over, parse_dest
 from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots
+from gpuprov.model.nodeset import expand
 from gpuprov.model.profile import NAME
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
-from gpuprov.nodeset import expand
 
 
 def _host_name(name: str) -> str:

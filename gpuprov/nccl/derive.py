@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuprov.finding import Finding
+from gpuprov.model.nodeset import fold
 from gpuprov.nccl.networks import Choice, NetworkInterface, choose
 from gpuprov.nccl.rdma import Rails, RdmaPort, choose_rails, gid_index
 from gpuprov.nccl.site import check_site
-from gpuprov.nodeset import fold
 
 _JUMBO_FROM_MBITS = 10_000
 _JUMBO_MTU = 4200  # RoCE's largest payload, 4096, needs so much; 9000 is what switches are set to

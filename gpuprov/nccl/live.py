@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.fleet import Fleet, read_fleet
+from gpuprov.model.nodeset import expand
 from gpuprov.model.profile import load_profile, overlay
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
-from gpuprov.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from gpuprov.doctor.fault import SEVERITIES, Fault
 from gpuprov.doctor.judge import Diagnosis
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.report.printable import on_one_line
 
 INDENT = " " * 10

@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.model.documents import write_text
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.report.history import Run
 from gpuprov.report.text import value
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.report.printable import on_one_line
 
 SLOW_S = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.report.history.changes import Change
 from gpuprov.report.printable import on_one_line
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuprov.drift.judge import differing
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.report.text import value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 

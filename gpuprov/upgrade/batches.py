@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.model.nodeset import expand
 from gpuprov.model.rollout import Rollout, portion
-from gpuprov.nodeset import expand
 
 Unit = tuple[str, ...]
 """Nodes that move as one; most nodes are a unit alone."""

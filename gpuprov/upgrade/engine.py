@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from gpuprov.errors import Exit, GpuprovError, Refused
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.ssh.contained import contained
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.remote import PACKAGES_S, act
 

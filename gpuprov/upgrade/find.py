@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.runs import run_folders
 from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, read

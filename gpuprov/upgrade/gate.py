@@ -19,7 +19,7 @@ from gpuprov.drift.survey import LIMITS
 from gpuprov.errors import GpuprovError
 from gpuprov.finding import Finding, worst_level
 from gpuprov.model.lock import LockedGroup
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuprov.apply.leases import Leases, Terms
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.context import UpgradeContext
 
 TERMS = Terms(seconds=3600.0, resumable=True)

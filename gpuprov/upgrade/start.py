@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuprov.errors import Refused
 from gpuprov.model.lock import Lock
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.runs import started_by
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.batches import Batch, batches

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.engine import Outcome
 from gpuprov.upgrade.gate import NodeGate

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.lock import Lock
-from gpuprov.nodeset import expand
+from gpuprov.model.nodeset import expand
 
 
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:

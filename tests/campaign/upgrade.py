@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.lab import Lab
-from gpuprov.nodeset import fold
+from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.header import ended, header
 from gpuprov.upgrade.state import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault

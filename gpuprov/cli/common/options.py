@@ -78,7 +78,7 @@ class Chosen:
         Raises:
             InvalidInput: nothing was said.
         """
-        from gpuprov.nodeset import expand
+        from gpuprov.model.nodeset import expand
 
         if not self.stated:
             raise InvalidInput(
@@ -141,7 +141,7 @@ def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
     Raises:
         InvalidInput: a name that the lock does not know, with those that are near.
     """
-    from gpuprov.nodeset import expand
+    from gpuprov.model.nodeset import expand
 
     known = lock.hosts()
     stated = [*nodes, *([limit] if limit else [])]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.inventory.discover.match import Kind, Match, match
 from gpuprov.model.connection import Connection, lay_over, parse_destination
-from gpuprov.nodeset import expand
+from gpuprov.model.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
-from gpuprov.nodeset import expand, fold
+from gpuprov.model.nodeset import expand, fold
 
 
 def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.machine import Machine
 from gpuprov.model.connection import Destination, parse_destination
-from gpuprov.nodeset import expand
+from gpuprov.model.nodeset import expand
 
 
 def hosts(text: str) -> Iterator[Machine]:

@@ -13,8 +13,8 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
+from gpuprov.model.nodeset import expand, fold
 from gpuprov.model.profile import load_profile, shipped_profiles
-from gpuprov.nodeset import expand, fold
 
 
 @dataclass(frozen=True)
