@@ -1,0 +1,224 @@
+"""Between the GPUs of one machine: copies from each to each, and collectives through libnccl."""
+
+import os
+import struct
+import tempfile
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+
+from gpuprov.accept.node.matrix import load
+from gpuprov.probe.node.base import Failed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from gpuprov.accept.node.cuda import Gpu
+    from gpuprov.probe.node.base import Values
+
+MIB = 1024 * 1024
+UINT8, FLOAT32, SUM = 1, 7, 0
+LOG_LIMIT = 512 * 1024
+# NVLS allocates multicast memory on the NVSwitches, which a program that dies badly can leave unusable for
+# others until the GPUs are reset.
+ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
+
+
+def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
+    """GB/s of copies from every GPU to every other, one pair at a time, and whether they went directly."""
+    size, found = 256 * MIB, []
+    memory = []
+    for gpu in gpus:
+        gpu.use()
+        memory.append(gpu.allocate(size))
+        gpu.fill(memory[-1], size, gpu.index)
+        gpu.wait()
+    each = seconds / max(1, len(gpus) * (len(gpus) - 1))
+    for source, origin in zip(gpus, memory):
+        for target in gpus:
+            if source is not target:
+                found.append(_pair(source, target, origin, size, each))
+    for gpu, address in zip(gpus, memory):
+        gpu.use()
+        gpu.free(address)
+    return found
+
+
+def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) -> "Values":
+    direct = c_int()
+    source.call("cuDeviceCanAccessPeer", byref(direct), source.index, target.index)
+    target.use()
+    landing = target.allocate(size)
+    source.use()
+    if direct.value:
+        try:
+            source.call("cuCtxEnablePeerAccess", target.context, 0)
+        except Failed as failed:
+            if "ALREADY_ENABLED" not in str(failed):
+                raise
+
+    def copy() -> None:
+        source.call("cuMemcpyPeerAsync", landing, target.context, origin, source.context, size, source.stream)
+
+    told = source.rate(copy, size / 1e9, seconds)
+    target.use()
+    wrong = target.check(landing, size, source.index)
+    target.free(landing)
+    told.update({"from": source.index, "to": target.index, "direct": bool(direct.value), "wrong": wrong})
+    return told
+
+
+class Nccl:
+    """libnccl with one communicator over GPUs of this process."""
+
+    def __init__(self, gpus: "Sequence[Gpu]", folders: "Sequence[str]") -> None:
+        self._gpus = gpus
+        with tempfile.NamedTemporaryFile(prefix="gpuprov-nccl-", delete=False) as log:
+            self._log = open(log.name, errors="replace")  # noqa: SIM115 - as long as NCCL
+        os.environ.update(ENVIRONMENT, NCCL_DEBUG_FILE=log.name)
+        try:
+            self._library, self.path = load(["libnccl.so.2"], folders)
+            self._ranks = (c_void_p * len(gpus))()
+            self._do(
+                "ncclCommInitAll", self._ranks, len(gpus), (c_int * len(gpus))(*[gpu.index for gpu in gpus])
+            )
+        finally:  # NCCL has it open by now: nothing is left behind, however this process ends
+            os.unlink(log.name)
+
+    def log(self) -> str:
+        """What NCCL said so far; the paths that it took only after the first collective."""
+        self._log.seek(0)
+        return self._log.read(LOG_LIMIT)
+
+    @property
+    def version(self) -> str:
+        """`2.27.3`."""
+        number = c_int()
+        self._do("ncclGetVersion", byref(number))
+        return "{}.{}.{}".format(number.value // 10000, number.value % 10000 // 100, number.value % 100)
+
+    def _do(self, name: str, *arguments: "Any") -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            said = getattr(self._library, "ncclGetErrorString", None)
+            raise Failed("{}: error {}{}".format(name, code, _words(said, code)))
+
+    def close(self) -> None:
+        """End the communicators."""
+        for rank in self._ranks:
+            self._do("ncclCommDestroy", c_void_p(rank))
+
+    def measure(self, size: int, seconds: float) -> "Values":
+        """Bus bandwidth in GB/s (as nccl-tests counts it) of each collective over `size` bytes, proven right.
+
+        Raises:
+            Failed: NCCL or the driver fails, or a value is wrong.
+        """
+        count = len(self._gpus)
+        piece = size // count // 256 * 256
+        whole = piece * count
+        send, take = [], []
+        for gpu in self._gpus:
+            gpu.use()
+            send.append(gpu.allocate(whole))
+            take.append(gpu.allocate(whole))
+        told = {}
+        share = float(count - 1) / count
+        for name, factor in (("all_reduce", 2 * share), ("all_gather", share), ("all_to_all", share)):
+            start = getattr(self, "_" + name)(send, take, piece)
+            self._fill(name, send, piece)
+            self._together(start)()
+            wrong = self._wrong(name, take, piece)
+            told[name] = dict(
+                self._rate(self._together(start), factor * whole / 1e9, seconds / 3), bytes=whole, wrong=wrong
+            )
+        for gpu, one, other in zip(self._gpus, send, take):
+            gpu.use()
+            gpu.free(one, other)
+        return told
+
+    def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
+        """As `Gpu.rate` of the first GPU: no rank ends a collective before the others took part in it."""
+        self._gpus[0].use()
+        told = self._gpus[0].rate(start, amount, seconds)
+        for gpu in self._gpus:
+            gpu.use()
+            gpu.wait()
+        self._gpus[0].use()
+        return told
+
+    def _together(self, start: "Callable[[int], None]") -> "Callable[[], None]":
+        def all_ranks() -> None:
+            self._do("ncclGroupStart")
+            for rank in range(len(self._gpus)):
+                start(rank)
+            self._do("ncclGroupEnd")
+
+        return all_ranks
+
+    def _all_reduce(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        numbers = c_size_t(piece * len(send) // 4)
+        return lambda rank: self._do(
+            "ncclAllReduce", c_void_p(send[rank]), c_void_p(take[rank]), numbers, FLOAT32, SUM,
+            c_void_p(self._ranks[rank]), self._gpus[rank].stream,
+        )  # fmt: skip
+
+    def _all_gather(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        return lambda rank: self._do(
+            "ncclAllGather", c_void_p(send[rank]), c_void_p(take[rank]), c_size_t(piece), UINT8,
+            c_void_p(self._ranks[rank]), self._gpus[rank].stream,
+        )  # fmt: skip
+
+    def _all_to_all(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        def start(rank: int) -> None:
+            comm, stream = c_void_p(self._ranks[rank]), self._gpus[rank].stream
+            for peer in range(len(self._gpus)):
+                for name, memory in (("ncclSend", send), ("ncclRecv", take)):
+                    self._do(
+                        name,
+                        c_void_p(memory[rank] + peer * piece),
+                        c_size_t(piece),
+                        UINT8,
+                        peer,
+                        comm,
+                        stream,
+                    )
+
+        return start
+
+    def _fill(self, name: str, send: "list[int]", piece: int) -> None:
+        for rank, gpu in enumerate(self._gpus):
+            gpu.use()
+            for peer in range(len(self._gpus)):
+                gpu.fill(send[rank] + peer * piece, piece, 0, _constant(_sent(name, rank, peer)))
+            gpu.wait()
+
+    def _wrong(self, name: str, take: "list[int]", piece: int) -> "Values | None":
+        """The first piece of a rank that does not hold what it must; None where all do."""
+        count = len(self._gpus)
+        for rank, gpu in enumerate(self._gpus):
+            gpu.use()
+            gpu.wait()
+            for peer in range(count):
+                right = count * (count + 1) / 2.0 if name == "all_reduce" else _sent(name, peer, rank)
+                wrong = gpu.check(take[rank] + peer * piece, piece, 0, _constant(right))
+                if wrong:
+                    return dict(wrong, rank=rank, peer=peer)
+        return None
+
+
+def _sent(name: str, rank: int, peer: int) -> float:
+    """The number that fills the piece which one rank has for another; in all but all-to-all all are alike."""
+    return float(rank + 1 if name != "all_to_all" else 1000 * (rank + 1) + peer)
+
+
+def _constant(number: float) -> "tuple[int, int, int, int]":
+    bits = struct.unpack("<I", struct.pack("<f", number))[0]
+    return (bits, 0, bits, 0)
+
+
+def _words(function: "Any", code: int) -> str:
+    if function is None:
+        return ""
+    function.restype = c_char_p
+    return " ({})".format((function(code) or b"").decode("utf-8", "replace"))

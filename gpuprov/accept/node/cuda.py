@@ -1,0 +1,252 @@
+"""The CUDA driver of this machine by ctypes: contexts, memory, kernels and time, each call proven."""
+
+import ctypes
+import os
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+
+from gpuprov.accept.node import kernels
+from gpuprov.probe.node.base import Failed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
+BATCHES = 5
+PLAIN = (0, 0xFFFFFFFF, 0, 0xFFFFFFFF)
+"""A pattern of 32-bit words without any structure: base and mask of the even words, and of the odd ones."""
+_SIGNATURES = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetUuid": (c_char_p, c_int),
+    "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
+    "cuCtxSynchronize": (),
+    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
+    "cuMemAlloc_v2": (POINTER(c_ulonglong), c_size_t),
+    "cuMemFree_v2": (c_ulonglong,),
+    "cuMemAllocHost_v2": (POINTER(c_void_p), c_size_t),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemsetD32Async": (c_ulonglong, c_uint, c_size_t, c_void_p),
+    "cuMemcpyDtoH_v2": (c_void_p, c_ulonglong, c_size_t),
+    "cuMemcpyHtoD_v2": (c_ulonglong, c_void_p, c_size_t),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_ulonglong, c_size_t, c_void_p),
+    "cuMemcpyHtoDAsync_v2": (c_ulonglong, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (c_ulonglong, c_ulonglong, c_size_t, c_void_p),
+    "cuMemcpyPeerAsync": (c_ulonglong, c_void_p, c_ulonglong, c_void_p, c_size_t, c_void_p),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuLaunchKernel": (c_void_p,) + (c_uint,) * 7 + (c_void_p, POINTER(c_void_p), c_void_p),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventSynchronize": (c_void_p,),
+    "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
+}  # type: dict[str, tuple[Any, ...]]
+
+
+class Driver:
+    """libcuda.so.1; a call that fails raises `Failed` with the driver's own words."""
+
+    def __init__(self) -> None:
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise Failed("libcuda.so.1 cannot be loaded: {}".format(error)) from None
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = arguments, c_int
+        self.call("cuInit", 0)
+
+    def call(self, name: str, *arguments: "Any") -> None:
+        """One function of the driver by its name."""
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise Failed("{}: {}".format(name, self._words(code)))
+
+    def _words(self, code: int) -> str:
+        short, long = c_char_p(), c_char_p()
+        self._library.cuGetErrorName(code, byref(short))
+        self._library.cuGetErrorString(code, byref(long))
+        return " ".join(
+            [(short.value or b"error %d" % code).decode(), "({})".format((long.value or b"").decode())]
+        )
+
+    def count(self) -> int:
+        """GPUs that a program may use."""
+        number = c_int()
+        self.call("cuDeviceGetCount", byref(number))
+        return number.value
+
+    def version(self) -> str:
+        """The CUDA version that this driver can run: `13.0`."""
+        number = c_int()
+        self.call("cuDriverGetVersion", byref(number))
+        return "{}.{}".format(number.value // 1000, number.value % 1000 // 10)
+
+
+class Gpu:
+    """One GPU's primary context, with our kernels loaded into it.
+
+    Args:
+        index: in the order of the bus.
+    """
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.driver, self.call, self.index = driver, driver.call, index
+        self._device, self.context = c_int(), c_void_p()
+        self.call("cuDeviceGet", byref(self._device), index)
+        self.call("cuDevicePrimaryCtxRetain", byref(self.context), self._device)
+        self.use()
+        module = c_void_p()
+        self.call("cuModuleLoadData", byref(module), kernels.ptx().encode())
+        self._functions = {}
+        for name in ("fill", "check", "checksum", "copy"):
+            self._functions[name] = c_void_p()
+            self.call("cuModuleGetFunction", byref(self._functions[name]), module, name.encode())
+        self.stream = c_void_p()
+        self.call("cuStreamCreate", byref(self.stream), 1)
+        self._events = [self._event(), self._event()]
+        self.processors = self.attribute(MULTIPROCESSORS)
+        self.capability = "{}.{}".format(self.attribute(MAJOR), self.attribute(MINOR))
+        self._result = self.allocate(64)
+
+    def _event(self) -> c_void_p:
+        event = c_void_p()
+        self.call("cuEventCreate", byref(event), 0)
+        return event
+
+    def use(self) -> None:
+        """Make it the one that calls of this thread are about."""
+        self.call("cuCtxSetCurrent", self.context)
+
+    def attribute(self, which: int) -> int:
+        """A number that the driver states of it."""
+        value = c_int()
+        self.call("cuDeviceGetAttribute", byref(value), which, self._device)
+        return value.value
+
+    def describe(self) -> "Values":
+        """Who it is."""
+        name, bus, raw = (ctypes.create_string_buffer(96) for _ in range(3))
+        self.call("cuDeviceGetName", name, 96, self._device)
+        self.call("cuDeviceGetPCIBusId", bus, 96, self._device)
+        self.call("cuDeviceGetUuid", raw, self._device)
+        digits = raw.raw[:16].hex()
+        free, total = self.memory()
+        return {
+            "name": name.value.decode("utf-8", "replace"),
+            "bus_id": bus.value.decode().lower(),
+            "uuid": "GPU-" + "-".join([digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]]),
+            "compute_capability": self.capability,
+            "multiprocessors": self.processors,
+            "memory_free": free,
+            "memory_total": total,
+        }
+
+    def memory(self) -> "tuple[int, int]":
+        """Bytes that are free, and all."""
+        free, total = c_size_t(), c_size_t()
+        self.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value, total.value
+
+    def allocate(self, size: int) -> int:
+        """Plain memory of the GPU; its address."""
+        address = c_ulonglong()
+        self.call("cuMemAlloc_v2", byref(address), size)
+        return address.value
+
+    def free(self, *addresses: int) -> None:
+        """Give memory back."""
+        for address in addresses:
+            self.call("cuMemFree_v2", address)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes out of its memory."""
+        buffer = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", buffer, address, size)
+        return buffer.raw
+
+    def launch(self, name: str, *arguments: "Any", blocks: "int | None" = None) -> None:
+        """Start a kernel on the stream; it is not waited for."""
+        holders = (c_void_p * len(arguments))(*[ctypes.addressof(each) for each in arguments])
+        grid = blocks or self.processors * 4
+        function = self._functions[name]
+        self.call("cuLaunchKernel", function, grid, 1, 1, kernels.BLOCK, 1, 1, 0, self.stream, holders, None)
+
+    def wait(self) -> None:
+        """Until all that was started is done."""
+        self.call("cuStreamSynchronize", self.stream)
+
+    def fill(
+        self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
+    ) -> None:
+        """Write the pattern of `seed`; `size` is a multiple of 16 bytes."""
+        self.launch("fill", *_pattern(address, size, seed, shape, flip))
+
+    def check(
+        self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
+    ) -> "Values | None":
+        """None where the pattern stands; else how many words differ, where first, in which bits."""
+        self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 2**64 - 1, 0), 24)
+        self.launch("check", *_pattern(address, size, seed, shape, flip), c_ulonglong(self._result))
+        self.wait()
+        words, first, bits = memoryview(self.read(self._result, 24)).cast("Q")
+        if not words:
+            return None
+        return {"words": words, "first": first * 16, "bits": "{:#010x}".format(bits & 0xFFFFFFFF)}
+
+    def checksum(self, address: int, size: int) -> int:
+        """All words of a piece of memory, one after the other in exclusive or."""
+        self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 0, 0), 24)
+        self.start_checksum(address, size)
+        self.wait()
+        return int.from_bytes(self.read(self._result, 4), "little")
+
+    def start_checksum(self, address: int, size: int) -> None:
+        """The same, not waited for and not told: it only reads."""
+        self.launch("checksum", c_ulonglong(address), c_ulonglong(size // 16), c_ulonglong(self._result))
+
+    def seconds(self, work: "Callable[[], None]", times: int) -> float:
+        """How long the GPU takes for so many turns of what `work` starts on the stream."""
+        begin, end = self._events
+        self.call("cuEventRecord", begin, self.stream)
+        for _ in range(times):
+            work()
+        self.call("cuEventRecord", end, self.stream)
+        self.call("cuEventSynchronize", end)
+        milliseconds = c_float()
+        self.call("cuEventElapsedTime", byref(milliseconds), begin, end)
+        return milliseconds.value / 1000.0
+
+    def rate(self, work: "Callable[[], None]", amount: float, seconds: float) -> "Values":
+        """`amount` of one turn over its time, as the median of several batches that last `seconds` in all."""
+        self.seconds(work, 2)
+        once = max(self.seconds(work, 2) / 2, 1e-6)
+        times = max(1, min(4000, int(seconds / BATCHES / once)))
+        found = sorted(amount * times / self.seconds(work, times) for _ in range(BATCHES))
+        return {
+            "value": round(found[BATCHES // 2], 3),
+            "least": round(found[0], 3),
+            "most": round(found[-1], 3),
+            "turns": times * BATCHES,
+        }
+
+
+def _pattern(address: int, size: int, seed: int, shape: "tuple[int, ...]", flip: int) -> "tuple[Any, ...]":
+    return (c_ulonglong(address), c_ulonglong(size // 16)) + tuple(
+        c_uint(each) for each in (seed, flip) + tuple(shape)
+    )

@@ -1,0 +1,250 @@
+"""Loads every GPU of this machine by a plan, and answers with what was measured; it judges nothing."""
+
+import os
+import signal
+import time
+
+from gpuprov.accept.node import between, memory, watch
+from gpuprov.accept.node.cuda import Driver, Gpu
+from gpuprov.accept.node.matrix import KINDS, Products
+from gpuprov.accept.node.workers import Crew, Gone
+from gpuprov.probe.node.main import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+SCHEMA = "gpuprov.accept.measured/1"
+GIB = 1024**3
+START_S, SPARE_S = 60.0, 45.0
+"""For the first contact with a GPU, and for every step beyond what is planned for it."""
+FOLDERS = (
+    "/usr/local/cuda/lib64",
+    "/usr/local/cuda-*/lib64",
+    "/usr/local/cuda-*/targets/*/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+)
+
+
+class OneGpu:
+    """What a worker does with its GPU."""
+
+    def __init__(self, index: int, plan: "Values") -> None:
+        self._index, self._plan = index, plan
+        self._folders = list(plan.get("folders") or ()) + list(FOLDERS)
+        self._driver, self._gpu, self._products = None, None, None  # type: Any, Any, Any
+
+    def __call__(self, name: str, arguments: "Any") -> "Any":
+        """Carry out one step of the plan."""
+        return getattr(self, name)(arguments)
+
+    def start(self, _: "Any") -> "Values":
+        """A context, a kernel, a right result."""
+        begun = time.monotonic()
+        self._driver = Driver()
+        self._gpu = Gpu(self._driver, self._index)
+        ready = time.monotonic()
+        told = self._gpu.describe()  # type: Values
+        told.update(
+            cuda=self._driver.version(), visible=self._driver.count(), start_seconds=round(ready - begun, 3),
+            kernel=memory.prove(self._gpu),
+        )  # fmt: skip
+        return told
+
+    def bandwidth(self, seconds: float) -> "Values":
+        """Of its memory."""
+        return memory.bandwidth(self._gpu, seconds)
+
+    def host(self, seconds: float) -> "Values":
+        """Copies to and from the host."""
+        return memory.host_copies(self._gpu, self._gpu.describe()["bus_id"], seconds)
+
+    def matrix(self, arguments: "Any") -> "Values":
+        """Products of one kind of number."""
+        kind, seconds, hold = arguments
+        if self._products is None:
+            self._products = Products(self._gpu, self._folders)
+        told = self._products.measure(kind, seconds, hold)
+        return dict(told, library=self._products.path, version=self._products.version)
+
+    def pattern(self, arguments: "Any") -> "Values":
+        """Patterns in its memory."""
+        gib, seconds = arguments
+        return memory.pattern(self._gpu, int(gib * GIB), seconds)
+
+
+class AllGpus:
+    """What one worker does with all of them."""
+
+    def __init__(self, count: int, plan: "Values") -> None:
+        self._count, self._plan = count, plan
+        self._folders = list(plan.get("folders") or ()) + list(FOLDERS)
+        self._gpus = []  # type: list[Gpu]
+
+    def __call__(self, name: str, arguments: "Any") -> "Any":
+        """Carry out one step of the plan."""
+        return getattr(self, name)(arguments)
+
+    def pairs(self, seconds: float) -> "Any":
+        """Copies between all of them."""
+        driver = Driver()
+        self._gpus = [Gpu(driver, index) for index in range(self._count)]
+        return between.pairs(self._gpus, seconds)
+
+    def collectives(self, arguments: "Any") -> "Values":
+        """All-reduce, all-gather and all-to-all at each size in MiB."""
+        sizes, seconds = arguments
+        nccl = between.Nccl(self._gpus, self._folders)
+        told = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
+        told["sizes"] = [nccl.measure(size * between.MIB, seconds / len(sizes)) for size in sizes]
+        told["log"] = nccl.log()
+        nccl.close()
+        return told
+
+
+def looks(name: str, _: "Any") -> "Values":
+    """What the worker that reads NVML does."""
+    return watch.first_look() if name == "first" else watch.last_look()
+
+
+def main(plan: "Values") -> None:
+    """Measure, answer, and leave nothing behind."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    crew = Crew(time.monotonic() + plan["seconds"], beat=True)
+    try:
+        document = measure(crew, plan)
+    except Gone:
+        document = None
+    finally:
+        crew.end()
+    if document is not None:
+        say(plan["nonce"], document)
+    os._exit(0)
+
+
+def measure(crew: Crew, plan: "Values") -> "Values":
+    """The whole run: look, load, look again.
+
+    Raises:
+        Gone: the controller is.
+    """
+    begun = time.monotonic()
+    told = {
+        "schema": SCHEMA,
+        "host": os.uname()[1],
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "level": plan["level"],
+    }  # type: Values
+    looker = crew.hire("NVML", looks)
+    told["before"] = _plain(crew.ask([looker], "first", None, START_S)[0])
+    refused = refusal(told["before"], plan)
+    if refused:
+        return dict(told, refused=refused)
+    sampler = crew.hire("samples", watch.sample, free=True)
+    count = len(told["before"]["gpus"])
+    told["gpus"] = load(crew, count, plan)
+    if count > 1:
+        told["between"] = join(crew, count, plan)
+    told["after"] = _plain(crew.ask([looker], "last", None, START_S)[0])
+    _attribute(told["gpus"], sampler.lines)
+    told["seconds"] = round(time.monotonic() - begun, 2)
+    return told
+
+
+def refusal(before: "Values", plan: "Values") -> "str | None":
+    """Why nothing is loaded here, if so."""
+    if "error" in before:
+        return str(before["error"])
+    if not before["gpus"]:
+        return "no GPU answers"
+    if before["programs"] and not plan.get("busy"):
+        listed = [
+            "GPU {}: pid {} ({} MiB)".format(index, pid, mib)
+            for index, rows in sorted(before["programs"].items())
+            for pid, mib in rows
+        ]
+        return "GPUs are in use: " + ", ".join(listed[:8])
+    if before["schedulers"] and not plan.get("drained"):
+        return "{} may start jobs here".format(" and ".join(before["schedulers"]))
+    if any(row["mig"] for row in before["counters"]):
+        return "MIG is on: GPUs in parts are not measured"
+    return None
+
+
+def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
+    """Every GPU by itself; host copies one GPU after the other, the rest on all at once."""
+    workers = [crew.hire("GPU {}".format(index), OneGpu(index, plan)) for index in range(count)]
+    rows = [{"index": index} for index in range(count)]  # type: list[Values]
+
+    def step(name: str, key: str, arguments: "Any", seconds: float, chosen: "list[int]") -> None:
+        asked = [index for index in chosen if "error" not in rows[index].get("device", {})]
+        answers = crew.ask([workers[index] for index in asked], name, arguments, seconds)
+        for index, answer in zip(asked, answers):
+            rows[index][key] = _plain(answer)
+
+    every = list(range(count))
+    step("start", "device", None, START_S, every)
+    step("bandwidth", "memory", plan["memory"], plan["memory"] + SPARE_S, every)
+    for index in every:
+        step("host", "host", plan["host"], plan["host"] + SPARE_S, [index])
+    for kind in plan["kinds"]:
+        if kind in KINDS:
+            hold = plan["hold"] if kind == plan["kinds"][0] else 0.0
+            step("matrix", kind, [kind, plan["matrix"], hold], plan["matrix"] + hold + SPARE_S, every)
+    step("pattern", "pattern", plan["pattern"], plan["pattern"][1] + SPARE_S, every)
+    for worker, row in zip(workers, rows):
+        worker.end()
+        row["matrix"] = {kind: row.pop(kind) for kind in plan["kinds"] if kind in row}
+    return rows
+
+
+def join(crew: Crew, count: int, plan: "Values") -> "Values":
+    """What is between them."""
+    worker = crew.hire("all GPUs", AllGpus(count, plan))
+    pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
+    told = {"pairs": pairs.get("value", pairs)}  # type: Values
+    seconds = plan["collectives"][1] + 2 * SPARE_S
+    told["nccl"] = _plain(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
+    worker.end()
+    return told
+
+
+def _plain(answer: "Values") -> "Values":
+    """What was measured with its times, or the error."""
+    if "value" not in answer:
+        return {"error": answer.get("error", "no answer")}
+    value = answer["value"]  # type: Values
+    return dict(value, begun=answer["begun"], ended=answer["ended"])
+
+
+def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
+    """Give every product what its GPU said while it ran."""
+    for row in rows:
+        for told in row.get("matrix", {}).values():
+            if "error" not in told:
+                told["load"] = held(samples, row["index"], *told["window"])
+
+
+def held(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
+    """Least, middle and most of clock, power and temperature under load, and every reason to slow down.
+
+    The first readings of a load are left out: clocks and power lag behind it.
+    """
+    inside = [
+        row
+        for at, rows in samples
+        for row in rows
+        if row["index"] == index and begun + 0.6 < at < ended - 0.1
+    ]
+    told = {"samples": len(inside), "reasons": 0}  # type: Values
+    for name in ("clock", "power_w", "temperature"):
+        values = sorted(row[name] for row in inside if row[name] is not None)
+        told[name] = [values[0], values[len(values) // 2], values[-1]] if values else None
+    for row in inside:
+        told["reasons"] |= row["reasons"] or 0
+    return told

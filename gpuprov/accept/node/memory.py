@@ -1,0 +1,188 @@
+"""A GPU's own memory, and the way between it and the host's."""
+
+import os
+import random
+import time
+from ctypes import byref, c_ulonglong, c_void_p
+
+from gpuprov.accept.node import kernels
+from gpuprov.accept.node.cuda import PLAIN
+from gpuprov.probe.node.base import Failed, read_or_none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprov.accept.node.cuda import Gpu
+    from gpuprov.probe.node.base import Values
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+RESERVE = 2 * GIB
+"""Bytes of a GPU's free memory that the test leaves alone."""
+PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
+"""A hash of the address and its complement: every bit holds both values, and no two words are alike."""
+
+
+def prove(gpu: "Gpu") -> "Values":
+    """A kernel writes, the host counts the same: that the GPU computes at all, and rightly.
+
+    Raises:
+        Failed: it does not, with the first word that differs.
+    """
+    size = 64 * MIB
+    address = gpu.allocate(size)
+    seed = random.getrandbits(32)
+    gpu.fill(address, size, seed)
+    gpu.wait()
+    places = [0, size // 4 - 4] + [random.randrange(size // 16) * 4 for _ in range(62)]
+    for place in places:
+        for offset, told in enumerate(memoryview(gpu.read(address + place * 4, 16)).cast("I")):
+            right = kernels.word(place + offset, seed, 0, 0, 0xFFFFFFFF)
+            if told != right:
+                raise Failed("word {} is {:#010x}, expected {:#010x}".format(place + offset, told, right))
+    differs = gpu.check(address, size, seed)
+    # A check that finds nothing must be able to: the complement of what was written differs in every word.
+    inverse = gpu.check(address, size, seed, flip=0xFFFFFFFF)
+    gpu.free(address)
+    if differs or not inverse or inverse["words"] != size // 4:
+        raise Failed(
+            "the comparing kernel told {} of its own pattern and {} of another".format(differs, inverse)
+        )
+    return {"words": len(places) * 4, "right": True}
+
+
+def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
+    """GB/s of the GPU's memory: read, copied by a kernel and by the driver; copies count both directions."""
+    size = min(4 * GIB, (gpu.memory()[0] - RESERVE) // 2 // (64 * MIB) * (64 * MIB))
+    if size < 256 * MIB:
+        raise Failed("{} MiB of memory are free".format(gpu.memory()[0] // MIB))
+    source, target = gpu.allocate(size), gpu.allocate(size)
+    gpu.fill(source, size, 1)
+    gpu.fill(target, size, 2)
+    arguments = c_ulonglong(source), c_ulonglong(size // 16), c_ulonglong(target)
+
+    def copy() -> None:
+        gpu.launch("copy", *arguments)
+
+    def copy_by_driver() -> None:
+        gpu.call("cuMemcpyDtoDAsync_v2", target, source, size, gpu.stream)
+
+    told = {
+        "read": gpu.rate(lambda: gpu.start_checksum(source, size), size / 1e9, seconds / 3),
+        "copy": gpu.rate(copy, 2 * size / 1e9, seconds / 3),
+    }
+    wrong = gpu.check(target, size, 1)
+    if wrong:
+        raise Failed("a copy within its memory differs from the original: {}".format(wrong))
+    told["driver_copy"] = gpu.rate(copy_by_driver, 2 * size / 1e9, seconds / 3)
+    gpu.free(source, target)
+    return told
+
+
+def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
+    """Write and read back patterns over as much of the free memory as may be, in blocks of plain allocations.
+
+    Args:
+        most: bytes at most.
+        seconds: after which no further pattern is begun.
+    """
+    begun, block = time.monotonic(), 1 * GIB
+    free = gpu.memory()[0]
+    count = max(0, min(most, free - RESERVE) // block)
+    blocks = []
+    try:
+        for _ in range(count):
+            blocks.append(gpu.allocate(block))
+    except Failed:
+        if not blocks:
+            raise
+    wrong, passes = [], 0  # type: list[Values], int
+    while blocks and (passes < len(PATTERNS) or time.monotonic() - begun < seconds):
+        shape, flip = PATTERNS[passes % len(PATTERNS)]
+        salt = random.getrandbits(32)
+        for place, address in enumerate(blocks):
+            gpu.fill(address, block, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
+        for place, address in enumerate(blocks):
+            differs = gpu.check(address, block, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
+            if differs and len(wrong) < 16:
+                wrong.append(dict(differs, block=place))
+        passes += 1
+    gpu.free(*blocks)
+    return {
+        "bytes": len(blocks) * block,
+        "free": free,
+        "passes": passes,
+        "wrong": wrong,
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+
+
+def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
+    """GB/s to and from pinned memory of the NUMA node beside the GPU, and of the one farthest in number.
+
+    The thread moves to processors of that node for as long; the memory is where it runs.
+    """
+    nodes, stated = numa_nodes(), _node_of(bus_id)
+    allowed = os.sched_getaffinity(0)
+    usable = sorted(node for node, processors in nodes.items() if processors & allowed)
+    near = stated if stated in usable else (usable[0] if len(usable) == 1 else None)
+    far = next((node for node in reversed(usable) if node != near), None) if near is not None else None
+    told = {"stated": stated, "near": near, "far": far}  # type: Values
+    places = [("near", near)] + ([("far", far)] if far is not None else [])
+    for name, node in places:
+        try:
+            if node is not None:
+                os.sched_setaffinity(0, nodes[node] & allowed)
+            copies = _host_copies(gpu, seconds / len(places))
+        finally:
+            os.sched_setaffinity(0, allowed)
+        told.update({"{}_{}".format(direction, name): rate for direction, rate in copies.items()})
+    return told
+
+
+def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
+    size = 256 * MIB
+    device, back, host = gpu.allocate(size), gpu.allocate(size), c_void_p()
+    gpu.call("cuMemAllocHost_v2", byref(host), size)
+    try:
+        gpu.fill(device, size, 7)
+        gpu.wait()
+        there = gpu.rate(
+            lambda: gpu.call("cuMemcpyDtoHAsync_v2", host, device, size, gpu.stream), size / 1e9, seconds / 2
+        )
+        here = gpu.rate(
+            lambda: gpu.call("cuMemcpyHtoDAsync_v2", back, host, size, gpu.stream), size / 1e9, seconds / 2
+        )
+        wrong = gpu.check(back, size, 7)
+    finally:
+        gpu.call("cuMemFreeHost", host)
+        gpu.free(device, back)
+    if wrong:
+        raise Failed("what went to the host and back differs: {}".format(wrong))
+    return {"h2d": here, "d2h": there}
+
+
+def numa_nodes() -> "dict[int, set[int]]":
+    """NUMA node → its processors, of those nodes that have any."""
+    folder, found = "/sys/devices/system/node", {}
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()
+        if name.startswith("node") and name[4:].isdigit() and listed:
+            found[int(name[4:])] = _processors(listed)
+    return found or {0: set(os.sched_getaffinity(0))}
+
+
+def _processors(listed: str) -> "set[int]":
+    """`0-3,8` as numbers."""
+    found = set()
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _node_of(bus_id: str) -> "int | None":
+    """The NUMA node that the kernel states for a PCI device; None where it states none."""
+    domain, _, rest = bus_id.rpartition(":")[0].partition(":")
+    address = "{}:{}:{}".format(domain[-4:], rest, bus_id.rpartition(":")[2])
+    told = (read_or_none("/sys/bus/pci/devices/{}/numa_node".format(address)) or "-1").strip()
+    return int(told) if told.isdigit() else None

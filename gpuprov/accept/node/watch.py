@@ -1,0 +1,124 @@
+"""What GPUs say of themselves while they are loaded, and what they counted before and after; read only."""
+
+import json
+import os
+import time
+from ctypes import byref, c_uint, c_ulonglong
+
+from gpuprov.probe.node.base import Failed, names_in, read_or_none
+from gpuprov.probe.node.gpu_sample import Nvml
+from gpuprov.probe.node.kernel_log import kernel_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+INTERVAL = 0.2
+CORRECTED, UNCORRECTED, VOLATILE = 0, 1, 0
+LINKS = 18
+LINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
+SCHEDULERS = {
+    "slurmd": "Slurm",
+    "kubelet": "Kubernetes",
+    "pbs_mom": "PBS",
+    "lim": "LSF",
+    "execd": "Grid Engine",
+}
+"""Name of the program on a node that starts jobs there -> whose it is."""
+
+
+class Watch(Nvml):
+    """NVML with the counters that a fault moves."""
+
+    def counters(self) -> "list[Values]":
+        """One row a GPU; what it does not count is None."""
+        return [self._counted(index, handle) for index, handle in self._handles]
+
+    def _counted(self, index: int, handle: "Any") -> "Values":
+        rows = [c_uint() for _ in range(4)]
+        asked = getattr(self._library, "nvmlDeviceGetRemappedRows", None)
+        remapped = asked is not None and asked(handle, *map(byref, rows)) == 0
+        names = ("corrected", "uncorrected", "pending", "failed")
+        modes = [c_uint(), c_uint()]
+        mig = self._library.nvmlDeviceGetMigMode(handle, *map(byref, modes)) == 0
+        return {
+            "index": index,
+            "uuid": self._text(handle, "UUID"),
+            "ecc_corrected": self._ecc(handle, CORRECTED),
+            "ecc_uncorrected": self._ecc(handle, UNCORRECTED),
+            "remapped_rows": dict(zip(names, [row.value for row in rows])) if remapped else None,
+            "pcie_replays": self._number(handle, "PcieReplayCounter"),
+            "nvlinks": self._links(handle),
+            "mig": bool(modes[0].value) if mig else None,
+        }
+
+    def _ecc(self, handle: "Any", kind: int) -> "int | None":
+        value = c_ulonglong()
+        code = self._library.nvmlDeviceGetTotalEccErrors(handle, kind, VOLATILE, byref(value))
+        return value.value if code == 0 else None
+
+    def _links(self, handle: "Any") -> "Values":
+        """How many links are up, and the errors of all of them by kind."""
+        up, errors = 0, {}  # type: int, Values
+        for link in range(LINKS):
+            active, value = c_uint(), c_ulonglong()
+            if self._library.nvmlDeviceGetNvLinkState(handle, link, byref(active)) != 0 or not active.value:
+                continue
+            up += 1
+            for name, which in LINK_ERRORS.items():
+                if self._library.nvmlDeviceGetNvLinkErrorCounter(handle, link, which, byref(value)) == 0:
+                    errors[name] = errors.get(name, 0) + value.value
+        return {"up": up, "errors": errors}
+
+
+def first_look() -> "Values":
+    """Every GPU as it is before any load, who uses it, and who else gives out this node."""
+    watch = Watch()
+    return {
+        "gpus": watch.read(),
+        "counters": watch.counters(),
+        "programs": {str(index): rows for index, rows in watch.processes().items() if rows},
+        "schedulers": schedulers(),
+        "xids": xids(),
+    }
+
+
+def last_look() -> "Values":
+    """The counters and the kernel's log afterwards."""
+    watch = Watch()
+    return {"gpus": watch.read(), "counters": watch.counters(), "xids": xids()}
+
+
+def sample(pipe: int) -> None:
+    """Write a line of readings every so often, until the pipe is closed."""
+    watch = Watch()
+    while True:
+        keys = ("index", "clock", "power_w", "temperature", "reasons", "gpu")
+        rows = [{key: row[key] for key in keys} for row in watch.read()]
+        try:
+            os.write(pipe, (json.dumps([time.monotonic(), rows]) + "\n").encode())
+        except OSError:
+            return
+        time.sleep(INTERVAL)
+
+
+def xids() -> "Values":
+    """NVIDIA's error lines in the kernel's log since boot; `error` where it cannot be read."""
+    try:
+        told = kernel_log({})
+    except Failed as failed:
+        return {"error": str(failed)}
+    lines = [line for line in told["kept"] if "Xid" in line[1]]
+    return {"count": len(lines), "lines": lines[-20:]}
+
+
+def schedulers() -> "list[str]":
+    """Names of the schedulers whose program runs here."""
+    running = {
+        (read_or_none("/proc/{}/comm".format(pid), 64) or "").strip()
+        for pid in names_in("/proc")
+        if pid.isdigit()
+    }
+    return sorted(name for program, name in SCHEDULERS.items() if program in running)

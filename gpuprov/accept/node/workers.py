@@ -1,0 +1,183 @@
+"""Processes that measure, each apart: one that hangs in the driver is ended, and the others go on."""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+
+from gpuprov.probe.node.base import Failed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+HEARTBEAT = 2.0
+PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """A child that carries out orders, a line each, and answers a line each.
+
+    Args:
+        work: takes the orders' names and arguments; it lives in the child alone.
+        free: it writes lines unasked, and gets the descriptor instead of orders.
+    """
+
+    def __init__(self, name: str, work: "Callable[..., Any]", free: bool = False) -> None:
+        self.name, self.answer, self.lines = name, None, []  # type: str, Any, list[Any]
+        self.busy, self._buffer = free, b""
+        orders, self._orders = os.pipe()
+        self.answers, answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._orders)
+            os.close(self.answers)
+            _child(orders, answers, work, free)
+        os.close(orders)
+        os.close(answers)
+        self.alive = True
+
+    def order(self, name: str, arguments: "Any") -> None:
+        """Tell it what to do."""
+        self.answer, self.busy = None, True
+        try:
+            os.write(self._orders, (json.dumps([name, arguments]) + "\n").encode())
+        except OSError:
+            self.end("it is gone")
+
+    def take(self) -> None:
+        """Read what it wrote; called when there is something."""
+        chunk = os.read(self.answers, 65536)
+        if not chunk:
+            self.end("it ended by itself")
+            return
+        whole, _, self._buffer = (self._buffer + chunk).rpartition(b"\n")
+        for line in whole.splitlines():
+            self.answer, self.busy = json.loads(line.decode("utf-8", "replace")), False
+            self.lines.append(self.answer)
+
+    def end(self, why: str = "") -> None:
+        """Kill it; `why` is its answer, if it still owes one."""
+        if not self.alive:
+            return
+        self.alive = False
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        status = 0
+        for _ in range(50):  # one that sleeps in the kernel is not waited for
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                break
+            time.sleep(0.02)
+        if self.busy:
+            ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            self.answer, self.busy = (
+                {"error": why + (" (signal {})".format(ended) if ended not in (0, 9) else "")},
+                False,
+            )
+        os.close(self._orders)
+        os.close(self.answers)
+
+
+def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) -> None:
+    """The child's whole life; it dies with its parent, and prints nothing."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        silent = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(silent, number)
+        if free:
+            work(answers)
+            os._exit(0)
+        with os.fdopen(orders) as lines:
+            for line in lines:
+                name, arguments = json.loads(line)
+                told = _tried(work, name, arguments)
+                os.write(answers, (json.dumps(told) + "\n").encode())
+    except BaseException:  # noqa: BLE001
+        os._exit(1)
+    os._exit(0)
+
+
+def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
+    """Whatever goes wrong is its answer."""
+    begun = time.monotonic()
+    try:
+        told = {"value": work(name, arguments)}  # type: Values
+    except Failed as failed:
+        told = {"error": str(failed)}
+    except Exception as error:  # noqa: BLE001
+        place = traceback.extract_tb(sys.exc_info()[2])[-1]
+        told = {"error": "{}: {} ({} line {})".format(type(error).__name__, error, place[2], place[1])}
+    return dict(told, begun=begun, ended=time.monotonic())
+
+
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Crew:
+    """All workers of one run, and its end.
+
+    Args:
+        deadline: of time.monotonic(), after which everything is ended.
+        beat: write an empty line every so often, so that a controller which is gone is noticed.
+    """
+
+    def __init__(self, deadline: float, beat: bool) -> None:
+        self._deadline, self._beat = deadline, beat
+        self._workers = []  # type: list[Worker]
+        self._said = time.monotonic()
+
+    def hire(self, name: str, work: "Callable[..., Any]", free: bool = False) -> Worker:
+        """One more worker."""
+        worker = Worker(name, work, free)
+        self._workers.append(worker)
+        return worker
+
+    def ask(self, workers: "list[Worker]", name: str, arguments: "Any", seconds: float) -> "list[Any]":
+        """The answers of workers that do one thing at the same time; one that is late is ended.
+
+        Raises:
+            Gone: the controller is.
+        """
+        until = min(time.monotonic() + seconds, self._deadline)
+        for worker in workers:
+            if worker.alive:
+                worker.order(name, arguments)
+            elif worker.answer is None or "error" not in worker.answer:
+                worker.answer = {"error": "it did not live to be asked"}
+        while any(worker.busy for worker in workers) and time.monotonic() < until:
+            self._listen(min(0.5, max(0.0, until - time.monotonic())))
+        for worker in workers:
+            if worker.busy:
+                worker.end("no answer in {:.0f} s: the GPU or its driver hangs".format(seconds))
+        return [worker.answer for worker in workers]
+
+    def _listen(self, seconds: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                if worker.alive:
+                    selector.register(worker.answers, selectors.EVENT_READ, worker)
+            for key, _ in selector.select(seconds):
+                key.data.take()
+        if self._beat and time.monotonic() - self._said > HEARTBEAT:
+            self._said = time.monotonic()
+            try:
+                os.write(1, b"\n")
+            except OSError:
+                raise Gone from None
+
+    def end(self) -> None:
+        """End all."""
+        for worker in self._workers:
+            worker.end()

@@ -1,0 +1,26 @@
+"""What the program itself said on real GPUs: two H200 of one virtual machine, healthy and with weaknesses.
+
+The weaknesses were made beside it, without a setting of the machine: a neighbour that multiplies matrices on
+GPU 0, one that fills its PCIe link, one that holds 100 GiB of it, NCCL_P2P_DISABLE=1 for the program.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from tests import ROOT
+
+FOLDER = ROOT / "tests/recorded/accept"
+
+
+@cache
+def _text(name: str) -> str:
+    return (FOLDER / f"h200x2-{name}.json").read_text(encoding="utf-8")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """A document of its own, to be changed."""
+    document: dict[str, Any] = json.loads(_text(name))
+    return document

@@ -1,0 +1,236 @@
+"""The node's program without a GPU: its processes and their ends, its numbers, its refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.accept.node import kernels, main, watch
+from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
+from gpuprov.accept.node.memory import _processors
+from gpuprov.accept.node.workers import Crew
+from gpuprov.accept.program import LEVELS, PLANS, program
+from gpuprov.probe.node.base import Failed
+from tests import ROOT
+from tests.unit.accept.recorded import recorded
+
+
+def work(name: str, argument: Any) -> Any:
+    """What a worker of these tests does."""
+    if name == "hang":
+        time.sleep(600)
+    if name == "die":
+        os.kill(os.getpid(), signal.SIGUSR1)
+    if name == "fail":
+        raise Failed("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)")
+    if name == "break":
+        raise KeyError(argument)
+    return [argument]
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    hired = Crew(time.monotonic() + 60, beat=False)
+    yield hired
+    hired.end()
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_workers_answer_side_by_side(crew: Crew) -> None:
+    workers = [crew.hire(str(number), work) for number in range(3)]
+    assert [answer["value"] for answer in crew.ask(workers, "echo", 7, 10)] == [[7]] * 3
+
+
+def test_one_that_hangs_is_ended_and_the_others_go_on(crew: Crew) -> None:
+    sound, hung = crew.hire("sound", work), crew.hire("hung", work)
+    begun = time.monotonic()
+    crew.ask([hung], "hang", None, 0.5)
+    assert time.monotonic() - begun < 5
+    assert "no answer in 0 s: the GPU or its driver hangs" in hung.answer["error"]
+    assert gone(hung.pid)
+    answers = crew.ask([sound, hung], "echo", 1, 10)
+    assert answers[0]["value"] == [1]
+    assert "hangs" in answers[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [("fail", "CUDA_ERROR_NO_DEVICE"), ("break", "KeyError"), ("die", "it ended by itself (signal 10)")],
+)
+def test_what_goes_wrong_is_the_answer(crew: Crew, order: str, said: str) -> None:
+    [answer] = crew.ask([crew.hire("one", work)], order, "x", 10)
+    assert said in answer["error"]
+
+
+def test_nobody_outlives_the_end(crew: Crew) -> None:
+    workers = [crew.hire(str(number), work) for number in range(3)]
+    crew.end()
+    assert all(gone(worker.pid) for worker in workers)
+
+
+def test_all_is_ended_when_the_controller_is_gone(tmp_path: Path) -> None:
+    """Its end of the pipe closes, and the program notices by its own heartbeat."""
+    script = (
+        "import os, sys, time\n"
+        "from gpuprov.accept.node import workers\n"
+        "workers.HEARTBEAT = 0.2\n"
+        "import signal; signal.signal(signal.SIGPIPE, signal.SIG_IGN)\n"
+        "crew = workers.Crew(time.monotonic() + 60, beat=True)\n"
+        "one = crew.hire('one', lambda name, argument: time.sleep(600))\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(one.pid))\n"
+        "try: crew.ask([one], 'any', None, 50)\n"
+        "except workers.Gone: crew.end(); sys.exit(7)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.read(1)  # a first sign of life
+    child.stdout.close()
+    assert child.wait(20) == 7
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+class Pretended:
+    """A GPU that answers from a recording."""
+
+    fault: dict[int, str] = {}  # noqa: RUF012 - changed by tests, before they fork
+
+    def __init__(self, index: int, plan: Any) -> None:
+        self._row, self._fault = recorded("quick")["gpus"][index % 2], self.fault.get(index)
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        if self._fault == name:
+            time.sleep(600)
+        key = {"start": "device", "bandwidth": "memory"}.get(name, name)
+        return self._row["matrix"][arguments[0]] if name == "matrix" else self._row[key]
+
+
+class AllPretended(Pretended):
+    def __call__(self, name: str, arguments: Any) -> Any:
+        between = recorded("quick")["between"]
+        return between["pairs"] if name == "pairs" else between["nccl"]
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    quick = recorded("quick")
+    monkeypatch.setattr(main, "OneGpu", Pretended)
+    monkeypatch.setattr(main, "AllGpus", AllPretended)
+    monkeypatch.setattr(watch, "first_look", lambda: quick["before"])
+    monkeypatch.setattr(watch, "last_look", lambda: quick["after"])
+    monkeypatch.setattr(watch, "sample", lambda pipe: None)
+    monkeypatch.setattr(main, "START_S", 2.0)
+    monkeypatch.setattr(main, "SPARE_S", 0.5)
+    faults: dict[int, str] = {}
+    monkeypatch.setattr(Pretended, "fault", faults)
+    return faults
+
+
+PLAN = {**PLANS["quick"], "level": "quick", "kinds": ["bf16", "fp8"]}
+
+
+def test_a_run_asks_for_everything(crew: Crew, pretended: dict[int, str]) -> None:
+    told = main.measure(crew, PLAN)
+    steps = {"index", "device", "memory", "host", "pattern", "matrix"}
+    assert [set(row) for row in told["gpus"]] == [steps] * 2
+    assert [set(row["matrix"]) for row in told["gpus"]] == [{"bf16", "fp8"}] * 2
+    assert len(told["between"]["pairs"]) == 2
+    assert json.dumps(told)
+
+
+def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(
+    crew: Crew, pretended: dict[int, str]
+) -> None:
+    pretended[1] = "host"
+    told = main.measure(crew, PLAN)
+    assert "hangs" in told["gpus"][1]["host"]["error"]
+    assert "hangs" in told["gpus"][1]["matrix"]["bf16"]["error"]
+    assert told["gpus"][0]["matrix"]["fp8"]["value"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "plan", "said"),
+    [
+        ({"programs": {"1": [[4711, 900]]}}, {}, "GPUs are in use: GPU 1: pid 4711 (900 MiB)"),
+        ({"schedulers": ["Slurm"]}, {}, "Slurm may start jobs here"),
+        ({"schedulers": ["Slurm"]}, {"drained": True}, None),
+        ({"programs": {"1": [[4711, 900]]}}, {"busy": True}, None),
+        ({"gpus": []}, {}, "no GPU answers"),
+        ({"counters": [{"mig": True}]}, {}, "MIG is on: GPUs in parts are not measured"),
+        ({"error": "libnvidia-ml.so.1 cannot be loaded"}, {}, "libnvidia-ml.so.1 cannot be loaded"),
+        ({}, {}, None),
+    ],
+)
+def test_what_is_refused(change: dict[str, Any], plan: dict[str, Any], said: str | None) -> None:
+    assert main.refusal({**recorded("quick")["before"], **change}, plan) == said
+
+
+def test_load_is_what_was_read_in_its_time() -> None:
+    def reading(at: int) -> dict[str, Any]:
+        return {"index": 0, "clock": at, "power_w": 5.0, "temperature": None, "reasons": at % 2 * 4}
+
+    samples = [[at / 10, [reading(at)]] for at in range(100)]
+    held = main.held(samples, 0, 2.0, 4.0)
+    assert held["clock"] == [27, 33, 38]
+    assert (held["reasons"], held["temperature"], held["samples"]) == (4, None, 12)
+    assert main.held(samples, 1, 2.0, 4.0)["clock"] is None
+
+
+def test_a_machine_without_a_driver_says_so() -> None:
+    payload = program("quick")
+    done = subprocess.run(
+        ["/bin/sh", "-c", payload.command], input=payload.stdin, capture_output=True, timeout=60, check=False
+    )
+    told = payload.answer(done.stdout, done.stderr)
+    assert "libnvidia-ml.so.1 cannot be loaded" in told["refused"]
+
+
+def test_the_program_fits_one_command() -> None:
+    assert len(program("full").stdin) < 100_000
+    assert set(PLANS) == set(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(R_16F, "e"), (R_32F, "f"), (R_64F, "d")], ids=["half", "single", "double"]
+)
+def test_numbers_out_of_memory(kind: int, code: str) -> None:
+    values = [1.0, -0.125, 1.5]
+    assert numbers(kind, struct.pack(f"<3{code}", *values)) == values
+
+
+def test_numbers_without_a_name_in_python() -> None:
+    assert numbers(R_16BF, bytes.fromhex("803f 00c0 403e")) == [1.0, -2.0, 0.1875]
+    assert numbers(R_8F_E4M3, bytes([0x38, 0xB8, 0x3C, 0x20, 0x7E, 0x01])) == [1, -1, 1.5, 0.125, 448, 2**-9]
+    assert math.isnan(numbers(R_8F_E4M3, b"\x7f")[0])
+
+
+def test_a_word_of_the_pattern() -> None:
+    plain = kernels.word(12345, 99, 0, 0, 0xFFFFFFFF)
+    assert plain ^ 0xFFFFFFFF == kernels.word(12345, 99, 0xFFFFFFFF, 0, 0xFFFFFFFF)
+    assert len({kernels.word(place, 99, 0, 0, 0xFFFFFFFF) for place in range(5000)}) == 5000
+    # A factor of a product: a sign, a fraction, and one of the four exponents from 124 to 127.
+    halves = kernels.word(12345, 99, 0, 0x3E003E00, 0x81FF81FF).to_bytes(4, "little")
+    assert all(0.125 <= abs(value) < 2 for value in numbers(R_16BF, halves))
+
+
+def test_each_kernel_is_whole() -> None:
+    text = kernels.ptx()
+    assert text.count(".visible .entry") == 4
+    assert text.count("{\n") == text.count("}\n") == 4
+
+
+def test_processors_of_a_node() -> None:
+    assert _processors("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
