@@ -1,0 +1,234 @@
+"""What a node's document says beside its rates: whether results are right, and what went wrong under load."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gpuprov.accept.program import KINDS
+from gpuprov.accept.rates import OF_GPU, links_up, model, number, part, rows
+from gpuprov.finding import Finding
+from gpuprov.nccl.log import read_log
+from gpuprov.nccl.verdict import ExpectedPaths, judge_log
+
+Document = Mapping[str, Any]
+GIB = 2**30
+HELD_GIB = 4
+"""GiB that are not free before any load; a driver itself holds less than one."""
+SLOWED = {0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
+"""Reasons of nvml.h for which a GPU slows down that a sound server never gives it."""
+NOT_HERE = "not supported on this GPU"
+
+
+def findings(document: Document) -> Iterator[Finding]:
+    """All of them, in the order of the run."""
+    for rule in _RULES:
+        yield from rule(document)
+
+
+def _seen(document: Document) -> Iterator[Finding]:
+    """CUDA must see what NVML sees."""
+    listed = len(rows(document, "before", "gpus"))
+    for gpu in rows(document, "gpus"):
+        told = number(part(gpu, "device").get("visible"))
+        if told is not None and told != listed:
+            text = f"programs see {told:.0f} GPUs, the driver lists {listed}"
+            yield Finding("bad", "device.seen", text)
+            return
+
+
+def _ran(document: Document) -> Iterator[Finding]:
+    """Every step that gave no figure says why; one that the GPU is not made for is no fault."""
+    for gpu in rows(document, "gpus"):
+        where = f"GPU {gpu.get('index')}"
+        if "error" in part(gpu, "device"):
+            yield Finding("bad", "device.error", f"{where}: {part(gpu, 'device')['error']}")
+            continue
+        steps = {name: part(gpu, name) for name in ("device", "memory", "host", "pattern")}
+        steps |= {kind: part(gpu, "matrix", kind) for kind in KINDS}
+        for name, told in steps.items():
+            error = told.get("error", None if told else "not measured")
+            if error is not None and NOT_HERE in str(error) and not _made_for(document, gpu, name):
+                yield Finding("ok", f"{name}.none", f"{where} {name}: {NOT_HERE}")
+            elif error is not None:
+                yield Finding("bad", f"{name}.error", f"{where} {name}: {error}")
+
+
+def _made_for(document: Document, gpu: Document, kind: str) -> bool:
+    """Whether the vendor states a peak for that kind of number."""
+    known = model(document, int(number(gpu.get("index")) or 0))
+    return kind in OF_GPU and OF_GPU[kind].peak in known.peak
+
+
+def _joined(document: Document) -> Iterator[Finding]:
+    """Where there are several GPUs, each pair and the collectives were measured."""
+    count = len(rows(document, "gpus"))
+    if count < 2:
+        return
+    pairs, nccl = part(document, "between", "pairs"), part(document, "between", "nccl")
+    measured = len(rows(document, "between", "pairs"))
+    if measured != count * (count - 1):
+        why = pairs.get("error", f"{measured} of {count * (count - 1)} pairs were measured")
+        yield Finding("bad", "peer.error", f"copies between GPUs: {why}")
+    if "error" in nccl or not rows(nccl, "sizes"):
+        yield Finding("bad", "nccl.error", f"collectives: {nccl.get('error', 'not measured')}")
+
+
+def _right(document: Document) -> Iterator[Finding]:
+    """Products and patterns hold what they must."""
+    for gpu in rows(document, "gpus"):
+        where = f"GPU {gpu.get('index')}"
+        for kind in part(gpu, "matrix"):
+            told = part(gpu, "matrix", kind)
+            off, close = number(told.get("off")), number(told.get("close"))
+            if off is not None and close is not None and off > close:
+                text = f"{where} {kind}: a product is off by {off:.2g} of its parts, {close:.2g} is rounding"
+                yield Finding("bad", "matrix.wrong", f"{text}: the GPU computes wrongly")
+            if told.get("repeats") is False:
+                text = f"{where} {kind}: the same product gave two results: the GPU computes wrongly"
+                yield Finding("bad", "matrix.repeats", text)
+        if wrong := rows(gpu, "pattern", "wrong"):
+            words = sum(number(each.get("words")) or 0 for each in wrong)
+            text = f"{where}: {words:.0f} words of its memory did not keep what was written"
+            yield Finding("bad", "memory.wrong", f"{text} (bits {wrong[0].get('bits')})")
+
+
+def _arrived(document: Document) -> Iterator[Finding]:
+    """What was sent between GPUs came whole."""
+    for row in rows(document, "between", "pairs"):
+        if row.get("wrong"):
+            text = f"GPU {row.get('from')}>{row.get('to')}: what arrives is not what was sent"
+            yield Finding("bad", "peer.wrong", text)
+    for size in rows(document, "between", "nccl", "sizes"):
+        for name in size:
+            if wrong := part(size, name, "wrong"):
+                yield Finding("bad", f"{name}.wrong", f"{name}: wrong values on rank {wrong.get('rank')}")
+
+
+def _free(document: Document) -> Iterator[Finding]:
+    """Memory that somebody holds cannot be tested, nor used."""
+    for gpu in rows(document, "gpus"):
+        total, free = (number(part(gpu, "device").get(f"memory_{name}")) for name in ("total", "free"))
+        if total is not None and free is not None and total - free > HELD_GIB * GIB:
+            text = (
+                f"GPU {gpu.get('index')}: {free / GIB:.0f} of {total / GIB:.0f} GiB were free before any load"
+            )
+            yield Finding("bad", "memory.free", f"{text}: `nvidia-smi` lists who holds them")
+
+
+def _numa(document: Document) -> Iterator[Finding]:
+    for gpu in rows(document, "gpus"):
+        host = part(gpu, "host")
+        stated, near = number(host.get("stated")), number(host.get("near"))
+        if stated is not None and near != stated:
+            text = f"GPU {gpu.get('index')} is on NUMA node {stated:.0f}, whose processors are kept from us"
+            yield Finding(
+                "bad", "host.numa", f"{text}: look at the affinity that the login or its slice gets"
+            )
+
+
+def _slowed(document: Document) -> Iterator[Finding]:
+    """Reasons to slow down, and what was held under load."""
+    for gpu in rows(document, "gpus"):
+        reasons = 0
+        for kind in part(gpu, "matrix"):
+            reasons |= int(number(part(gpu, "matrix", kind, "load").get("reasons")) or 0)
+        named = [name for bit, name in SLOWED.items() if reasons & bit]
+        if named:
+            hottest = max((_most(gpu, kind) for kind in part(gpu, "matrix")), default=0)
+            text = (
+                f"GPU {gpu.get('index')} slowed down under load: {', '.join(named)}; up to {hottest:.0f} °C"
+            )
+            yield Finding("bad", "load.slowed", text)
+
+
+def _most(gpu: Document, kind: str) -> float:
+    told = part(gpu, "matrix", kind, "load").get("temperature")
+    return (number(told[-1]) or 0) if isinstance(told, list) and told else 0
+
+
+def _counted(document: Document) -> Iterator[Finding]:
+    """Counters of errors, before and after."""
+    before = {str(row.get("uuid")): row for row in rows(document, "before", "counters")}
+    for row in rows(document, "after", "counters"):
+        where, old = f"GPU {row.get('index')}", before.get(str(row.get("uuid")), {})
+        if _grew(old, row, "ecc_uncorrected"):
+            yield Finding(
+                "bad", "ecc.uncorrected", f"{where}: uncorrected ECC errors under load; replace or reset it"
+            )
+        if _grew(old, row, "ecc_corrected"):
+            yield Finding("warn", "ecc.corrected", f"{where}: corrected ECC errors under load")
+        remapped = part(row, "remapped_rows")
+        if remapped.get("failed") or remapped.get("pending"):
+            text = "could not be" if remapped.get("failed") else "wait for a reset to be"
+            yield Finding("bad", "ecc.rows", f"{where}: rows of its memory {text} remapped")
+        for name in ("replay", "recovery"):
+            if _grew(part(old, "nvlinks", "errors"), part(row, "nvlinks", "errors"), name):
+                yield Finding("bad", f"nvlink.{name}", f"{where}: NVLink counted {name} errors under load")
+        if _grew(old, row, "pcie_replays"):
+            yield Finding("warn", "pcie.replays", f"{where}: PCIe sent packets again under load")
+    missing = set(before) - {str(row.get("uuid")) for row in rows(document, "after", "counters")}
+    for uuid in sorted(missing):
+        yield Finding("bad", "device.lost", f"{uuid} answered before the load and not after it")
+
+
+def _grew(old: Document, new: Document, name: str) -> bool:
+    then, now = number(old.get(name)), number(new.get(name))
+    return then is not None and now is not None and now > then
+
+
+def _xids(document: Document) -> Iterator[Finding]:
+    then, now = (part(document, name, "xids") for name in ("before", "after"))
+    if "error" in now or not now:
+        yield Finding(
+            "warn",
+            "xid.unread",
+            f"Xid errors are not known: {now.get('error', 'the kernel log was not read')}",
+        )
+    elif (number(now.get("count")) or 0) > (number(then.get("count")) or 0):
+        lines = now.get("lines")
+        last = lines[-1][1] if isinstance(lines, list) and lines and isinstance(lines[-1], list) else ""
+        yield Finding("bad", "xid.new", f"the driver reported errors under load: {last}")
+
+
+def _linked(document: Document) -> Iterator[Finding]:
+    """NVLinks that are down, and copies that do not go directly although there are links."""
+    for row in rows(document, "before", "counters"):
+        known = model(document, int(number(row.get("index")) or 0))
+        up = number(part(row, "nvlinks").get("up"))
+        gates = [gate for gate in known.thresholds.get("nvlinks_active", ()) if gate["kind"] == "gate"]
+        if gates and up is not None and len(rows(document, "gpus")) > 1 and up < gates[0]["min"]:
+            gate = f"{gates[0]['who']} expects {gates[0]['min']}"
+            text = f"GPU {row.get('index')}: {up:.0f} NVLinks are up, {gate}"
+            yield Finding("bad", "nvlink.up", text)
+    if links_up(document):
+        for row in rows(document, "between", "pairs"):
+            if row.get("direct") is False:
+                text = f"GPU {row.get('from')}>{row.get('to')}: no peer access although NVLink is up"
+                yield Finding(
+                    "bad", "peer.direct", f"{text}: look at the fabric manager and at virtualisation"
+                )
+
+
+def _transport(document: Document) -> Iterator[Finding]:
+    """The path that NCCL took, by its own log."""
+    log = part(document, "between", "nccl").get("log")
+    if not isinstance(log, str):
+        return
+    expected = ExpectedPaths("nvlink" if links_up(document) else None)
+    for found in judge_log(read_log([io.StringIO(log)]), expected):
+        # We switched NVLS off ourselves; whatever else is switched off belongs to the node.
+        if found.rule == "environment.off" and _ours_alone(log):
+            continue
+        level = "bad" if found.rule == "environment.off" else found.level
+        yield Finding(level, f"nccl.{found.rule}", f"NCCL: {found.text}")
+
+
+def _ours_alone(log: str) -> bool:
+    return not any(name in log for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"))
+
+
+_RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
+    _seen, _ran, _joined, _right, _arrived, _free, _numa, _slowed, _counted, _xids, _linked, _transport
+)  # fmt: skip

@@ -1,0 +1,149 @@
+"""Nodes' documents judged: against the vendor's peak, against known floors, against their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from gpuprov.accept.health import findings
+from gpuprov.accept.neighbours import across, slower, within
+from gpuprov.accept.rates import Rate, part, rates, rows
+from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
+from gpuprov.finding import Finding
+from gpuprov.ssh.contained import contained
+
+SCHEMA = "gpuprov.accept/1"
+MEASURED = "gpuprov.accept.measured/1"
+Verdict = Literal["accepted", "rejected", "failed", "refused"]
+Answer = Mapping[str, Any] | GpuprovError
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What came of one node.
+
+    Args:
+        findings: what is not as it should be, and what is good to know.
+        failure: why nothing was measured at all.
+        document: what the node measured, as it came.
+    """
+
+    node: str
+    rates: tuple[Rate, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    failure: GpuprovError | None = None
+    document: Mapping[str, Any] | None = None
+
+    @property
+    def faults(self) -> list[Finding]:
+        """All for which a node is rejected."""
+        return [found for found in self.findings if found.level == "bad"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """`rejected`: measured, and not good enough; `failed`: not measured."""
+        if self.failure is not None:
+            return "refused" if isinstance(self.failure, Refused) else "failed"
+        return "rejected" if self.faults else "accepted"
+
+    @property
+    def exit_code(self) -> Exit:
+        """1 for a node that is rejected."""
+        if self.failure is not None:
+            return self.failure.exit_code
+        return Exit.FAILED if self.faults else Exit.OK
+
+    @property
+    def gpu(self) -> str:
+        """The model of its first GPU."""
+        found = rows(self.document, "gpus")
+        return str(part(found[0], "device").get("name", "")) if found else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        told = self.document or {}
+        return {
+            "node": self.node,
+            "verdict": self.verdict,
+            "error": None if self.failure is None else str(self.failure),
+            "gpu": self.gpu,
+            "gpus": len(rows(told, "gpus")),
+            "level": told.get("level"),
+            "at": told.get("at"),
+            "seconds": told.get("seconds"),
+            "rates": [rate.as_dict() for rate in self.rates],
+            "findings": [found.as_dict() for found in self.findings],
+            "measured": told,
+        }
+
+
+def document(judged: Iterable[Acceptance]) -> dict[str, Any]:
+    """The document of `-o json`."""
+    return {"schema": SCHEMA, "nodes": [each.as_dict() for each in judged]}
+
+
+def judge(
+    answers: Mapping[str, Answer],
+    site: Mapping[str, float] | None = None,
+    baseline: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Acceptance]:
+    """Judge nodes, each by itself and then against the others with the same GPUs.
+
+    Args:
+        answers: node → what it measured, or why there is nothing.
+        site: measure → the site's own floor, which counts instead of published ones.
+        baseline: node → what it measured before.
+    """
+    judged = {
+        name: _one(name, answer, site or {}, (baseline or {}).get(name)) for name, answer in answers.items()
+    }
+    for gpu in {each.gpu for each in judged.values() if each.failure is None}:
+        alike = {
+            name: each.rates for name, each in judged.items() if each.gpu == gpu and each.failure is None
+        }
+        for name, found in across(alike):
+            judged[name] = replace(judged[name], findings=(*judged[name].findings, found))
+    return list(judged.values())
+
+
+def _one(
+    name: str, answer: Answer, site: Mapping[str, float], before: Mapping[str, Any] | None
+) -> Acceptance:
+    if isinstance(answer, GpuprovError):
+        return Acceptance(name, failure=answer)
+    if refused := answer.get("refused"):
+        return Acceptance(name, failure=_refusal(str(refused)), document=answer)
+    if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
+        return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
+    told = contained(name, lambda: _judged(name, answer, site, before))
+    return Acceptance(name, failure=told, document=answer) if isinstance(told, GpuprovError) else told
+
+
+def _refusal(reason: str) -> GpuprovError:
+    """Why a node did not let its GPUs be loaded, and what to do about it."""
+    if reason.startswith("GPUs are in use"):
+        return Refused(reason, do="wait for those programs, or end them")
+    if "may start jobs" in reason:
+        return Refused(reason, do="drain the node there, then give --drained")
+    if reason.startswith("MIG"):
+        return Refused(reason, do="switch MIG off first")
+    return NodeFailed(reason, do="run `gpuprov doctor` on it")
+
+
+def _judged(
+    name: str, told: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
+) -> Acceptance:
+    measured = tuple(rates(told, site))
+    found = [*(_floor(rate) for rate in measured if rate.level != "ok"), *findings(told), *within(measured)]
+    if before is not None:
+        found += slower(measured, rates(before, site))
+    return Acceptance(name, measured, tuple(found), document=told)
+
+
+def _floor(rate: Rate) -> Finding:
+    assert rate.floor is not None  # noqa: S101 - only a floor makes a level
+    share = "" if rate.share is None else f", {rate.share:.0%} of the vendor's {rate.peak:g}"
+    limit = rate.floor.bad if rate.level == "bad" else rate.floor.warn
+    text = f"{rate.told}{share}; at least {limit:g} is expected ({rate.floor.who})"
+    return Finding(rate.level, f"{rate.measure}.slow", text)

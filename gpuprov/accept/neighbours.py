@@ -1,0 +1,67 @@
+"""Rates against those of their neighbours: the GPUs of one node, and all GPUs of a group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+
+from gpuprov.accept.rates import Rate
+from gpuprov.accept.reference import RULE_OF_NODE, rules
+from gpuprov.finding import Finding
+
+MATRICES = {"bf16", "fp16", "tf32", "fp8", "fp64"}
+FEWEST = 4
+"""Values below which nobody is called an outlier."""
+OUTLYING = 3.5
+"""Of the modified z-score, 0.6745 x distance from the median over the MAD (Iglewicz and Hoaglin, 1993)."""
+SPREAD = 0.05
+"""Healthy GPUs of one node differ by so much (stas00/ml-engineering): nearer to the median is no outlier."""
+
+
+def within(rates: Iterable[Rate]) -> Iterator[Finding]:
+    """GPUs of one node whose matrix rates are far below the best of its GPUs."""
+    rule = rules(RULE_OF_NODE)[0]
+    for measure, alike in _by_measure(rates).items():
+        best = max(alike, key=lambda rate: rate.value)
+        for rate in alike:
+            if measure in MATRICES and rate.value < rule["min"] * best.value:
+                text = f"{rate.told}, {rate.value / best.value:.0%} of GPU {best.gpu}'s {best.value:.1f}"
+                yield Finding("bad", f"{measure}.node", f"{text}; {rule['who']} asks for {rule['min']:.0%}")
+
+
+def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]:
+    """Outliers to the slow side among all GPUs of nodes that should be alike, each with its node."""
+    alike: dict[tuple[str, str], list[tuple[str, Rate]]] = defaultdict(list)
+    for node, rates in nodes.items():
+        for rate in rates:
+            alike[rate.measure, rate.unit].append((node, rate))
+    for (measure, _), measured in alike.items():
+        if len(measured) < FEWEST:
+            continue
+        values = [rate.value for _, rate in measured]
+        middle = median(values)
+        mad = median(abs(value - middle) for value in values)
+        for node, rate in measured:
+            below = middle - rate.value
+            if below > SPREAD * middle and 0.6745 * below > OUTLYING * mad:
+                text = f"{rate.told}, the middle of {len(values)} is {middle:.1f} (MAD {mad:.1f})"
+                yield node, Finding("bad", f"{measure}.outlier", text)
+
+
+def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:
+    """What became slower than a former run of the same node by more than healthy GPUs differ."""
+    old = {(rate.gpu, rate.measure): rate for rate in before}
+    for rate in now:
+        then = old.get((rate.gpu, rate.measure))
+        if then is not None and rate.value < (1 - SPREAD) * then.value:
+            lost = f"{1 - rate.value / then.value:.0%} slower than the {then.value:.1f} before"
+            text = f"{rate.told}, {lost}"
+            yield Finding("bad", f"{rate.measure}.slower", text)
+
+
+def _by_measure(rates: Iterable[Rate]) -> dict[str, list[Rate]]:
+    alike: dict[str, list[Rate]] = defaultdict(list)
+    for rate in rates:
+        alike[rate.measure].append(rate)
+    return alike

@@ -1,0 +1,59 @@
+"""Nodes loaded and measured: over SSH, many at a time, or this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpuprov.accept.program import PLANS, Level, program
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.probe.payload import ANSWER_LIMIT
+from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+
+BEYOND_S = 60
+"""The program ends itself in its plan's time; that it does is waited for so much longer."""
+
+
+def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = False) -> dict[str, Any]:
+    """What this machine's GPUs deliver.
+
+    Raises:
+        NodeFailed: no answer.
+    """
+    payload = program(level, folders=folders, drained=drained)
+    seconds = PLANS[level]["seconds"] + BEYOND_S
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", payload.command],
+            input=payload.stdin,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NodeFailed(f"no answer in {seconds:g} s", do="look for a hung GPU in `dmesg`") from None
+    return payload.answer(done.stdout, done.stderr)
+
+
+def measure_there(
+    nodes: list[Target],
+    level: Level,
+    *,
+    forks: int = 64,
+    password: str | None = None,
+    folders: Sequence[str] = (),
+    drained: bool = False,
+) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
+    """Each node's measurements as they come; a node's failure is its answer."""
+    payload = program(level, password=password, folders=folders, drained=drained)
+    limits = ConnectionLimits(
+        connect_s=10, command_s=PLANS[level]["seconds"] + BEYOND_S, answer_bytes=ANSWER_LIMIT
+    )
+
+    def visit(session: Session) -> dict[str, Any]:
+        done = session.run(payload.command, payload.stdin)
+        return payload.answer(done.stdout, done.stderr)
+
+    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+        yield target.name, answer

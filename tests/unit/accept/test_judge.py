@@ -1,0 +1,264 @@
+"""Judges held to real measurements: a healthy pair of H200 passes, each weakness fails by its name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuprov.accept.judge import Acceptance, document, judge
+from gpuprov.accept.rates import OF_GPU, rates
+from gpuprov.errors import Exit, NodeFailed, Unreachable
+from tests.unit.accept.recorded import recorded
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def one(told: Any, **others: Any) -> Acceptance:
+    [judged] = judge({"gpu01": told}, **others)
+    return judged
+
+
+def rules(judged: Acceptance) -> set[str]:
+    return {found.rule for found in judged.faults}
+
+
+@pytest.mark.parametrize("name", ["quick", "quick-again"])
+def test_a_healthy_pair_is_accepted(name: str) -> None:
+    judged = one(recorded(name))
+    assert (judged.verdict, judged.exit_code) == ("accepted", Exit.OK)
+    assert [found for found in judged.findings if found.level != "ok"] == []
+    assert {rate.measure for rate in judged.rates} == {
+        *OF_GPU,
+        "peer",
+        "all_reduce",
+        "all_gather",
+        "all_to_all",
+    } - {
+        "h2d_far",
+        "d2h_far",
+    }
+
+
+def test_the_long_level_is_accepted() -> None:
+    assert one(recorded("full")).verdict == "accepted"
+
+
+def published(judged: Acceptance) -> dict[str, float]:
+    return {rate.measure: rate.value for rate in judged.rates if rate.gpu in ("0", "0>1", "all")}
+
+
+@pytest.mark.parametrize(
+    ("measure", "figure"),
+    [("bf16_burst", 794.5), ("fp8_burst", 1453.4), ("h2d", 55.43), ("d2h", 55.06), ("peer", 396.4)],
+)
+def test_figures_that_others_published_of_this_gpu_are_met_within_a_tenth(
+    measure: str, figure: float
+) -> None:
+    """stas00/ml-engineering on H200; the rates of matrices are those of a short run."""
+    assert published(one(recorded("quick")))[measure] == pytest.approx(figure, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "not_found"),
+    [
+        (
+            "compute-shared",
+            {"bf16.slow", "fp64.slow", "bf16.node", "tf32.node", "memory_read.slow"},
+            {"h2d.slow"},
+        ),
+        ("pcie-saturated", {"h2d.slow", "d2h.slow"}, {"bf16.slow", "memory_read.slow", "peer.slow"}),
+        ("memory-held", {"memory.free"}, {"bf16.slow", "memory_read.slow"}),
+        (
+            "p2p-disabled",
+            {"all_reduce.slow", "nccl.intra.transport", "nccl.environment.off"},
+            {"peer.slow", "bf16.slow", "h2d.slow"},
+        ),
+    ],
+)
+def test_a_weakness_of_a_real_node_is_named(name: str, found: set[str], not_found: set[str]) -> None:
+    judged = one(recorded(name))
+    assert (judged.verdict, judged.exit_code) == ("rejected", Exit.FAILED)
+    assert rules(judged) >= found
+    assert not rules(judged) & not_found
+    if name != "p2p-disabled":
+        assert all("GPU 1 " not in each.text.split(":")[0] + " " for each in judged.faults)
+
+
+def test_gpus_in_use_are_refused_before_any_load() -> None:
+    judged = one(recorded("in-use"))
+    assert (judged.verdict, judged.exit_code) == ("refused", Exit.REFUSED)
+    assert "GPU 0: pid" in str(judged.failure)
+    assert "end them" in str(judged.failure)
+
+
+@pytest.mark.parametrize(
+    ("reason", "do"), [("Slurm may start jobs here", "--drained"), ("MIG is on", "MIG off")]
+)
+def test_a_refusal_says_what_to_do(reason: str, do: str) -> None:
+    told = {"schema": "gpuprov.accept.measured/1", "refused": reason}
+    assert do in str(one(told).failure)
+    assert one(told).exit_code == Exit.REFUSED
+
+
+HELD = ["memory_read", "memory_copy", "h2d", "d2h", "bf16", "fp16", "tf32", "fp8", "fp64"]
+
+
+@pytest.mark.parametrize("measure", HELD)
+def test_a_gpu_at_half_of_its_rate_is_rejected_for_that_rate(measure: str) -> None:
+    told = recorded("quick")
+    step, key = OF_GPU[measure].place
+    told["gpus"][1][step][key]["value"] /= 2
+    assert f"{measure}.slow" in rules(one(told))
+    assert {rule.split(".")[0] for rule in rules(one(told))} == {measure}
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_slow_collective_is_named(name: str) -> None:
+    told = recorded("quick")
+    told["between"]["nccl"]["sizes"][1][name]["value"] = 100.0
+    assert rules(one(told)) == {f"{name}.slow"}
+
+
+def gpu(told: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = told["gpus"][0]
+    return row
+
+
+def after(told: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = told["after"]["counters"][0]
+    return row
+
+
+FAULTS: dict[str, Change] = {
+    "matrix.wrong": lambda told: gpu(told)["matrix"]["bf16"].update(off=0.3),
+    "matrix.repeats": lambda told: gpu(told)["matrix"]["fp8"].update(repeats=False),
+    "memory.wrong": lambda told: gpu(told)["pattern"].update(wrong=[{"words": 1, "bits": "0x4"}]),
+    "memory.free": lambda told: gpu(told)["device"].update(memory_free=10**11),
+    "peer.wrong": lambda told: told["between"]["pairs"][0].update(wrong={"words": 8}),
+    "peer.direct": lambda told: told["between"]["pairs"][0].update(direct=False),
+    "peer.slow": lambda told: told["between"]["pairs"][0].update(value=50.0),
+    "peer.error": lambda told: told["between"]["pairs"].pop(),
+    "all_reduce.wrong": lambda told: told["between"]["nccl"]["sizes"][0]["all_reduce"].update(
+        wrong={"rank": 1}
+    ),
+    "nccl.error": lambda told: told["between"].update(nccl={"error": "libnccl.so.2: not found"}),
+    "device.error": lambda told: gpu(told).update(device={"error": "no answer in 60 s"}),
+    "device.seen": lambda told: gpu(told)["device"].update(visible=1),
+    "device.lost": lambda told: told["after"]["counters"].pop(),
+    "memory.error": lambda told: gpu(told).update(memory={"error": "12 MiB of memory are free"}),
+    "bf16.error": lambda told: gpu(told)["matrix"].pop("bf16"),
+    "tf32.error": lambda told: gpu(told)["matrix"].update(tf32={"error": "not supported on this GPU"}),
+    "host.error": lambda told: gpu(told).pop("host"),
+    "pattern.error": lambda told: gpu(told).pop("pattern"),
+    "host.numa": lambda told: gpu(told)["host"].update(stated=1, near=0),
+    "load.slowed": lambda told: gpu(told)["matrix"]["bf16"]["load"].update(reasons=0x40),
+    "ecc.uncorrected": lambda told: after(told).update(ecc_uncorrected=1),
+    "ecc.rows": lambda told: after(told)["remapped_rows"].update(pending=1),
+    "nvlink.replay": lambda told: after(told)["nvlinks"]["errors"].update(replay=3),
+    "nvlink.up": lambda told: told["before"]["counters"][0]["nvlinks"].update(up=17),
+    "xid.new": lambda told: told["after"].update(xids={"count": 1, "lines": [[0, "NVRM: Xid 79"]]}),
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_a_fault_is_named(rule: str) -> None:
+    told = recorded("quick")
+    FAULTS[rule](told)
+    judged = one(told)
+    assert rule in rules(judged)
+    assert judged.exit_code == Exit.FAILED
+
+
+def test_what_a_gpu_is_not_made_for_is_no_fault() -> None:
+    """An A100 has no FP8."""
+    told = recorded("quick")
+    for row in told["gpus"]:
+        row["device"]["name"] = "NVIDIA A100-SXM4-80GB"
+        row["matrix"]["fp8"] = {"error": "cublasLtMatmulAlgoGetHeuristic: not supported on this GPU"}
+    assert "fp8.error" not in rules(one(told))
+
+
+def test_an_unread_kernel_log_is_told_and_rejects_nobody() -> None:
+    told = recorded("quick")
+    told["after"]["xids"] = {"error": "no kernel log can be read"}
+    assert one(told).verdict == "accepted"
+    assert [found.rule for found in one(told).findings if found.level == "warn"] == ["xid.unread"]
+
+
+def test_of_a_gpu_that_nobody_published_no_threshold_is_known() -> None:
+    told = recorded("compute-shared")
+    for row in told["gpus"]:
+        row["device"]["name"] = "NVIDIA H999"
+    judged = one(told)
+    assert {rate.floor for rate in judged.rates if rate.measure != "all_reduce"} == {None}
+    assert all(rate.share is None for rate in judged.rates if rate.unit == "TFLOP/s")
+    # Its neighbour tells all the same, as Hugging Face's rule knows no model.
+    assert "bf16.node" in rules(judged)
+
+
+def test_the_sites_own_floor_counts_instead() -> None:
+    assert rules(one(recorded("quick"), site={"bf16": 700})) == {"bf16.slow"}
+    assert rules(one(recorded("pcie-saturated"), site={"h2d": 20, "d2h": 20})) == set()
+
+
+def test_an_outlier_among_many_is_found_by_name() -> None:
+    """A tenth less than the others: above the floor, and above nine tenths of its node's best."""
+    fleet = {f"gpu{n:02}": recorded("quick") for n in range(1, 9)}
+    for told in fleet["gpu05"]["gpus"]:
+        told["matrix"]["bf16"]["value"] *= 0.9
+    found = {each.node: rules(each) for each in judge(fleet)}
+    assert found.pop("gpu05") == {"bf16.outlier"}
+    assert not any(found.values())
+
+
+def test_what_became_slower_is_told_against_a_baseline() -> None:
+    now = recorded("quick-again")
+    assert rules(one(now, baseline={"gpu01": recorded("quick")})) == set()
+    now["gpus"][0]["memory"]["driver_copy"]["value"] *= 0.94
+    assert rules(one(now, baseline={"gpu01": recorded("quick")})) == {"memory_copy.slower"}
+
+
+def test_a_node_that_gave_nothing_is_that_nodes_line() -> None:
+    answers = {"a": Unreachable("no route"), "b": recorded("quick"), "c": {"schema": "other"}}
+    told = judge(answers)
+    assert [each.verdict for each in told] == ["failed", "accepted", "failed"]
+    assert [each.exit_code for each in told] == [Exit.UNREACHABLE, Exit.OK, Exit.FAILED]
+    assert [row["verdict"] for row in document(told)["nodes"]] == ["failed", "accepted", "failed"]
+
+
+JUNK: list[Any] = [None, [], {}, "x", -1, True, [None], {"error": None}]
+
+
+def places(value: Any) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = [()]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += [(key, *rest) for rest in places(inner)]
+    return found
+
+
+def test_no_word_of_a_stranger_breaks_the_judge() -> None:
+    told = recorded("quick")
+    for place in places(told)[1:]:
+        for number, junk in enumerate(JUNK):
+            if (len(place) + number) % 3:  # a third of all is enough, and takes a second
+                continue
+            changed = copy.copy(told)
+            inner: Any = changed
+            for key in place[:-1]:
+                inner[key] = copy.copy(inner[key])
+                inner = inner[key]
+            inner[place[-1]] = junk
+            [judged] = judge({"n": changed})
+            assert not isinstance(judged.failure, NodeFailed) or "no measurements" in str(judged.failure), (
+                place
+            )
+
+
+def test_every_rate_is_its_own_figure() -> None:
+    told = recorded("quick")
+    found = [(rate.gpu, rate.measure) for rate in rates(told, {})]
+    assert len(found) == len(set(found)) == 2 * 11 + 2 + 3
