@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "a recorded run as a page, JUnit XML or metrics"),
     "facts": ("facts", "what a node says of itself"),
     "doctor": ("doctor", "what is wrong with a GPU server, and what mends it; no fleet needed"),
+    "accept": ("accept", "prove under load that a node's GPUs deliver, and find the slow one"),
     "status": ("status", "every GPU of the fleet now: load, memory, power, clocks, who; live with --watch"),
     "topo": ("topo", "how GPUs, NICs and CPUs of a node are joined"),
     "inventory": ("inventory", "hosts and groups for Ansible, from a fleet and back; what live hosts are"),

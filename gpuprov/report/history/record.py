@@ -16,6 +16,7 @@ from gpuprov.roles import Expectation, expectations
 from gpuprov.runs import new_id, now
 
 if TYPE_CHECKING:
+    from gpuprov.accept.judge import Acceptance
     from gpuprov.apply.converge import Convergence
     from gpuprov.verify.verdict import NodeVerdict, Verdict
 
@@ -34,7 +35,7 @@ class Run:
 
     Args:
         id: as `gpuprov.runs` makes it.
-        verb: `drift`, `apply`, `verify`, `majority`.
+        verb: `drift`, `apply`, `verify`, `majority`, `accept`.
         at: UTC, ISO 8601.
         fleet: the lock's path; runs of the same one are compared with each other.
         groups: by name; every node of `nodes` is in one.
@@ -96,6 +97,25 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
 def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
     """A run that judged nodes in its own way, such as an upgrade."""
     return Run(name, verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
+
+
+def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
+    """The run of an acceptance, in drift's words: a fault under load differs from none."""
+    nodes = [_accepted(each) for each in judged]
+    measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
+    checks = measured | {fault.check for node in nodes for fault in node.drift}
+    groups = {"all": Group(tuple(node.name for node in nodes), tuple(sorted(checks)))}
+    return Run(name, "accept", now(), fleet, groups, nodes)
+
+
+def _accepted(each: Acceptance) -> NodeDrift:
+    if each.failure is not None:
+        return without_facts(each.node, each.failure)
+    found = tuple(
+        Difference(fault.rule, "no fault under load", fault.text, "error", None, False)
+        for fault in each.faults
+    )
+    return NodeDrift(each.node, "drifted" if found else "in_sync", found)
 
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:

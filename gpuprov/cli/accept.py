@@ -1,0 +1,194 @@
+"""`gpuprov accept`: prove under load that a node's GPUs deliver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import GpuprovError, InvalidInput, worst
+
+if TYPE_CHECKING:
+    from gpuprov.accept.judge import Acceptance, Answer
+    from gpuprov.accept.program import Level
+
+KEPT = "accept.json"
+
+
+@click.command()
+@options.on_nodes
+@click.option("--local", is_flag=True, help="load this machine's GPUs, without SSH")
+@click.option(
+    "--level", type=click.Choice(["quick", "full"]), default="quick", show_default=True, help="how long"
+)
+@click.option(
+    "--drained", is_flag=True, help="a scheduler's program runs there, and it gives out no jobs now"
+)
+@click.option(
+    "--floor",
+    "floors",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="the least that a measurement may be, instead of what is published: bf16=650",
+)
+@click.option(
+    "--libraries", multiple=True, metavar="FOLDER", help="where libcublasLt and libnccl are on the nodes"
+)
+@click.option(
+    "--baseline", metavar="RUN", help="also what became slower since a run: `latest`, its id, or a file"
+)
+@click.option(
+    "--measured",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="judge again what was measured before: a file of `-o json`",
+)
+@options.identity_option
+@options.known_hosts_option
+def command(
+    chosen: options.Chosen,
+    output: str,
+    local: bool,
+    level: Level,
+    drained: bool,
+    floors: tuple[str, ...],
+    libraries: tuple[str, ...],
+    baseline: str | None,
+    measured: tuple[Path, ...],
+    identity: str | None,
+    known_hosts: str | None,
+) -> int:
+    """Load every GPU of NODES, and judge what it delivers. Changes no setting of the GPUs.
+
+    NODES are names, ranges or groups of the lock, or, without a lock, [USER@]HOST[:PORT]. Memory, copies,
+    matrix products, power and errors of each GPU, and all that joins them, are held against the vendor's
+    peak, published floors and their neighbours. A node whose GPUs are in use is refused. `quick` takes about
+    20 s, `full` two minutes. Exit 1 when a node is rejected, 4 when one was not reached, 5 when one was
+    refused.
+    """
+    from gpuprov.accept.judge import document, judge
+
+    site, before = _floors(floors), _baseline(baseline)
+    answers: dict[str, Answer] = {}
+    if measured:
+        for path in measured:
+            answers |= _of_file(path)
+    elif local:
+        answers = _here(level, libraries, drained)
+    else:
+        answers = _there(chosen, level, libraries, drained, identity, known_hosts)
+    judged = judge(answers, site, before)
+    told = document(judged)
+    if not measured:
+        _keep(judged, told, str(chosen.lock_path.absolute()) if chosen.lock_path.is_file() else "")
+    _print(judged, told, output)
+    return worst(*(each.exit_code for each in judged))
+
+
+def _here(level: Level, libraries: tuple[str, ...], drained: bool) -> dict[str, Answer]:
+    import os
+
+    from gpuprov.accept.run import measure_here
+
+    name = os.uname().nodename
+    try:
+        return {name: measure_here(level, folders=libraries, drained=drained)}
+    except GpuprovError as error:
+        return {name: error}
+
+
+def _there(
+    chosen: options.Chosen,
+    level: Level,
+    libraries: tuple[str, ...],
+    drained: bool,
+    identity: str | None,
+    known_hosts: str | None,
+) -> dict[str, Answer]:
+    from gpuprov.accept.run import measure_there
+    from gpuprov.ssh.transport import targets
+
+    if chosen.lock_path.is_file():
+        nodes = targets(chosen.lock, chosen.names)
+    else:
+        nodes = [options.target(host, identity, known_hosts) for host in chosen.hosts]
+    found = dict(
+        measure_there(
+            nodes, level, forks=chosen.forks, password=chosen.password, folders=libraries, drained=drained
+        )
+    )
+    return {node.name: found[node.name] for node in nodes}
+
+
+def _floors(stated: tuple[str, ...]) -> dict[str, float]:
+    from gpuprov.accept.rates import COLLECTIVES, OF_GPU
+
+    known = [*OF_GPU, "peer", *COLLECTIVES]
+    found = {}
+    for text in stated:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InvalidInput(f"--floor {text}", expected="NAME=VALUE, such as bf16=650") from None
+        if name not in known:
+            raise InvalidInput(f"--floor {text}: no such measurement", expected=", ".join(known))
+    return found
+
+
+def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
+    """Node → what it measured in a former run."""
+    if stated is None:
+        return None
+    from gpuprov.runs import run_folders, state_dir
+
+    folders = [folder for folder in run_folders("accept") if (folder / KEPT).is_file()]
+    if stated == "latest":
+        if not folders:
+            raise InvalidInput("no run of accept is kept", do="run it without --baseline first")
+        path = folders[-1] / KEPT
+    else:
+        kept = state_dir() / "runs" / stated / KEPT
+        path = kept if kept.is_file() else Path(stated)
+    return {name: answer for name, answer in _of_file(path).items() if not isinstance(answer, GpuprovError)}
+
+
+def _of_file(path: Path) -> dict[str, Answer]:
+    from gpuprov.accept.judge import SCHEMA
+
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Answer] = {str(each["node"]): dict(each["measured"]) for each in told["nodes"]}
+        schema = told["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov accept -o json`") from None
+    if schema != SCHEMA:
+        raise InvalidInput(f"{path}: schema {schema!r}", expected="a file of `gpuprov accept -o json`")
+    return found
+
+
+def _keep(judged: list[Acceptance], told: dict[str, Any], fleet: str) -> None:
+    """Keep the figures in a run's folder, for --baseline, and the faults in the history."""
+    from gpuprov.model.documents import write_text
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_acceptance
+    from gpuprov.runs import new_run
+
+    folder = new_run("accept")
+    write_text(folder / KEPT, json.dumps(told, indent=1) + "\n")
+    keep(of_acceptance(folder.name, judged, fleet), options.note)
+    options.note(f"kept as {folder / KEPT}")
+
+
+def _print(judged: list[Acceptance], told: dict[str, Any], output: str) -> None:
+    from gpuprov.report.accept import accept_lines
+
+    if output == "json":
+        options.print_json(told)
+    else:
+        for line in accept_lines(judged):
+            click.echo(line)

@@ -1,0 +1,57 @@
+"""What accept found, in words for a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from gpuprov.accept.judge import Acceptance
+from gpuprov.accept.rates import Rate
+from gpuprov.model.nodeset import fold
+from gpuprov.report.printable import on_one_line
+
+HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
+
+
+def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
+    """A line a node with what is wrong below it, then a table of what was measured on all."""
+    nodes = list(judged)
+    for each in nodes:
+        yield f"{each.node}: {on_one_line(_summary(each))}"
+        for found in sorted(each.findings, key=lambda found: found.level != "bad"):
+            if found.level != "ok":
+                yield f"  {found.level:<5} {on_one_line(found.text)}  [{found.rule}]"
+    for gpu in dict.fromkeys(each.gpu for each in nodes if each.rates):
+        alike = [each for each in nodes if each.rates and each.gpu == gpu]
+        yield ""
+        yield f"{on_one_line(gpu) or 'GPU of an unknown name'} on {fold(each.node for each in alike)}"
+        yield from _columns(_table([rate for each in alike for rate in each.rates]))
+
+
+def _summary(each: Acceptance) -> str:
+    if each.failure is not None:
+        return f"{each.verdict}: {each.failure}"
+    told = each.document or {}
+    size = f"{len(told.get('gpus', ()))} x {each.gpu}, {told.get('level')}, {told.get('seconds')} s"
+    return f"{each.verdict} ({size})" + (f", {len(each.faults)} faults" if each.faults else "")
+
+
+def _table(rates: list[Rate]) -> Iterator[tuple[str, ...]]:
+    alike: dict[str, list[Rate]] = defaultdict(list)
+    for rate in rates:
+        alike[rate.measure].append(rate)
+    yield HEAD
+    for measure, found in alike.items():
+        ordered = sorted(found, key=lambda rate: rate.value)
+        middle = ordered[len(ordered) // 2]
+        share = "unknown" if middle.share is None else f"{middle.share:.0%}"
+        floor = f"{middle.floor.bad:g}: {middle.floor.who}" if middle.floor else "no threshold known"
+        values = (f"{rate.value:.1f}" for rate in (ordered[0], middle, ordered[-1]))
+        yield (measure, *values, middle.unit, share, floor)
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    listed = list(rows)
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+    for row in listed:
+        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()

@@ -1,0 +1,108 @@
+"""`gpuprov accept` as a person calls it, on what was measured before and on a machine without GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from gpuprov.accept.judge import document, judge
+from gpuprov.cli.common.group import run
+from gpuprov.report.history import keep
+from gpuprov.report.history.record import of_acceptance
+from tests.unit.accept.recorded import recorded
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> str:
+    """A file as `-o json` writes it: one node that is sound, one whose PCIe link is shared, one in use."""
+    names = {"gpu01": "quick", "gpu02": "pcie-saturated", "gpu03": "in-use"}
+    judged = judge({node: recorded(name) for node, name in names.items()})
+    path = tmp_path / "accept.json"
+    path.write_text(json.dumps(document(judged)))
+    return str(path)
+
+
+def test_a_table_for_people(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["accept", "--measured", measured]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gpu01: accepted (2 x NVIDIA H200, quick, 20.54 s)"
+    assert lines[1].startswith("gpu02: rejected (2 x NVIDIA H200, quick, 20.71 s), 5 faults")
+    assert "  bad   GPU 0 h2d: 27.1 GB/s, 43% of the vendor's 63.02; at least 48 is expected" in "\n".join(
+        lines
+    )
+    assert any(line.startswith("gpu03: refused: GPUs are in use: GPU 0: pid") for line in lines)
+    assert "NVIDIA H200 on gpu[01-02]" in lines
+    [row] = [line for line in lines if line.startswith("  bf16 ")]
+    assert row.split()[4:6] == ["TFLOP/s", "69%"]
+    [far] = [line for line in lines if line.startswith("  bf16_burst ")]
+    assert far.endswith("no threshold known")
+
+
+def test_a_document_for_programs(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["accept", "--measured", measured, "-o", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "gpuprov.accept/1"
+    assert [node["verdict"] for node in told["nodes"]] == ["accepted", "rejected", "refused"]
+    first = {rate["measure"]: rate for rate in told["nodes"][0]["rates"]}["h2d"]
+    assert (first["unit"], first["peak"], first["level"]) == ("GB/s", 63.02, "ok")
+    assert first["floor"]["source"].startswith("Azure/azurehpc-health-checks")
+
+
+def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["accept", "--measured", measured, "--floor", "bf16=750"])
+    assert "at least 750 is expected (the site's own)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--floor", "bf16"], "expected NAME=VALUE, such as bf16=650"),
+        (["--floor", "bf17=1"], "no such measurement; expected memory_read"),
+        (["--baseline", "latest"], "no run of accept is kept"),
+        (["--measured", "/nowhere.json"], "/nowhere.json"),
+        ([], "no lock fleet.lock.yml, and no hosts"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["accept", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"schema": "gpuprov.accept/1", "nodes": [1]}', "no JSON"])
+def test_another_file_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert run(["accept", "--measured", str(path)]) == 2
+    assert "expected a file of `gpuprov accept -o json`" in capsys.readouterr().err
+
+
+def test_this_machine_has_no_driver_and_the_run_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["accept", "--local"]) == 1
+    told = capsys.readouterr()
+    assert "failed: libnvidia-ml.so.1 cannot be loaded; run `gpuprov doctor` on it" in told.out
+    kept = Path(told.err.split("kept as ")[1].strip())
+    assert json.loads(kept.read_text())["nodes"][0]["verdict"] == "failed"
+    run(["history"])
+    assert kept.parent.name in capsys.readouterr().out
+
+
+def test_a_recorded_run_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged = judge({"gpu01": recorded("quick"), "gpu02": recorded("p2p-disabled")})
+    keep(of_acceptance("20261122-120000-accept-0000", judged, ""), print)
+    junit = tmp_path / "junit.xml"
+    run(["report", "20261122-120000-accept-0000", "--junit", str(junit)])
+    cases = list(fromstring(junit.read_text()).iter("testcase"))  # noqa: S314 - our own
+    failed = {(case.get("classname"), case.get("name")) for case in cases if case.find("failure") is not None}
+    assert {("gpu02", "all_reduce.slow"), ("gpu02", "nccl.intra.transport")} <= failed
+    assert "gpu01" in {case.get("classname") for case in cases}
+    assert "gpu01" not in {node for node, _ in failed}
