@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from gpuprov.accept.node import kernels, main, watch
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
 from gpuprov.accept.node.memory import _processors
 from gpuprov.accept.node.workers import Crew
-from gpuprov.accept.program import LEVELS, PLANS, program
+from gpuprov.accept.program import LEVELS, MODULES, PLANS, program
 from gpuprov.probe.node.base import Failed
 from tests import ROOT
 from tests.unit.accept.recorded import recorded
@@ -230,6 +231,17 @@ def test_each_kernel_is_whole() -> None:
     text = kernels.ptx()
     assert text.count(".visible .entry") == 4
     assert text.count("{\n") == text.count("}\n") == 4
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".accept." in name])
+def test_the_node_side_is_python_3_6(name: str) -> None:
+    text = (ROOT / (name.replace(".", "/") + ".py")).read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    assert "annotations" not in text
+    arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+    assert not arguments & {"capture_output", "text", "missing_ok", "dirs_exist_ok", "strict"}
+    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache"}
 
 
 def test_processors_of_a_node() -> None:
