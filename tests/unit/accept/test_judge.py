@@ -172,6 +172,12 @@ def test_a_fault_is_named(rule: str) -> None:
     assert judged.exit_code == Exit.FAILED
 
 
+def test_a_gpu_that_did_not_start_is_one_line_and_not_one_a_step() -> None:
+    told = recorded("quick")
+    told["gpus"][0] = {"index": 0, "device": {"error": "no answer in 60 s"}, "matrix": {}}
+    assert [found.rule for found in one(told).faults] == ["device.error"]
+
+
 def test_what_a_gpu_is_not_made_for_is_no_fault() -> None:
     """An A100 has no FP8."""
     told = recorded("quick")
