@@ -72,6 +72,8 @@ def command(
     """
     from gpuprov.accept.judge import document, judge
 
+    if sum((local, bool(measured), bool(chosen.stated))) > 1:
+        raise InvalidInput("accept of what?", do="give one of NODES, --local and --measured")
     site, before = _floors(floors), _baseline(baseline)
     answers: dict[str, Answer] = {}
     if measured:

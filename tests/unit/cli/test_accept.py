@@ -65,6 +65,7 @@ def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--floor", "bf17=1"], "no such measurement; expected memory_read"),
         (["--baseline", "latest"], "no run of accept is kept"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
+        (["--local", "gpu01"], "give one of NODES, --local and --measured"),
         ([], "no lock fleet.lock.yml, and no hosts"),
     ],
 )
