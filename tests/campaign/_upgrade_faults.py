@@ -278,7 +278,7 @@ MOVING = [
 """Nodes have begun to move."""
 
 CONTROLLER = [
-    Fault("two-controllers", "is at work on this node", how=ways.by_two, exits=5, stands=NOTHING),
+    Fault("two-controllers", "leased by ", how=ways.by_two, exits=5, stands=NOTHING),
     *(
         Fault(f"killed-in-{step}", "resuming", how=ways.killed_in(step), exits=0, stands=NEW)
         for step in ("fetch", "record", "apply", "reboot", "verify")

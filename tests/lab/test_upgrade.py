@@ -42,7 +42,7 @@ SHUT = {
         ": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'",
         "systemctl stop job; rm /dev/nvidia9",
     ),
-    "lease: run other of x@y is at work": (
+    "lease: leased by x@y, run other, until": (
         "mkdir -p /var/lib/gpuprov && "
         'echo "{\\"run\\":\\"other\\",\\"holder\\":\\"x@y\\",\\"seconds\\":600,'
         '\\"until\\":$(($(date +%s)+500))}" >/var/lib/gpuprov/lease.json',
@@ -105,7 +105,7 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
     process.communicate()
     second = fleet.upgrade(OLDER)
     assert second.returncode == 5
-    assert "is at work on this node" in second.stderr
+    assert "leased by " in second.stderr
     done = fleet.gpuprov("upgrade", "--resume", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert fleet.ends(done) == {"node1": "new", "node2": "new"}, done.stdout + done.stderr
