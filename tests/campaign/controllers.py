@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -107,19 +108,25 @@ def attempt(site: Site, other: Fleet, plan: Round) -> Seen:
     apply = (other, ("apply", "--lock", f"{plan.by}.lock.yml", "--reboot", "--allow-downgrade", "--yes"))
     words = {"upgrade": upgrade, "apply": apply}
     order = [plan.first, *(verb for verb in words if verb != plan.first)]
-    begun: dict[str, tuple[Popen[str], float]] = {}
-    for verb in order:
-        if begun:
-            time.sleep(plan.after_s)
-        fleet, line = words[verb]
-        begun[verb] = fleet.start(*line), time.monotonic()
-    codes, said, seconds = {}, {}, {}
-    for verb, (process, since) in begun.items():
-        out, err = process.communicate()
-        codes[verb], seconds[verb] = process.returncode, time.monotonic() - since
-        said[verb] = out + err
+    with ThreadPoolExecutor(len(order)) as pool:
+        ending: dict[str, Future[tuple[int, str, float]]] = {}
+        for verb in order:
+            time.sleep(plan.after_s if ending else 0)
+            fleet, line = words[verb]
+            ending[verb] = pool.submit(_ended, fleet.start(*line))
+        ended = {verb: each.result() for verb, each in ending.items()}
+    codes = {verb: code for verb, (code, _, _) in ended.items()}
+    said = {verb: words for verb, (_, words, _) in ended.items()}
+    seconds = {verb: lasted for verb, (_, _, lasted) in ended.items()}
     stands = {node.name: on_which(site.fleet, node.name) for node in site.fleet.nodes}
     return Seen(codes, said, stands, _wrong(site, codes, said, stands), seconds)
+
+
+def _ended(process: Popen[str]) -> tuple[int, str, float]:
+    """Exit code, what was said, and for how long it lasted."""
+    begun = time.monotonic()
+    out, err = process.communicate()
+    return process.returncode, out + err, time.monotonic() - begun
 
 
 def on_which(fleet: Fleet, name: str) -> str:
