@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuprov.accept.program import PLANS, Level, program
-from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.errors import GpuprovError
+from gpuprov.probe.here import run_here
 from gpuprov.probe.payload import ANSWER_LIMIT
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
@@ -23,16 +23,7 @@ def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = F
     """
     payload = program(level, folders=folders, drained=drained)
     seconds = PLANS[level]["seconds"] + BEYOND_S
-    try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", payload.command],
-            input=payload.stdin,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise NodeFailed(f"no answer in {seconds:g} s", do="look for a hung GPU in `dmesg`") from None
+    done = run_here(payload.command, payload.stdin, seconds=seconds, limit=ANSWER_LIMIT)
     return payload.answer(done.stdout, done.stderr)
 
 

@@ -49,7 +49,7 @@ def arm(session: Session, guard: Guard, token: str) -> None:
         NodeFailed: it cannot; nothing was changed.
     """
     script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
-    login = shlex.quote(session.target.route.user)
+    login = shlex.quote(session.target.route.login)
     new = shlex.quote(
         f"{SWITCH}.{token}"
     )  # becomes the switch if it may: another run may be armed by its own

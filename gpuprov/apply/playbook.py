@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.errors import GpuprovError
 from gpuprov.inventory.variables import reached, variables_of
+from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
+from gpuprov.probe.here import SYSTEM_PATH
 from gpuprov.resources import share
 from gpuprov.roles import first_packages
 
@@ -85,7 +87,7 @@ def run_playbook(
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
-            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run),
+            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run) | _here(run.lock, nodes),
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
@@ -166,6 +168,15 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
 def _leases(run: RunContext) -> dict[str, str]:
     """Where Ansible reads which nodes are the run's."""
     return {"GPUPROV_LEASES": str(run.leases.file)} if run.leases else {}
+
+
+def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
+    """What tasks on this machine need: the system's programs before those of gpuprov's own environment."""
+    hosts = lock.hosts()
+    if all(hosts[name].hosts[name] != LOCAL for name in nodes):
+        return {}
+    own = {name: "" for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**own, "PATH": f"{SYSTEM_PATH}:{os.environ.get('PATH', '')}"}
 
 
 def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:

@@ -74,7 +74,7 @@ def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Acces
     for target in targets(lock, names):
         way = target.route
         jump = way.jump.place if way.jump else None
-        found[target.name] = Access(way.user, way.port, way.stated.identity_file, jump)
+        found[target.name] = Access(way.login, way.port, way.stated.identity_file, jump)
     [(most, _)] = Counter(found.values()).most_common(1)
     return most, {name: access for name, access in found.items() if access != most}
 

@@ -13,6 +13,8 @@ from gpuprov.ssh.openssh import ssh_options
 from gpuprov.ssh.route import Route, route
 
 Variables = dict[str, Any]
+PYTHON = "/usr/bin/python3"
+"""Ansible would look for one in PATH, and find gpuprov's own first, which knows nothing of apt."""
 Reached = Mapping[str, tuple[str, Connection]]
 """Host → its address, and what is stated of the way to it."""
 
@@ -47,12 +49,18 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
     decided = roles.variables(group) if group else {}
     if group and "ssh_hardening_login" in decided:
         for host, way in ways.items():
-            own[host] |= {"ssh_hardening_login": way.user} if way.user != group.login else {}
+            own[host] |= {"ssh_hardening_login": way.login} if way.login != group.login else {}
     return shared | decided, {host: each for host, each in own.items() if each}
 
 
 def _way_in(way: Route) -> Variables:
-    """User, port, key, and what ssh is told."""
+    """User, port, key, and what ssh is told; of this machine that it needs none of these."""
+    if way.local:
+        return {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": PYTHON,
+            "ansible_become": way.user != "root",
+        }
     options = ssh_options(way)
     stated = {
         "ansible_user": way.user,

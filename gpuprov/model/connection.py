@@ -16,6 +16,8 @@ from gpuprov.model.documents import Strict
 HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 USER_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?$")
 BRACKETS = re.compile(r"^\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?$")
+LOCAL = "local"
+"""The address of the machine that gpuprov itself runs on: nothing of SSH is used."""
 NO_JUMP = "none"
 """ssh's word for going straight where something else states a way through another host."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Protocol
 
-from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.payload import PROBE, Parameters, Payload, build
+from gpuprov.probe.here import run_here
+from gpuprov.probe.payload import ANSWER_LIMIT, PROBE, Parameters, Payload, build
 
 
 class CommandOutput(Protocol):
@@ -65,13 +64,4 @@ class _LocalRunner:
 
     def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
         """Run it in the system's shell."""
-        try:
-            return subprocess.run(
-                ["/bin/sh", "-c", command],
-                input=stdin,
-                capture_output=True,
-                timeout=self._seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise NodeFailed(f"the probe gave no answer in {self._seconds:g} s") from None
+        return run_here(command, stdin, seconds=self._seconds, limit=ANSWER_LIMIT)

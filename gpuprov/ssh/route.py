@@ -1,11 +1,15 @@
 """The one place that says how a node is reached; Paramiko, OpenSSH, Ansible and testinfra go by it.
 
+A node may be this machine itself (`LOCAL`): then commands run here, without SSH.
+
 What the fleet states counts first. What it leaves open comes from `~/.ssh/config`, as ssh reads it; then the
 user is root, and the port 22.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model.connection import NO_JUMP, Connection, parse_destination
+from gpuprov.model.connection import LOCAL, NO_JUMP, Connection, parse_destination
 from gpuprov.ssh.client_config import Answer, client_config, forget_client_config, usual_keys
 from gpuprov.ssh.known_hosts import KNOWN_HOSTS, names_of
 
@@ -39,6 +43,7 @@ class Route:
         jump: the host to go through.
         proxy_command: the command whose input and output lead to it, in place of a connection.
         stated: what the fleet states of all this.
+        local: this machine: `user` is who gpuprov runs as, and nothing of SSH counts.
     """
 
     address: str
@@ -54,6 +59,12 @@ class Route:
     jump: Route | None
     proxy_command: str | None
     stated: Connection
+    local: bool = False
+
+    @property
+    def login(self) -> str:
+        """Who logs in there over SSH, also where gpuprov itself does not."""
+        return (self.stated.user or "root") if self.local else self.user
 
     @property
     def pinned_as(self) -> tuple[str, int]:
@@ -64,6 +75,8 @@ class Route:
     @property
     def place(self) -> str:
         """`USER@HOST`, with the port where it is not ssh's own."""
+        if self.local:
+            return "this machine"
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
         return f"{self.user}@{host}" + (f":{self.port}" if self.port != 22 else "")
 
@@ -78,13 +91,44 @@ def route(address: str, stated: Connection) -> Route:
     Raises:
         InvalidInput: ssh's configuration cannot be read, or its jump hosts go round in a circle.
     """
-    return _route(address, stated, 0)
+    return _here(stated) if address == LOCAL else _route(address, stated, 0)
+
+
+def whoami() -> str:
+    """The name of the user that commands run as; its number where it has none."""
+    if os.geteuid() == 0:
+        return "root"
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def forget_routes() -> None:
     """Read ssh's configuration anew."""
     forget_client_config()
     _route.cache_clear()
+
+
+def _here(stated: Connection) -> Route:
+    """This machine; a login over SSH, to prove that sshd lets people in, goes to its own port."""
+    port = stated.port or 22
+    return Route(
+        address=LOCAL,
+        hostname="localhost",
+        user=whoami(),
+        port=port,
+        host_key_names=names_of("localhost", port),
+        known_hosts=(),
+        identity_files=(),
+        certificate_files=(),
+        identities_only=True,
+        agent="none",
+        jump=None,
+        proxy_command=None,
+        stated=stated,
+        local=True,
+    )
 
 
 @lru_cache(maxsize=20_000)

@@ -1,4 +1,4 @@
-"""SSH to many nodes at once, over Fabric and Paramiko: host keys, jump hosts, time-outs.
+"""SSH to many nodes at once, over Fabric and Paramiko: host keys, jump hosts, time-outs; none here.
 
 One connection a node, one exec channel a command; every failure is one `GpuprovError` with one line for
 a person, and none delays the others beyond its own time-out.
@@ -21,6 +21,7 @@ import paramiko
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
+from gpuprov.probe.here import login_environment, run_here
 from gpuprov.ssh import openssh
 from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
@@ -104,6 +105,16 @@ class Session:
             Unreachable: the connection broke.
         """
         raise NotImplementedError
+
+
+class LocalSession(Session):
+    """This machine: every command is a process here, with the environment that a login would have."""
+
+    def run(self, command: str, stdin: bytes = b"") -> Output:
+        """See `Session`."""
+        seconds, limit = self._limits.command_s, self._limits.answer_bytes
+        done = run_here(command, stdin, seconds=seconds, limit=limit, environment=login_environment())
+        return Output(done.code, done.stdout, done.stderr)
 
 
 class OpenSshSession(Session):
@@ -222,6 +233,9 @@ def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
     Raises:
         Unreachable: no way in.
     """
+    if node.route.local:
+        yield LocalSession(node, limits)
+        return
     opened = []
     for pause_s in (0.0, *PAUSES_S):
         time.sleep(pause_s * (1 + random.random()))  # noqa: S311

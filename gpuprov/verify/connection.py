@@ -12,7 +12,7 @@ from gpuprov.ssh import openssh
 from gpuprov.ssh.route import Route
 
 CONNECT_TIMEOUT_S = 10
-LOCAL = ["/bin/sh"]
+HERE = ["/bin/sh"]
 ANSWERED = "gpuprov-answered"
 
 
@@ -57,6 +57,11 @@ def ssh_argv(route: Route, *, password: bool = False) -> list[str]:
         KexAlgorithms="^curve25519-sha256",
     )
     return [*argv, _root_shell(route.user, password)]
+
+
+def here_argv(route: Route, *, password: bool = False) -> list[str]:
+    """The same for this machine."""
+    return ["/bin/sh", "-c", f"exec {_root_shell(route.user, password)}"]
 
 
 def _root_shell(user: str, password: bool) -> str:

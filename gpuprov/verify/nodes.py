@@ -17,7 +17,7 @@ from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import route
-from gpuprov.verify.connection import LOCAL, TimeLimits, ssh_argv, sudo_answer
+from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
@@ -75,10 +75,10 @@ def nodes_under_test(
     """All nodes of a lock, not yet connected; `local` means this machine in place of every one."""
     nodes = []
     for name, group in lock.hosts().items():
-        argv, greeting = LOCAL, ""
+        argv, greeting = HERE, ""
         if not local:
             way = route(group.hosts[name], group.connection_of(name))
-            argv = ssh_argv(way, password=bool(password))
+            argv = (here_argv if way.local else ssh_argv)(way, password=bool(password))
             greeting = sudo_answer(password) if password and way.user != "root" else ""
         shell = Shell(argv, limits.command_s, greeting)
         backend = ShellBackend(name, shell, limits.node_s)

@@ -1,0 +1,99 @@
+"""This machine as a node: one way in, the same interface as SSH, and nothing of SSH in it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import NodeFailed
+from gpuprov.inventory.variables import variables_of
+from gpuprov.model.connection import LOCAL, Connection
+from gpuprov.model.fleet import parse_fleet
+from gpuprov.probe import here
+from gpuprov.probe.here import run_here
+from gpuprov.ssh import transport
+from gpuprov.ssh.route import route
+from gpuprov.ssh.transport import ConnectionLimits, LocalSession, Target, fan_out
+from gpuprov.verify.connection import here_argv
+from gpuprov.verify.shell import Shell
+
+HERE = Target("here", LOCAL, Connection())
+
+
+def test_a_fleet_says_that_a_host_is_this_machine() -> None:
+    fleet = parse_fleet(
+        "groups: {gpu: {profile: hgx-a100-4, os: debian12, hosts: {here: local}}}\n", "fleet.yml"
+    )
+    assert fleet.groups["gpu"].hosts == {"here": LOCAL}
+
+
+def test_the_way_to_this_machine_is_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here.os, "geteuid", lambda: 0)
+    way = route(LOCAL, Connection(user="ubuntu", port=2222))
+    assert (way.local, way.user, way.login, way.port, way.place) == (
+        True,
+        "root",
+        "ubuntu",
+        2222,
+        "this machine",
+    )
+    assert route(LOCAL, Connection()).login == "root"
+    assert not route("localhost", Connection()).local
+
+
+def test_commands_run_here_with_what_a_login_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("VIRTUAL_ENV", "/opt/venv")
+    monkeypatch.setenv("PATH", "/opt/venv/bin:/opt/conda/bin:/usr/bin")
+    monkeypatch.setattr(transport, "connect", None)
+    [(_, told)] = fan_out([HERE], lambda session: session.run("env; cat; exit 3", b"said"))
+    assert isinstance(told, transport.Output)
+    lines = told.stdout.decode().splitlines()
+    assert f"PATH={here.SYSTEM_PATH}:/opt/conda/bin" in lines
+    assert not [line for line in lines if line.startswith(("PYTHONPATH", "VIRTUAL_ENV"))]
+    assert (lines[-1], told.code) == ("said", 3)
+
+
+def test_a_command_that_hangs_ends_with_all_that_it_started() -> None:
+    begun = time.monotonic()
+    with pytest.raises(NodeFailed, match=r"no answer within 0\.5 s"):
+        LocalSession(HERE, ConnectionLimits(command_s=0.5)).run("sleep 60 & sleep 60")
+    assert time.monotonic() - begun < 10
+
+
+def test_an_answer_without_end_is_refused() -> None:
+    with pytest.raises(NodeFailed, match="answered more than 1 MB"):
+        run_here("yes", seconds=30, limit=1 << 20)
+
+
+def test_status_255_is_the_command_s_own() -> None:
+    assert run_here("exit 255", seconds=30, limit=10).code == 255
+
+
+def test_a_command_that_reads_nothing() -> None:
+    assert run_here("true", b"x" * 1_000_000, seconds=30, limit=10).code == 0
+
+
+def test_ansible_is_told_that_it_needs_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here.os, "geteuid", lambda: 1000)
+    shared, own = variables_of({"here": (LOCAL, Connection()), "gpu01": ("10.0.0.1", Connection())}, None)
+    assert not {"ansible_connection", "ansible_user"} & set(shared)
+    assert own["here"] == {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_become": True,
+    }
+    assert own["gpu01"]["ansible_user"] == "root"
+
+
+def test_verify_opens_its_shell_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(here.os, "geteuid", lambda: 0)
+    assert "ssh" not in " ".join(here_argv(route(LOCAL, Connection())))
+    shell = Shell(here_argv(route(LOCAL, Connection())), 10)
+    shell.open()
+    assert shell.ask(f"echo seen >{tmp_path}/seen; cat {tmp_path}/seen")[:2] == (0, b"seen\n")
+    shell.close()
+    monkeypatch.setattr(here.os, "geteuid", lambda: 1000)
+    assert "sudo -n -- sh" in here_argv(route(LOCAL, Connection()))[-1]
