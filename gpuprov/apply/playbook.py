@@ -83,11 +83,11 @@ def run_playbook(
     inventory.write_text(json.dumps(_inventory(run.lock, nodes), indent=1))
     events = folder / f"{playbook}-events.jsonl"
     log = folder / f"{playbook}-ansible.log"
-    outcomes = {name: NodeOutcome() for name in nodes}
+    outcomes, own = {name: NodeOutcome() for name in nodes}, _here(run.lock, nodes)
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
-            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run) | _here(run.lock, nodes),
+            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run) | own,
             stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
