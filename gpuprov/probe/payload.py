@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.resources import files
+from threading import Lock
 from typing import Any
 
 from gpuprov.errors import NodeFailed
@@ -149,6 +150,11 @@ def pack(
     return Payload(command, secret + base64.b64encode(program) + b"\n", nonce)
 
 
+_PARSING = Lock()
+"""Python 3.11 counts the depth of trees for all threads together, and fails where they mix
+(https://github.com/python/cpython/issues/106905)."""
+
+
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
     """All modules in one text that makes them importable under their names without a file."""
@@ -174,7 +180,9 @@ def _source(module: str) -> str:
 def without_docs(source: str) -> str:
     """The program without what is said in it to people. Lines keep their numbers."""
     lines = source.splitlines(keepends=True)
-    for node in ast.walk(ast.parse(source)):
+    with _PARSING:
+        tree = ast.parse(source)
+    for node in ast.walk(tree):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)

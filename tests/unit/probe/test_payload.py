@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import base64
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import pytest
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
-from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer
+from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer, without_docs
 from tests import ROOT
 from tests.unit.programs import write_program
 
@@ -239,3 +241,24 @@ def test_answers_are_json_of_one_schema() -> None:
         Facts.from_answer({"schema": "gpuprov.facts/2", "collectors": {}})
     with pytest.raises(Missing, match="pci: not collected"):
         _ = facts.pci
+
+
+@pytest.fixture
+def _collector_that_lets_others_run() -> Iterator[None]:
+    def wait(phase: str, about: object) -> None:
+        time.sleep(0.0001)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(wait)
+    gc.set_threshold(50)
+    yield
+    gc.set_threshold(*before)
+    gc.callbacks.remove(wait)
+
+
+@pytest.mark.usefixtures("_collector_that_lets_others_run")
+def test_many_threads_pack_programs_at_once() -> None:
+    sources = [path.read_text() for path in sorted(NODE.glob("*.py"))]
+    alone = [without_docs(source) for source in sources]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(without_docs, sources * 3)) == alone * 3
