@@ -14,7 +14,6 @@ from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.known_hosts import forget_host_keys
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session, placed
 
@@ -71,7 +70,6 @@ def bootstrap(
         )
         _settle_host_keys([node for node in first if contacts[node.name]], contacts, keys, confirm)
         list(pool.map(lambda node: _first_login(node, contacts[node.name], goal, login, keys), first))
-        forget_host_keys()
         list(pool.map(lambda node: _prove(node, goal), [node for node in nodes if node.failure is None]))
     return nodes
 

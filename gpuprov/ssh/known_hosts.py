@@ -200,9 +200,8 @@ def read_known_hosts(path: Path) -> KnownHosts:
     return found
 
 
-@lru_cache(maxsize=8)
 def known_hosts(path: str | None) -> KnownHosts:
-    """What a file says that a connection names; nothing where there is none. Read once, until `forget`.
+    """What a file says that a connection names; nothing where there is none. Read anew once it was written.
 
     Args:
         path: as it was stated; None is ssh's own.
@@ -211,9 +210,12 @@ def known_hosts(path: str | None) -> KnownHosts:
         InvalidInput: as `read_known_hosts`.
     """
     place = Path(path or KNOWN_HOSTS).expanduser()
-    return read_known_hosts(place) if place.exists() else KnownHosts(place)
+    if not place.exists():
+        return KnownHosts(place)
+    about = place.stat()
+    return _read_once(place, about.st_mtime_ns, about.st_size)
 
 
-def forget_host_keys() -> None:
-    """Read files anew: one of them was written."""
-    known_hosts.cache_clear()
+@lru_cache(maxsize=8)
+def _read_once(place: Path, written_ns: int, size: int) -> KnownHosts:
+    return read_known_hosts(place)

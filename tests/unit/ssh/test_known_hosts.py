@@ -9,7 +9,7 @@ import paramiko
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
+from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
 
@@ -135,3 +135,13 @@ def test_keys_are_what_they_say() -> None:
     assert parse_key(KEY.get_name(), KEY.get_base64()) == KEY
     with pytest.raises(ValueError, match="not a key of the type ssh-rsa"):
         parse_key("ssh-rsa", KEY.get_base64())
+
+
+def test_a_file_is_read_anew_once_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    assert known_hosts(str(path)).keys("gpu01") == {}
+    path.write_text(f"gpu01 {words(KEY)}\n")
+    assert set(known_hosts(str(path)).keys("gpu01")) == {KEY.get_name()}
+    assert known_hosts(str(path)) is known_hosts(str(path))
+    path.write_text(f"another {words(KEY)}\n")
+    assert known_hosts(str(path)).keys("gpu01") == {}
