@@ -20,6 +20,9 @@ from gpuprov.ssh.route import Route
 class Credentials(AuthStrategy):
     """Everything that may open a route, in the order of trying: files first, then the agent.
 
+    Raises:
+        InvalidInput: the key that the fleet names is not there.
+
     Attributes:
         tried: what was offered, for a person.
         beyond: files that ssh can use and Paramiko cannot, such as those of a hardware key.
@@ -28,6 +31,8 @@ class Credentials(AuthStrategy):
     def __init__(self, route: Route) -> None:
         super().__init__(paramiko.SSHConfig())
         self._route = route
+        if route.stated.identity_file:  # said before anybody is called
+            _require(str(Path(route.stated.identity_file).expanduser()))
         self.tried: list[str] = []
         self.beyond: list[str] = []
 
@@ -80,6 +85,13 @@ class Credentials(AuthStrategy):
         yield f"the key {path}", key
 
 
+def _require(path: str) -> None:
+    if not Path(path).is_file():
+        raise InvalidInput(
+            f"the key {path} does not exist", do="correct --identity, or ssh.identity_file in fleet.yml"
+        )
+
+
 @lru_cache(maxsize=32)
 def private_key(path: str) -> paramiko.PKey:
     """A private key of a file.
@@ -87,8 +99,7 @@ def private_key(path: str) -> paramiko.PKey:
     Raises:
         InvalidInput: there is none, or it cannot be used without a person.
     """
-    if not Path(path).is_file():
-        raise InvalidInput(f"the key {path} does not exist", do="correct ssh.identity_file in fleet.yml")
+    _require(path)
     try:
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):

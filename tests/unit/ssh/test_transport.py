@@ -285,8 +285,8 @@ SAID = {
     " neither DNS nor ~/.ssh/config knows it; see fleet.yml:7",
     "bad-jump": "through nobody@no-such-gate.invalid:2222: no SSH on port 2222: no such host name:"
     " no-such-gate.invalid; neither DNS nor ~/.ssh/config knows it; see fleet.yml:8",
-    "no-key": "the key /nonexistent/key does not exist; correct ssh.identity_file in fleet.yml;"
-    " see fleet.yml:9",
+    "no-key": "the key /nonexistent/key does not exist; correct --identity, or ssh.identity_file in"
+    " fleet.yml; see fleet.yml:9",
     "two-keys": "root@127.0.0.1 refused the key {other}; put the public key into its authorized_keys,"
     " or correct ssh: in fleet.yml; see fleet.yml:10",
 }
