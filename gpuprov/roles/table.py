@@ -70,6 +70,9 @@ def _monitoring_expectations(group: LockedGroup) -> list[Expectation]:
     return monitoring.expectations(group, everything_else(group))
 
 
+ASKED_OF_SERVICES = ("dbus",)
+"""What a role needs whose checks start a service to see the limits and variables that it gets."""
+
 ROLES = (
     Role("preflight", preflight.variables, preflight.expectations),
     Role("repositories", repositories.variables, repositories.expectations),
@@ -79,6 +82,7 @@ ROLES = (
         nvidia_driver.expectations,
         settings=("kernel",),
         components=("driver",),
+        beside=ASKED_OF_SERVICES,
     ),
     Role("hardware", None, hardware.expectations),
     Role("fabric_manager", fabric_manager.variables, fabric_manager.expectations, units=fabric_manager.UNITS),
@@ -95,13 +99,14 @@ ROLES = (
         cuda_toolkit.expectations,
         components=("cuda",),
         first={"cuda_toolkit": "cuda_toolkit_packages"},
-        beside=("dbus",),  # verify starts a service to see what it gets
+        beside=ASKED_OF_SERVICES,
     ),
     Role(
         "cudnn",
         cudnn.variables,
         cudnn.expectations,
         components=("cudnn",),
+        beside=ASKED_OF_SERVICES,
         first={"cudnn": "cudnn_packages"},
     ),
     Role(
@@ -110,6 +115,7 @@ ROLES = (
         nccl.expectations,
         settings=("nccl",),
         components=("nccl",),
+        beside=ASKED_OF_SERVICES,
         first={"nccl": "nccl_packages"},
     ),
     Role(
@@ -142,7 +148,7 @@ ROLES = (
         system_tuning.variables,
         system_tuning.expectations,
         settings=("tuning",),
-        beside=("dbus",),
+        beside=ASKED_OF_SERVICES,
     ),
     Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
     Role(

@@ -13,7 +13,8 @@ from gpuprov.model.lock import Components, read_lock
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
 from gpuprov.roles import ROLES, Role, first_packages, variables
-from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
+from gpuprov.roles.table import ASKED_OF_SERVICES, BY_NAME, role_of
 
 ROOT = Path(__file__).parents[3]
 RUN = [role.name for role in ROLES if role.variables]
@@ -86,3 +87,9 @@ def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
 
 def test_units_are_observed_where_a_role_has_one() -> None:
     assert {check for role in ROLES for check in role.units} <= set(OBSERVERS)
+
+
+@pytest.mark.parametrize("check", [*UNPACKAGED_CHECKS, "tuning.service_limits"])
+def test_what_asks_a_service_brings_what_starts_one(check: str) -> None:
+    name = "system_tuning" if check.startswith("tuning.") else role_of(check.partition(".")[0])
+    assert set(ASKED_OF_SERVICES) <= set(BY_NAME[name].beside)
