@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,13 @@ import pytest
 from gpuprov.lab import Lab, lab_names
 
 NUMBERS = count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Let programs that tests start hear SIGINT, which a shell's background jobs are born deaf to."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
