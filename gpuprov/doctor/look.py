@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuprov.doctor.bundle import as_root, run_here, write_bundle
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.doctor.load import judge_load
+from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts

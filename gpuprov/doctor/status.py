@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuprov.doctor.load import THROTTLED
+from gpuprov.doctor.load.sample import THROTTLED
 from gpuprov.errors import Exit, GpuprovError, NodeFailed
 from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.doctor.concerns import (
+    access,
     bus,
     containers,
     cuda,
@@ -24,6 +25,7 @@ ORDER = (
     bus,
     module,
     driver,
+    access,
     errors,
     memory,
     fabric,

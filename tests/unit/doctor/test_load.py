@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuprov.doctor.fault import Fault
-from gpuprov.doctor.load import LOAD_RULES, judge_load
+from gpuprov.doctor.load.verdict import LOAD_RULES, judge_load
 from tests import ROOT
 
 Raw = dict[str, Any]

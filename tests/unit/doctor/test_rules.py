@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gpuprov.doctor.judge import catalogue, diagnose, rules
-from gpuprov.doctor.load import LOAD_RULES
+from gpuprov.doctor.load.verdict import LOAD_RULES
 from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says
 from tests.unit.doctor.machines import (
     HEALTHY,
@@ -67,7 +67,7 @@ def test_its_cause_comes_first(name: str, number: int) -> None:
 
 def test_every_known_fault_has_a_rule_or_a_reason() -> None:
     told = catalogue()
-    covered = {row for rule in [*rules(), *(rule for rule, _ in LOAD_RULES.values())] for row in rule.rows}
+    covered = {row for rule in [*rules(), *(each.rule for each in LOAD_RULES.values())] for row in rule.rows}
     assert covered <= set(told["faults"])
     assert set(told["faults"]) - covered == set(told["without_rule"])
     assert all(told["without_rule"].values())

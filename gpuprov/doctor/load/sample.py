@@ -10,6 +10,17 @@ from typing import Any
 
 _LANE_KB = {1: 250e3, 2: 500e3, 3: 984.6e3, 4: 1969.2e3, 5: 3938.5e3, 6: 7563e3}
 """kB/s and lane in one direction, by PCIe generation (PCI-SIG's base specifications)."""
+THROTTLED = {
+    8: "HW slowdown",
+    16: "sync boost",
+    32: "SW thermal slowdown",
+    64: "HW thermal slowdown",
+    128: "HW power brake",
+}
+"""Bits of NVML's clocks event reasons (nvml.h) that take speed away.
+
+1 idle, 2 set clocks and 4 power cap do not count.
+"""
 
 
 @dataclass(frozen=True)

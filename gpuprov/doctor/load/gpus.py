@@ -1,0 +1,84 @@
+"""What a GPU itself is bound by: clocks taken away, its memory, small kernels, or its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.doctor.fault import Fault, listed
+from gpuprov.doctor.load.questions import (
+    BUSY,
+    HARD,
+    IDLE,
+    figures,
+    load_rule,
+    percent,
+    spinning_gpus,
+    used_gpus,
+)
+from gpuprov.doctor.load.sample import THROTTLED, Sample
+
+
+@load_rule("load.throttled", "U10")
+def throttled(sample: Sample) -> Iterator[Fault]:
+    """Clocks taken away by heat or power while it works."""
+    for gpu in sample.gpus:
+        reasons = [name for bit, name in THROTTLED.items() if gpu.reasons_share.get(bit, 0) > 0.2]
+        if reasons and (gpu.busy or 0) > IDLE:
+            yield Fault(
+                "degraded",
+                f"GPU {gpu.index} is throttled ({listed(reasons)}): clock {percent(gpu.clock)} of its "
+                f"maximum",
+                (figures(gpu),),
+                "heat, or the power that the board gets",
+                ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE", "fans, airflow, power supplies"),
+            )
+
+
+@load_rule("load.memory_bound", "U08")
+def memory_bound(sample: Sample) -> Iterator[Fault]:
+    """The GPU's own memory is the limit: no fault."""
+    for gpu in sample.gpus:
+        if (gpu.busy or 0) >= BUSY and (gpu.memory_busy or 0) > 0.8 and (gpu.power or 1) < 0.9:
+            yield Fault(
+                "hint",
+                f"GPU {gpu.index} is bound by its memory: {percent(gpu.memory_busy)} of the time at it, "
+                f"{percent(gpu.power)} of its power",
+                (figures(gpu),),
+                "decoding, elementwise kernels: no fault of the machine",
+                ("fusion (torch.compile), quantisation, larger batches",),
+            )
+
+
+@load_rule("load.small_kernels", "U05")
+def small_kernels(sample: Sample) -> Iterator[Fault]:
+    """Full by its utilisation, and hardly working: small kernels, small batches."""
+    spinning = spinning_gpus(sample)
+    if len(used_gpus(sample)) > 1 and len(spinning) >= 1:
+        return
+    for gpu in spinning:
+        yield Fault(
+            "degraded",
+            f"GPU {gpu.index} looks full ({percent(gpu.busy)}) at {percent(gpu.power)} of its power: "
+            f"small kernels",
+            (
+                figures(gpu),
+                f"memory used {percent(gpu.memory)}, at memory {percent(gpu.memory_busy)} of the time",
+            ),
+            "kernels too small to fill it, or launched one by one; utilisation counts any kernel as all",
+            ("larger batches, CUDA graphs, torch.compile",),
+        )
+
+
+@load_rule("load.compute_bound", "U08")
+def compute_bound(sample: Sample) -> Iterator[Fault]:
+    """The GPU is the limit, as it should be."""
+    full = [gpu for gpu in sample.gpus if (gpu.busy or 0) >= BUSY and (gpu.power or 0) >= HARD]
+    if full:
+        yield Fault(
+            "hint",
+            f"compute-bound, as it should be: {figures(full[0])}"
+            + (f", and {len(full) - 1} more alike" if len(full) > 1 else ""),
+            tuple(map(figures, full)),
+            "the GPU itself is the limit: nothing on the machine holds it up",
+            ("faster only by less work: lower precision, better kernels, more GPUs",),
+        )

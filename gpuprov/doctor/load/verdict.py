@@ -1,0 +1,54 @@
+"""The verdict on one sample: every rule in its order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuprov.doctor.fault import Fault, listed
+from gpuprov.doctor.judge import titles
+from gpuprov.doctor.load import gpus, host, programs
+from gpuprov.doctor.load.questions import LoadRule, figures, workers
+from gpuprov.doctor.load.sample import Sample
+
+ORDER = (
+    gpus.throttled,
+    programs.straggler,
+    host.swapping,
+    host.storage,
+    host.one_core,
+    host.all_cores,
+    host.pcie,
+    host.network,
+    programs.hang,
+    programs.idle_holder,
+    programs.one_of_several,
+    programs.shared,
+    gpus.memory_bound,
+    gpus.small_kernels,
+    gpus.compute_bound,
+)
+"""What explains others comes before them."""
+LOAD_RULES: dict[str, LoadRule] = {each.rule.name: each for each in ORDER}
+
+
+def judge_load(raw: Any) -> list[Fault]:
+    """The verdict first, then whatever else was seen. One sentence with its figures each."""
+    sample = Sample(raw)
+    found: list[Fault] = []
+    for name, known in LOAD_RULES.items():
+        found += [replace(each, rule=name, source=titles(known.rule.source)) for each in known.judge(sample)]
+    return found or [_nothing(sample)]
+
+
+def _nothing(sample: Sample) -> Fault:
+    told = tuple(map(figures, sample.gpus))
+    text = "no bottleneck stands out" if workers(sample) else "nobody uses a GPU"
+    return Fault(
+        "hint",
+        f"{text}: {listed(list(told), 2)}",
+        told,
+        "as sampled",
+        ("sample longer",),
+        rule="load.none",
+    )
