@@ -13,12 +13,14 @@ from gpuprov.doctor.concerns import (
     host,
     memory,
     module,
+    nccl,
     network,
     packages,
     peers,
     speed,
     stack,
     storage,
+    use,
 )
 
 ORDER = (
@@ -30,11 +32,13 @@ ORDER = (
     memory,
     fabric,
     cuda,
+    use,
     speed,
     containers,
     packages,
     peers,
     network,
+    nccl,
     host,
     storage,
     stack,

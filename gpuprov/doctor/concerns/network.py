@@ -1,26 +1,17 @@
-"""The network under NCCL: ports, rates, GPUDirect RDMA, lossy fabrics, variables that bind NCCL by hand."""
+"""The network under NCCL: ports, rates, lossy fabrics, cards that complain."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
 
-DMA_BUF_KERNEL = (5, 12)
-"""Linux from which on GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
 LOST_PACKETS = 20
 """Within a look, from which on a loss is one (proposed here): a few happen on healthy RoCE networks."""
-SWITCHES_OFF = {
-    "NCCL_P2P_DISABLE": "GPUs do not reach each other directly",
-    "NCCL_SHM_DISABLE": "processes of a node talk over the network",
-    "NCCL_IB_DISABLE": "InfiniBand and RoCE are not used",
-    "NCCL_CUMEM_ENABLE": "",
-}
 
 
 @rule("network.port_down", "D94", source="sichek")
@@ -177,162 +168,3 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
             "airflow at the card" if heat else "the slot's power, or the transceiver",
             ("airflow; another transceiver" if heat else "another slot; another transceiver",),
         )
-
-
-@rule("network.gpudirect", "D91", source="imbue nccl-778")
-def no_gpudirect(seen: Examination) -> Iterator[Fault]:
-    """RDMA cards beside data-centre GPUs, and no way between them but host memory."""
-    active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
-    loaded = seen.loaded_driver
-    if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):
-        return
-    module = any(name in seen.loaded_modules for name in ("nvidia_peermem", "nv_peer_mem"))
-    told = re.match(r"(\d+)\.(\d+)", seen.kernel)
-    dma_buf = loaded.open and told and (int(told[1]), int(told[2])) >= DMA_BUF_KERNEL
-    if not module and not dma_buf:
-        # A single Ethernet card with RDMA is a server's way out as a rule, not a fabric for jobs.
-        fabric = any(hca.link_layer == "InfiniBand" for hca in active) or len(active) * 2 >= len(seen.gpus)
-        yield Fault(
-            "degraded" if fabric and len(active) > 1 else "hint",
-            "GPUDirect RDMA is off: no peer-memory module, and no DMA-BUF",
-            (
-                "/proc/modules: neither nvidia_peermem nor nv_peer_mem",
-                f"module: {'open' if loaded.open else 'proprietary'}, kernel {seen.kernel}",
-                f"RDMA: {listed([hca.name for hca in active])}",
-            ),
-            "traffic between nodes goes through host memory: about half the bandwidth",
-            (
-                "sudo modprobe nvidia_peermem",
-                "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf",
-            ),
-            "stack.module: open (DMA-BUF)",
-        )
-
-
-@rule("network.peermem_log", "D92", "D93", source="perftest-269 gpud", after=("network.gpudirect",))
-def peer_memory_log(seen: Examination) -> Iterator[Fault]:
-    """What the peer-memory module said."""
-    lines = seen.log_lines(
-        r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol)|nv_get_p2p_free_callback"
-    )
-    for line in lines[-1:]:
-        stale = "free_callback" in line.text
-        yield Fault(
-            "risk" if stale else "degraded",
-            "a peer-memory registration outlived its program"
-            if stale
-            else "nvidia_peermem could not be loaded",
-            (f"kernel log, {age(line.age_s)} ago: {line.text[:160]}",),
-            "an older driver's fault"
-            if stale
-            else "the RDMA stack (DOCA-OFED) was installed after the driver, or has no peer-memory interface",
-            ("restart the job; newer driver",)
-            if stale
-            else (
-                "reinstall the driver's module after the RDMA stack: sudo dkms autoinstall",
-                "or rely on DMA-BUF: open modules and Linux 5.12 or later",
-            ),
-        )
-
-
-@rule("network.nccl_variables", "D16", "U16", source="nccl-doc")
-def nccl_variables(seen: Examination) -> Iterator[Fault]:
-    """Variables for every login, /etc/nccl.conf and programs that run, which bind NCCL by hand."""
-    for place, values in _settings(seen).items():
-        for name, value in values.items():
-            text = _bound(seen, name, value)
-            if text:
-                yield Fault(
-                    "degraded" if text[0] else "risk",
-                    f"{name}={value} {text[1]}",
-                    (f"{place}: {name}={value}",),
-                    "set by hand, for a test or on another machine",
-                    (
-                        f"take it out of {place}" if place.startswith("/") else "start the job without it",
-                        "gpuprov nccl derive HOST says what this machine needs",
-                    ),
-                    "settings.nccl",
-                )
-
-
-def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
-    """Place → NCCL's variables."""
-    found: dict[str, Mapping[str, str]] = {}
-    if seen.nccl.settings:
-        found["/etc/nccl.conf"] = seen.nccl.settings
-    for path, values in seen.environment.items():
-        found[path] = {name: value for name, value in values.items() if name.startswith("NCCL_")}
-    for program in seen.programs if "programs" not in seen.missing else ():
-        own = {name: value for name, value in program.variables.items() if name.startswith("NCCL_")}
-        if own:
-            found[f"process {program.pid} ({program.name})"] = own
-    return found
-
-
-def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
-    """Whether it slows down for certain, and how; None for what is as it may be."""
-    value = value.strip()
-    if name in SWITCHES_OFF and SWITCHES_OFF[name] and value == "1":
-        matters = len(seen.pci_gpus) > 1 if name != "NCCL_IB_DISABLE" else bool(seen.hcas)
-        return (True, f"switches off a path: {SWITCHES_OFF[name]}") if matters else None
-    if name == "NCCL_IB_HCA" and seen.hcas:
-        wanted = [re.split(r"[:^=]", each.strip("^="))[0] for each in value.split(",") if each]
-        known = [hca.name for hca in seen.hcas]
-        lost = [each for each in wanted if each and not any(hca.startswith(each) for hca in known)]
-        return (
-            (True, f"names devices that are not here ({listed(lost)}); here: {listed(known)}")
-            if lost
-            else None
-        )
-    if name == "NCCL_SOCKET_IFNAME" and not value.startswith("^"):
-        names = [each.lstrip("=") for each in value.split(",") if each]
-        lost = [each for each in names if not any(nic.startswith(each) for nic in seen.nics)]
-        return (
-            (True, f"names interfaces that are not here: {listed(lost)}")
-            if lost and len(lost) == len(names)
-            else None
-        )
-    if name == "NCCL_DEBUG" and value.upper() in ("TRACE", "INFO"):
-        return None
-    return None
-
-
-@rule("network.numa", "D100", source="oci-hc")
-def far_programs(seen: Examination) -> Iterator[Fault]:
-    """Programs bound to processors of another NUMA node than their GPU's."""
-    nodes = {node: _cpus(text) for node, text in seen.cpu.numa_nodes.items()}
-    if len(nodes) < 2:
-        return
-    by_minor = {gpu.minor: gpu.pci_address for gpu in seen.gpus}
-    numa = {gpu.address: gpu.numa_node for gpu in seen.pci_gpus}
-    for program in seen.programs:
-        bound = _cpus(program.cpus)
-        for device in program.gpus:
-            number = device.removeprefix("nvidia")
-            node = numa.get(by_minor.get(int(number)) or "") if number.isdigit() else None
-            if node is None or node not in nodes or not bound or bound & nodes[node]:
-                continue
-            yield Fault(
-                "degraded",
-                f"process {program.pid} ({program.name}) uses {device} on NUMA node {node} and may run "
-                f"on none of its "
-                f"processors ({program.cpus[:40]})",
-                (
-                    f"/proc/{program.pid}/status: Cpus_allowed_list {program.cpus[:60]}",
-                    f"node {node}: {seen.cpu.numa_nodes[node][:60]}",
-                ),
-                "each copy to the GPU crosses the processors' interconnect",
-                (
-                    f"start it with: numactl --cpunodebind={node} --membind={node} …",
-                    "gpuprov launch writes such lines",
-                ),
-            )
-
-
-def _cpus(text: str) -> set[int]:
-    found: set[int] = set()
-    for piece in filter(None, text.split(",")):
-        first, _, last = piece.partition("-")
-        if first.isdigit() and (not last or last.isdigit()) and int(last or first) < 16384:
-            found |= set(range(int(first), int(last or first) + 1))
-    return found

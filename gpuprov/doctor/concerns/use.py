@@ -1,0 +1,172 @@
+"""Who may use a GPU: hidden ones, compute modes, MPS, MIG, memory held by the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault, listed, rule
+
+ENDED = (
+    "nvidia-persiste",
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-persistenced",
+    "dcgm",
+    "nvidia-smi",
+    "Xorg",
+    "nvsm",
+    "dcgm-exporter",
+)
+"""Programs of NVIDIA's and others that hold GPUs without using them."""
+HELD_MIB = 1024
+
+
+@rule("cuda.hidden", "D42", "D43", source="cuda-env")
+def hidden(seen: Examination) -> Iterator[Fault]:
+    """GPUs hidden from every login, or from a program that runs."""
+    known = {gpu.uuid for gpu in seen.gpus if gpu.uuid}
+    count = len(seen.gpus)
+    places = [
+        (path, value)
+        for path, values in seen.environment.items()
+        for name, value in values.items()
+        if name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    ]
+    for path, value in places:
+        bad = value.strip() in ("", "-1", "NoDevFiles", "void") or any(
+            (each.isdigit() and int(each) >= count) or (each.startswith("GPU-") and each not in known)
+            for each in value.split(",")
+        )
+        yield Fault(
+            "degraded" if bad else "risk",
+            f"{path} sets CUDA_VISIBLE_DEVICES for every login: {value or '(empty)'}",
+            (f"{path}: CUDA_VISIBLE_DEVICES={value}", f"nvidia-smi: {count} GPUs"),
+            "CUDA finds no GPU (100) or another than meant (101)"
+            if bad
+            else "all but these are hidden from programs",
+            (f"take the line out of {path}, log in again",),
+        )
+
+
+@rule("cuda.exclusive", "D44", source="cuda-err")
+def exclusive(seen: Examination) -> Iterator[Fault]:
+    """A GPU that lets one program in, or none."""
+    for gpu in seen.gpus:
+        mode = (gpu.compute_mode or "").lower()
+        if "prohibited" in mode:
+            severity, holder = "broken", "no program may use it"
+        elif "exclusive" in mode:
+            severity = "risk"
+            holder = (
+                f"held by {gpu.processes[0].name} ({gpu.processes[0].pid})" if gpu.processes else "free now"
+            )
+        else:
+            continue
+        yield Fault(
+            severity,  # type: ignore[arg-type]
+            f"GPU {gpu.index}: compute mode {gpu.compute_mode}: {holder}",
+            (f"nvidia-smi -q: Compute Mode {gpu.compute_mode}",),
+            "a second program fails with CUDA error 46",
+            (f"sudo nvidia-smi -i {gpu.index} -c 0   (if it is not meant)",),
+            "settings.compute_mode: default",
+        )
+
+
+@rule("cuda.mps", "D45", source="cuda-err")
+def mps(seen: Examination) -> Iterator[Fault]:
+    """Logins are told of an MPS server that does not run."""
+    places = [
+        path
+        for path, values in seen.environment.items()
+        if any(name.startswith("CUDA_MPS") for name in values)
+    ]
+    if places and not seen.raw("programs")["mps"]:
+        yield Fault(
+            "degraded",
+            "logins are sent to an MPS server, and none runs",
+            tuple(f"{path}: CUDA_MPS_…" for path in places),
+            "programs may fail with CUDA error 805",
+            ("nvidia-cuda-mps-control -d, or take the variables out",),
+        )
+
+
+@rule("cuda.mig_pending", "D46", source="oci-dr")
+def mig_pending(seen: Examination) -> Iterator[Fault]:
+    """MIG was switched and waits for a reset."""
+    for gpu in seen.gpus:
+        if gpu.mig.pending is not None and gpu.mig.current != gpu.mig.pending:
+            yield Fault(
+                "risk",
+                f"GPU {gpu.index}: MIG is {_on(gpu.mig.current)} and will be {_on(gpu.mig.pending)} "
+                f"after a reset",
+                ("nvidia-smi -q: MIG Mode, Current and Pending differ",),
+                "programs hold the GPU, or the mode needs a reset",
+                (f"end the programs, then: sudo nvidia-smi --gpu-reset -i {gpu.index}",),
+                "settings.mig",
+            )
+
+
+@rule("cuda.mig_left", "D47", source="oci-dr")
+def mig_left(seen: Examination) -> Iterator[Fault]:
+    """MIG is on without instances: CUDA finds no device."""
+    for gpu in seen.gpus:
+        if gpu.mig.current and not gpu.mig_devices:
+            yield Fault(
+                "broken",
+                f"GPU {gpu.index}: MIG is on, and no instance is made: CUDA sees no device (100)",
+                ("nvidia-smi -q: Current MIG Mode Enabled, no MIG device",),
+                "left on by a former user, or instances were lost at the reboot",
+                (
+                    f"sudo nvidia-smi -i {gpu.index} -mig 0",
+                    "or make instances: sudo nvidia-smi mig -cgi 0 -C",
+                ),
+                "settings.mig: []   (none is whole), or the profiles that are wanted",
+            )
+
+
+def _on(mode: bool | None) -> str:
+    return "on" if mode else "off"
+
+
+@rule("cuda.held", "D48", source="gcm gpud")
+def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
+    """Memory is taken, and no program shows, or one that cannot end."""
+    holders = seen.programs
+    working = [program for program in holders if not program.name.startswith(ENDED)]
+    for program in working:
+        if program.state == "Z" or (
+            program.state == "D" and str(program.pid) in [pid for _, pid, _ in seen.raw("programs")["stuck"]]
+        ):
+            dead = program.state == "Z"
+            yield Fault(
+                "degraded",
+                f"process {program.pid} ({program.name}) holds {listed(list(program.gpus))} and "
+                + ("is dead" if dead else f"sleeps in the kernel ({program.waits})"),
+                (
+                    f"/proc/{program.pid}/stat: state {program.state}",
+                    f"/proc/{program.pid}/wchan: {program.waits}",
+                ),
+                "its parent does not reap it" if dead else "it waits for storage, a device or the driver",
+                (
+                    f"end its parent: ps -o ppid= -p {program.pid}"
+                    if dead
+                    else "what it waits for has to answer; else only a reboot frees the GPU",
+                ),
+            )
+    if not seen.is_root or seen.in_container:
+        return
+    for gpu in seen.gpus:
+        device = f"nvidia{gpu.minor}"
+        unseen = not gpu.processes and not any(device in program.gpus for program in working)
+        if unseen and (gpu.memory_used_mib or 0) > HELD_MIB and not gpu.mig.current:
+            yield Fault(
+                "degraded",
+                f"GPU {gpu.index}: {gpu.memory_used_mib} MiB are taken, and no program holds it",
+                (
+                    f"nvidia-smi: used {gpu.memory_used_mib} MiB, no process",
+                    "/proc/*/fd: nobody has the device open",
+                ),
+                "a context that was not cleaned up",
+                (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
+            )
