@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,11 +116,12 @@ class Examination(Facts):
 
     @part
     def growth(self) -> Mapping[str, int]:
-        """Counters that grew within a second, by how much."""
+        """Counters that grew during the look, by how much a second."""
         raw = self.raw("counters")
+        seconds = max(0.01, float(raw["seconds"]))
         first, second = raw["first"], raw["second"]
         grown = {name: int(value) - int(first.get(name, 0)) for name, value in second.items()}
-        return {name: by for name, by in grown.items() if by > 0}
+        return {name: math.ceil(by / seconds) for name, by in grown.items() if by > 0}
 
     @part
     def counters(self) -> Mapping[str, int]:

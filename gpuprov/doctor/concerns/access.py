@@ -122,7 +122,9 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
         "each first use starts the GPU anew, seconds long; clocks, power limit and volatile counters "
         "are lost",
         (
-            "sudo systemctl enable --now nvidia-persistenced"
+            "sudo nvidia-smi -pm 1"
+            if unit and unit.active
+            else "sudo systemctl enable --now nvidia-persistenced"
             if unit and unit.exists
             else "sudo nvidia-smi -pm 1   (until the next boot)",
         ),
@@ -155,6 +157,8 @@ def no_answer(seen: Examination) -> Iterator[Fault]:
     said = seen.smi.error
     if not said or not expected(seen) or (seen.loaded_driver is None and not packaged(seen)):
         return
+    if "not installed" in said:
+        return  # `cuda.no_smi` speaks of it
     hanging = re.search(r"did not answer in time|no answer in", said)
     yield Fault(
         "broken",

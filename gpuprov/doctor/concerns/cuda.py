@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import without_folder, without_text
 
 
 @rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
@@ -40,12 +42,12 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
 @rule("cuda.compat", "D36", source="cuda-err")
 def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
     """Forward compatibility in the path of every login, on GPUs that may not use it."""
-    places = [
-        f"{path}: {value}"
+    found = {
+        path: values["LD_LIBRARY_PATH"]
         for path, values in seen.environment.items()
-        for name, value in values.items()
-        if name == "LD_LIBRARY_PATH" and re.search(r"/compat(?:[:/]|$)", value)
-    ]
+        if re.search(r"/compat(?:[:/]|$)", values.get("LD_LIBRARY_PATH", ""))
+    }
+    paths, places = list(found), [f"{path}: {value}" for path, value in found.items()]
     consumer = [gpu.name or "" for gpu in seen.gpus if re.search("GeForce|TITAN", gpu.name or "")]
     if places:
         yield Fault(
@@ -54,7 +56,10 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
             tuple(places),
             "on GeForce CUDA fails with 804; elsewhere every program takes a libcuda that is not the "
             "driver's",
-            ("take the compat folder out of LD_LIBRARY_PATH there", "or install a newer driver"),
+            (
+                *(without_folder(path, "LD_LIBRARY_PATH", "compat") for path in paths[:4]),
+                "or install a newer driver",
+            ),
             "stack.driver: VERSION",
         )
 
@@ -62,18 +67,19 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
 @rule("cuda.stubs", "D38", source="cuda-err")
 def stubs(seen: Examination) -> Iterator[Fault]:
     """Libraries for linking alone, found at run time: CUDA fails with 34."""
-    places = [
-        f"{path}: {line}"
+    configured = [
+        (path, line)
         for path, lines in seen.raw("libraries")["configured"].items()
         for line in lines
         if "stubs" in line.split("/")
     ]
-    places += [
-        f"{path}: {name}={value}"
+    logins = {
+        path: values["LD_LIBRARY_PATH"]
         for path, values in seen.environment.items()
-        for name, value in values.items()
-        if name == "LD_LIBRARY_PATH" and "/stubs" in value
-    ]
+        if "/stubs" in values.get("LD_LIBRARY_PATH", "")
+    }
+    places = [f"{path}: {line}" for path, line in configured]
+    places += [f"{path}: LD_LIBRARY_PATH={value}" for path, value in logins.items()]
     for program in seen.programs if "programs" not in seen.missing else ():
         if "/stubs" in program.variables.get("LD_LIBRARY_PATH", ""):
             places.append(f"process {program.pid} ({program.name}): LD_LIBRARY_PATH has a stubs folder")
@@ -83,7 +89,12 @@ def stubs(seen: Examination) -> Iterator[Fault]:
             "a folder of stubs is in the run-time path of libraries",
             tuple(places[:4]),
             "stubs are for linking; a program that loads one fails with CUDA error 34",
-            ("take that folder out of the path; after a change in /etc/ld.so.conf.d: sudo ldconfig",),
+            (
+                *(without_text(path, line) for path, line in configured[:4]),
+                *(["sudo ldconfig"] if configured else []),
+                *(without_folder(path, "LD_LIBRARY_PATH", "stubs") for path in list(logins)[:4]),
+                *([] if configured or logins else ["start those programs without it"]),
+            ),
         )
 
 
@@ -96,16 +107,22 @@ def copies(seen: Examination) -> Iterator[Fault]:
         told = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", real)
         if told and "/compat" not in path:
             versions.setdefault(told[1], []).append(path)
+    own = seen.taken("libcuda.so.1")
+    if seen.loaded_driver:
+        own = seen.loaded_driver.version
+    owner = "rpm -qf" if seen.packages.manager == "rpm" else "dpkg -S"
     if len(versions) > 1:
         yield Fault(
             "risk",
             f"libcuda is there in {len(versions)} versions: {listed(sorted(versions))}",
             tuple(f"{version}: {paths[0]}" for version, paths in versions.items()),
             "leftovers of another driver; which one a program takes depends on its path",
-            (
-                "for each: dpkg -S FILE || rpm -qf FILE; remove what no package owns and is not the "
-                "driver's version",
-            ),
+            tuple(
+                f"{owner} {shlex.quote(path)} || sudo rm {shlex.quote(path)}   (what no package brought)"
+                for version, paths in versions.items()
+                for path in paths
+                if version != own
+            )[:6],
         )
 
 

@@ -10,11 +10,10 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.probe.parse.modules import DiskModule
 
 NAMES = ("nvidia", "nvidia_current", "nvidia_current_open")
-RELOAD = (
-    "sudo systemctl stop nvidia-persistenced nvidia-fabricmanager nvidia-dcgm 2>/dev/null; "
-    "sudo modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
-    "or: sudo reboot",
-)
+MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
+"""In the order in which they can be unloaded."""
+SERVICES = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service")
+"""What holds the module without being anybody's program."""
 KEEP_VERSION = "stack.driver: VERSION (packages are held at it, unattended upgrades leave them alone)"
 BOUND_ELSEWHERE = ("bus.nouveau", "bus.nova", "bus.none")
 
@@ -62,9 +61,23 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
         ),
         "packages were upgraded while the old module was loaded"
         + (": unattended upgrades are on" if _unattended(seen) else ""),
-        RELOAD,
+        reload(seen),
         KEEP_VERSION,
         urgent=True,
+    )
+
+
+def reload(seen: Examination) -> tuple[str, ...]:
+    """What to type to have the module on disk run in place of the one that does, services as before."""
+    there = seen.units if "units" not in seen.missing else {}
+    services = " ".join(name for name in SERVICES if (unit := there.get(name)) and unit.active)
+    loaded = [name for name in MODULES if name in seen.loaded_modules]
+    back = " ".join(name for name in reversed(loaded) if name in ("nvidia", "nvidia_uvm", "nvidia_peermem"))
+    return (
+        *([f"sudo systemctl stop {services}   (and end the programs on the GPUs)"] if services else []),
+        f"sudo modprobe -r {' '.join(loaded)} && sudo modprobe -a {back}",
+        *([f"sudo systemctl start {services}"] if services else []),
+        "or: sudo reboot",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from gpuprov.doctor.fault import SEVERITIES, Fault, Severity, rule
 from gpuprov.probe.parse.health import Health
 
 OLD_S = 24 * 3600
-"""An error of the hardware's that is older, and after which the driver wants nothing, is history."""
+"""An error of the hardware's that is older, and after which the driver wants nothing, is history (our choice:
+whoever comes in the morning still sees the night's)."""
 REPEATED = 3
-"""So often on one GPU and on no other, an application's error is the GPU's."""
+"""So often on one GPU and on no other, an application's error may be the GPU's (our choice: once is a
+mistake of the program's, twice its second start)."""
 ROWS: tuple[int, ...] = (
     8,
     11,
@@ -172,8 +175,13 @@ def _health(seen: Examination) -> tuple[Health, ...]:
 def xids(seen: Examination) -> Iterator[Fault]:
     """Each code on each GPU once, weighed by age, by how often, and by what the driver wants now."""
     groups: dict[tuple[str, int], list[Event]] = {}
+    cleared: dict[str, float] = {}
+    """GPU → age of the line by which the driver took its last wish back, as it does after a reset."""
     for event in read_xids(seen.kernel_log):
-        if event.code != 154:
+        if event.code == 154:
+            told = _ACTION.search(event.text)
+            cleared[event.gpu] = event.line.age_s if told and told[1].lower() == "none" else math.inf
+        else:
             groups.setdefault((event.gpu, event.code), []).append(event)
     settled = {
         each.pci_address[:-2] for each in _health(seen) if each.pci_address and each.recovery_action == "none"
@@ -183,7 +191,8 @@ def xids(seen: Examination) -> Iterator[Fault]:
             code, Meaning("a code that is not in the catalogue", "unknown", "ask the vendor", "risk")
         )
         last = events[-1]
-        severity, why = _weigh(known, events, groups, over=gpu in settled and last.line.age_s > OLD_S)
+        over = (gpu in settled and last.line.age_s > OLD_S) or last.line.age_s > cleared.get(gpu, math.inf)
+        severity, why = _weigh(known, events, groups, over=over)
         number = _index(seen, gpu)
         who = _program(last.text)
         yield Fault(

@@ -11,8 +11,12 @@ from gpuprov.doctor.fault import Fault, rule
 DATA_CENTRE = re.compile(r"\b(?:[AHB]\d{1,3}X?|L\d{1,2}S?|V100|T4|P\d{2,3}|GH200|GB\d00|Tesla)\b")
 """Boards that come with ECC on; workstation boards come with it off."""
 SRAM_LIMIT = 4
+"""NVIDIA's threshold is more than 4 (parity) or 2 (SEC-DED) errors in one bank of addresses, which its own
+flag tells; so many over all banks are worth watching."""
 ROWS_LIMIT = 512
+"""As many rows can be remapped for uncorrectable errors (NVIDIA)."""
 PAGES_LIMIT, PAGES_NEAR = 64, 60
+"""As many pages can be retired (NVIDIA); near that is what clouds call worn."""
 
 
 @rule("errors.ecc_now", "D61", source="stas-debug oci-hc", after=("errors.recovery", "errors.xid"))
@@ -31,19 +35,21 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("errors.ecc_ever", "D63", source="sichek stas-debug")
+@rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug")
 def worn(seen: Examination) -> Iterator[Fault]:
     """Uncorrectable errors of the caches over the GPU's life."""
     for each in seen.health:
         sram = each.aggregate.uncorrectable_sram or 0
         if each.sram_threshold_exceeded or sram > SRAM_LIMIT:
             yield Fault(
-                "degraded",
+                "degraded" if each.sram_threshold_exceeded else "risk",
                 f"GPU {each.index}: {sram} uncorrectable SRAM errors over its life"
                 + (": past the vendor's threshold" if each.sram_threshold_exceeded else ""),
                 (f"nvidia-smi -q -d ECC: aggregate, SRAM uncorrectable {sram}",),
                 "caches cannot be repaired as memory rows are",
-                ("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor",),
+                ("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor",)
+                if each.sram_threshold_exceeded
+                else ("watch it; NVIDIA's field diagnostic decides about a replacement",),
             )
 
 
@@ -70,7 +76,7 @@ def repair_pending(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("errors.repair_failed", "D65", source="oci-hc aznhc")
+@rule("errors.repair_failed", "D65", source="nv-mem oci-hc aznhc")
 def repair_failed(seen: Examination) -> Iterator[Fault]:
     """No spare rows are left, or memory that cannot be repaired."""
     for each in seen.health:
@@ -98,7 +104,7 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("errors.retired", "D66", source="aws-hc aznhc")
+@rule("errors.retired", "D66", source="nv-mem aws-hc aznhc")
 def retired_pages(seen: Examination) -> Iterator[Fault]:
     """GPUs before Ampere retire pages: 64 at most."""
     for each in seen.health:
@@ -126,7 +132,14 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 f"after a reset",
                 ("nvidia-smi -q -d ECC: Current and Pending differ",),
                 "somebody has changed it; memory size and errors change with it",
-                (f"when it is idle: sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
+                (
+                    *(
+                        [f"sudo nvidia-smi -i {gpu.index} -e 1   (if it is not meant)"]
+                        if not gpu.ecc.pending
+                        else []
+                    ),
+                    f"when it is meant, and idle: sudo nvidia-smi --gpu-reset -i {gpu.index}, or a reboot",
+                ),
                 f"settings.ecc: {str(bool(gpu.ecc.pending)).lower()}",
             )
         elif gpu.ecc.current is False and DATA_CENTRE.search(gpu.name or ""):
@@ -135,7 +148,7 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 f"GPU {gpu.index}: ECC is off",
                 ("nvidia-smi -q -d ECC: Current Disabled",),
                 "bad memory gives wrong results without a word",
-                (f"sudo nvidia-smi -e 1 -i {gpu.index}", "sudo reboot"),
+                (f"sudo nvidia-smi -i {gpu.index} -e 1", "sudo reboot"),
                 "settings.ecc: true",
             )
 

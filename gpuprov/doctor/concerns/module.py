@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor.concerns.bus import REBUILD
 from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, expected, module_for, packaged
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import without_line
 from gpuprov.probe.parse.modules import DiskModule, DkmsModule
 
 
@@ -126,7 +128,7 @@ def blacklisted(seen: Examination) -> Iterator[Fault]:
                 f"the module {name} is blacklisted",
                 (f"{places[name]}: keeps {name} out",),
                 "left by a switch of graphics (prime-select), a passthrough set-up or a failed installation",
-                (f"take the line out of {places[name]}", "sudo update-initramfs -u", "sudo modprobe nvidia"),
+                (without_line(places[name]), REBUILD, f"sudo modprobe {name}"),
             )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import without_variable
 
 DMA_BUF_KERNEL = (5, 12)
 """Linux from which on GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
@@ -87,11 +88,15 @@ def nccl_variables(seen: Examination) -> Iterator[Fault]:
                     (f"{place}: {name}={value}",),
                     "set by hand, for a test or on another machine",
                     (
-                        f"take it out of {place}" if place.startswith("/") else "start the job without it",
+                        _unset(place, name),
                         "gpuprov nccl derive HOST says what this machine needs",
                     ),
                     "settings.nccl",
                 )
+
+
+def _unset(place: str, name: str) -> str:
+    return without_variable(place, name) if place.startswith("/") else "start the job without it"
 
 
 def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:

@@ -10,8 +10,10 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
 
-LOST_PACKETS = 20
-"""Within a look, from which on a loss is one (proposed here): a few happen on healthy RoCE networks."""
+LOST_PACKETS = 100
+"""A second, from which on a loss is one (our choice): a few happen on healthy RoCE networks."""
+MANY_FLAPS = 5
+"""Our choice: a switch that is maintained takes a link down once or twice."""
 
 
 @rule("network.port_down", "D94", source="sichek")
@@ -93,7 +95,7 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
                 )
 
 
-@rule("network.errors", "D97", "D99", source="aznhc oci-dr")
+@rule("network.errors", "D97", "D99", source="aznhc oci-dr choice")
 def port_errors(seen: Examination) -> Iterator[Fault]:
     """Counters of ports that grow now, and links that went down often."""
     for name, by in seen.growth.items():
@@ -113,8 +115,8 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
             continue
         yield Fault(
             "degraded",
-            f"{words[1]}: {words[2]} grew by {by} within a second",
-            (f"/sys/class/infiniband/{words[1]} {words[2]}: +{by}",),
+            f"{words[1]}: {words[2]} grows by {by} a second",
+            (f"/sys/class/infiniband/{words[1]} {words[2]}: +{by} a second",),
             "packets are lost: congestion without flow control (PFC, ECN) from end to end, or a full receiver"
             if lossy
             else "signal quality: cable, transceiver",
@@ -126,7 +128,7 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
         )
     for name, count in seen.counters.items():
         words = name.split(" ")
-        if words[0] == "rdma" and words[2] == "link_downed" and count >= 5:
+        if words[0] == "rdma" and words[2] == "link_downed" and count >= MANY_FLAPS:
             yield Fault(
                 "risk",
                 f"{words[1]}: its link went down {count} times since the card was started",
@@ -136,12 +138,12 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("network.flaps", "D97", source="aznhc")
+@rule("network.flaps", "D97", source="aznhc choice")
 def flaps(seen: Examination) -> Iterator[Fault]:
     """Links of fast cards that go up and down, in the log's words."""
     lines = seen.log_lines(r"mlx[45].*[Ll]ink (?:down|DOWN)|mlx[45].*lost carrier")
     recent = [line for line in lines if line.age_s < 24 * 3600]
-    if len(recent) >= 5:
+    if len(recent) >= MANY_FLAPS:
         yield Fault(
             "degraded",
             f"network links went down {len(recent)} times within a day",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^ker
 DRIVER = re.compile(
     r"(?:lib)?nvidia-(?:driver|kernel|compute|utils|dkms|open)|cuda-drivers|libcuda1|libnvidia-compute"
 )
+
+
+NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
+"""Our choice: a kernel with its initramfs is 60 to 90 MiB, a driver unpacks to about 400 MiB."""
 
 
 @rule("packages.interrupted", "D22", source="project")
@@ -78,8 +83,8 @@ def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
             ('apt-config: Unattended-Upgrade::Automatic-Reboot "true"',),
             "jobs are lost at night",
             (
-                "set Unattended-Upgrade::Automatic-Reboot to false in "
-                "/etc/apt/apt.conf.d/50unattended-upgrades",
+                "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee "
+                "/etc/apt/apt.conf.d/99-no-automatic-reboot",
             ),
         )
 
@@ -130,22 +135,36 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             ("keep one of them; a preference in /etc/apt/preferences.d decides between them",),
             "stack.repository: nvidia",
         )
+    files = sorted({each.path for each in seen.apt.sources if each.enabled and _of(each.uri, foreign)})
     if foreign:
         yield Fault(
             "risk",
             f"NVIDIA's repository is that of {listed(foreign)}, and this is {own}",
             tuple(f"sources: {uri}" for uri in nvidia[:4]),
             "packages of another release bring dependencies that do not fit",
-            (f"replace it by the repository of {own}",),
+            (
+                *map(_set_aside, files[:4]),
+                f"and add the repository of {own}, if it is wanted",
+            ),
             "stack.repository: nvidia",
         )
 
 
-@rule("packages.space", "D22", "D112", source="project")
+def _of(uri: str, releases: list[str]) -> bool:
+    return any(f"/repos/{release}/" in uri for release in releases)
+
+
+def _set_aside(path: str) -> str:
+    """A file of its own is renamed, as apt ignores that ending; from others one line is taken."""
+    if path.startswith("/etc/apt/sources.list.d/"):
+        return f"sudo mv {shlex.quote(path)} {shlex.quote(path)}.disabled"
+    return f"take its line out of {path}"
+
+
+@rule("packages.space", "D22", "D112", source="choice")
 def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
     """No room in /boot or / for the next kernel or driver."""
-    needed = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
-    low = {place: free for place, free in seen.state.free_mib.items() if free < needed.get(place, 0)}
+    low = {place: free for place, free in seen.state.free_mib.items() if free < NEEDED_MIB.get(place, 0)}
     total = {row[0]: row[2] for row in seen.raw("host_state")["space"]}
     for place, free in low.items():
         if place in total or place == "/":

@@ -8,13 +8,18 @@ from gpuprov.doctor.examination import Examination, Port
 from gpuprov.doctor.fault import Fault, listed, rule
 
 BUSY_UTILIZATION = 20
-"""Percent from which on a GPU counts as busy, so that its link must be at full speed."""
+"""Percent from which on a GPU counts as busy, so that its link must be at full speed (our choice: short
+work in between leaves a link asleep)."""
 NEAR_SLOWDOWN_C = 3
-"""Degrees below the driver's own threshold (proposed here; NVIDIA states none)."""
+"""Degrees below the driver's own threshold (our choice; NVIDIA states none)."""
 IDLE_HOT_C = 70
+"""Our choice: what cooled GPUs reach under load, not without any."""
 CLOCK_SHARE = 0.7
-"""Of the maximal SM clock, below which a busy GPU without a reason is bound by hand (proposed here)."""
-FULL_LOAD = 0.9
+"""Of the maximal SM clock, below which a busy GPU without a reason is bound by hand (our choice)."""
+COUNTED_US = 1_000_000
+"""Of slowdown since the driver was loaded (our choice: a second is no start-up transient)."""
+LIMIT_SHARE = 0.75
+"""Of the default power limit; below it a limit is called a fault, above it a policy (our choice)."""
 
 _REASONS = {
     "hw_thermal_slowdown": (
@@ -70,7 +75,7 @@ def throttled(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("speed.throttled_before", "D68", "D70", source="nvml", after=("speed.throttled",))
+@rule("speed.throttled_before", "D68", "D70", source="nvml choice", after=("speed.throttled",))
 def throttled_before(seen: Examination) -> Iterator[Fault]:
     """Microseconds that the driver has counted, for the reasons that point to hardware."""
     for each in seen.health:
@@ -79,7 +84,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
             "hw_power_brake": "the power supply's brake",
         }
         found = [(text, each.throttled_us.get(name, 0)) for name, text in hardware.items()]
-        bad = [f"{text} {us / 1e6:.0f} s" for text, us in found if us >= 1_000_000]
+        bad = [f"{text} {us / 1e6:.0f} s" for text, us in found if us >= COUNTED_US]
         if bad:
             yield Fault(
                 "risk",
@@ -90,7 +95,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("speed.hot", "D69", "D82", source="aznhc fryer", after=("speed.throttled",))
+@rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled",))
 def hot(seen: Examination) -> Iterator[Fault]:
     """Near the slowdown, or warm without work; a fan that does not turn."""
     for each in seen.health:
@@ -122,7 +127,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("speed.power_limit", "D74", "D71", source="project")
+@rule("speed.power_limit", "D74", "D71", source="nvml choice")
 def power_limit(seen: Examination) -> Iterator[Fault]:
     """A power limit below the board's own."""
     low = [
@@ -132,7 +137,7 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
     ]
     for gpu, limit, default in low:
         yield Fault(
-            "degraded" if limit < 0.75 * default else "hint",
+            "degraded" if limit < LIMIT_SHARE * default else "hint",
             f"GPU {gpu.index} may draw {limit:g} W of its default {default:g} W",
             (f"nvidia-smi -q -d POWER: current limit {limit:g} W, default {default:g} W",),
             "somebody has set it: a policy, or a leftover of a former user",
@@ -142,7 +147,11 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
 
 
 @rule(
-    "speed.fixed_clocks", "D72", "D73", source="nvml sichek", after=("speed.throttled", "speed.power_limit")
+    "speed.fixed_clocks",
+    "D72",
+    "D73",
+    source="nvml sichek choice",
+    after=("speed.throttled", "speed.power_limit"),
 )
 def fixed_clocks(seen: Examination) -> Iterator[Fault]:
     """Application clocks below the board's own, and busy GPUs far below their maximum for no reason."""
@@ -210,7 +219,7 @@ def _port_above(linked: object, address: str | None) -> Port | None:
     return chain[1] if chain and len(chain) > 1 else None
 
 
-@rule("speed.pcie_generation", "D76", "D77", source="stas-debug imbue", after=("bus.lost",))
+@rule("speed.pcie_generation", "D76", "D77", source="stas-debug imbue choice", after=("bus.lost",))
 def pcie_generation(seen: Examination) -> Iterator[Fault]:
     """A slower generation than both ends can, judged on busy GPUs alone: an idle link steps down."""
     for each in seen.health:
@@ -271,8 +280,8 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
             continue
         yield Fault(
             "degraded",
-            f"PCIe device {address}: {by} corrected errors within a second",
-            (f"/sys/bus/pci/devices/{address}/aer_dev_correctable: grew by {by}",),
+            f"PCIe device {address}: {by} corrected errors a second",
+            (f"/sys/bus/pci/devices/{address}/aer_dev_correctable: grows by {by} a second",),
             "signal quality: seating, riser, retimer, dirt; each error costs a retransmission",
             ("reseat the card or its riser", f"sudo lspci -vvv -s {address} | grep -E 'LnkSta|CESta'"),
         )

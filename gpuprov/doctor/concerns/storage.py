@@ -11,17 +11,22 @@ from gpuprov.doctor.fault import Fault, listed, rule
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
 FULL, INODES_FULL = 0.95, 0.97
+"""Where node_exporter's alerts warn (5 % of the room left) and call it critical (3 %)."""
+ROOM_MIB = 20 * 1024
+"""Our choice: with more free than that, a share says nothing on disks of terabytes."""
 SMALL_SHM_MIB = 256
+"""Our choice: four times Docker's default of 64 MiB, which data loaders fill; PyTorch asks for more without a
+figure."""
 
 
-@rule("storage.full", "D112", source="imbue nebius")
+@rule("storage.full", "D112", source="imbue nebius node-mixin choice")
 def full(seen: Examination) -> Iterator[Fault]:
     """File systems without room or inodes."""
     for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
         if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
             continue
         used, inodes_used = 1 - free / total, 1 - free_inodes / inodes if inodes else 0
-        if used > FULL and free < 20 * 1024:
+        if used > FULL and free < ROOM_MIB:
             yield Fault(
                 "degraded" if free < 200 or point == "/" else "risk",
                 f"{point} is {used:.0%} full: {free} MiB of {total} MiB are free",
@@ -42,7 +47,7 @@ def full(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc")
+@rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc choice")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
     """Shared memory too small for data loaders and NCCL, here (a container, as a rule)."""
     for point, kind, total, free, *_ in seen.raw("host_state")["space"]:
@@ -53,8 +58,11 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
                 (f"statvfs /dev/shm: {free} of {total} MiB",),
                 "data loaders die of a bus error, NCCL: Error while creating shared memory segment",
                 (
-                    "containers: --shm-size=1g or --ipc=host; a host: ls -la /dev/shm (left by dead "
-                    "programs?)",
+                    "start the container with --shm-size=1g or --ipc=host"
+                    if seen.in_container
+                    else "sudo mount -o remount,size=50% /dev/shm   (and its line in /etc/fstab)"
+                    if total < SMALL_SHM_MIB
+                    else "ls -la /dev/shm   (what dead programs left there can be removed)",
                 ),
                 "settings.containers.shm_size: 1g",
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import without_variable
 
 ENDED = (
     "nvidia-persiste",
@@ -20,6 +21,7 @@ ENDED = (
 )
 """Programs of NVIDIA's and others that hold GPUs without using them."""
 HELD_MIB = 1024
+"""Our choice: the driver itself takes some hundred MiB of a large GPU."""
 
 
 @rule("cuda.hidden", "D42", "D43", source="cuda-env")
@@ -28,24 +30,24 @@ def hidden(seen: Examination) -> Iterator[Fault]:
     known = {gpu.uuid for gpu in seen.gpus if gpu.uuid}
     count = len(seen.gpus)
     places = [
-        (path, value)
+        (path, name, value)
         for path, values in seen.environment.items()
         for name, value in values.items()
         if name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
     ]
-    for path, value in places:
+    for path, name, value in places:
         bad = value.strip() in ("", "-1", "NoDevFiles", "void") or any(
             (each.isdigit() and int(each) >= count) or (each.startswith("GPU-") and each not in known)
             for each in value.split(",")
         )
         yield Fault(
             "degraded" if bad else "risk",
-            f"{path} sets CUDA_VISIBLE_DEVICES for every login: {value or '(empty)'}",
-            (f"{path}: CUDA_VISIBLE_DEVICES={value}", f"nvidia-smi: {count} GPUs"),
+            f"{path} sets {name} for every login: {value or '(empty)'}",
+            (f"{path}: {name}={value}", f"nvidia-smi: {count} GPUs"),
             "CUDA finds no GPU (100) or another than meant (101)"
             if bad
             else "all but these are hidden from programs",
-            (f"take the line out of {path}, log in again",),
+            (f"{without_variable(path, name)}   (and log in again)",),
         )
 
 
@@ -77,17 +79,21 @@ def exclusive(seen: Examination) -> Iterator[Fault]:
 def mps(seen: Examination) -> Iterator[Fault]:
     """Logins are told of an MPS server that does not run."""
     places = [
-        path
+        (path, name)
         for path, values in seen.environment.items()
-        if any(name.startswith("CUDA_MPS") for name in values)
+        for name in values
+        if name.startswith("CUDA_MPS")
     ]
     if places and not seen.raw("programs")["mps"]:
         yield Fault(
             "degraded",
             "logins are sent to an MPS server, and none runs",
-            tuple(f"{path}: CUDA_MPS_…" for path in places),
+            tuple(f"{path}: {name}" for path, name in places[:4]),
             "programs may fail with CUDA error 805",
-            ("nvidia-cuda-mps-control -d, or take the variables out",),
+            (
+                *(without_variable(path, name) for path, name in places[:4]),
+                "or start the server: nvidia-cuda-mps-control -d",
+            ),
         )
 
 
@@ -129,7 +135,7 @@ def _on(mode: bool | None) -> str:
     return "on" if mode else "off"
 
 
-@rule("cuda.held", "D48", source="gcm gpud")
+@rule("cuda.held", "D48", source="gcm gpud choice")
 def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
     """Memory is taken, and no program shows, or one that cannot end."""
     holders = seen.programs

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 DEVICES = "/sys/bus/pci/devices/"
-PAUSE_S = 0.2
+PAUSE_S = 0.12
 LINK_FIELDS = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 FURTHER_FIELDS = ("vendor", "device", "class", "power_state", "numa_node", "enable")
 ACS_CAPABILITY = 0x000D

@@ -20,6 +20,7 @@ from tests.unit.doctor.machines import (
     hca,
 )
 
+ACTION = "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from {} to {}"
 CASES = [(name, number) for name, changes in FAULTS.items() for number in range(len(changes))]
 
 
@@ -128,6 +129,54 @@ def test_a_programs_error_that_stays_with_one_gpu_is_the_gpus() -> None:
     often = judged(kernel_says(*[XID.format(13)] * 4))
     everywhere = judged(kernel_says(*[XID.format(13)] * 4, XID.format(13).replace("00:06", "00:07")))
     assert [each[0][0] for each in (once, often, everywhere)] == ["hint", "risk", "hint"]
+
+
+def test_what_the_driver_takes_back_is_history() -> None:
+    back = ACTION.format("0x2 (Node Reboot Required)", "0x0 (None)")
+    later = ACTION.format("0x0 (None)", "0x1 (GPU Reset Required)")
+    told = judged(kernel_says(XID.format(95), age_s=900), kernel_says(back, age_s=600))
+    assert told == [("risk", "errors.xid", told[0][2])]
+    again = judged(
+        kernel_says(XID.format(95), age_s=900), kernel_says(back, age_s=600), kernel_says(later, age_s=300)
+    )
+    assert again[0][:2] == ("broken", "errors.xid")
+    after = judged(kernel_says(back, age_s=900), kernel_says(XID.format(95), age_s=600))
+    assert after[0][:2] == ("broken", "errors.xid")
+
+
+def test_errors_of_caches_are_the_vendors_to_judge() -> None:
+    def sram(flag: str) -> Change:
+        return all_of(
+            lambda told: edit_smi(
+                told, r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7", count=1
+            ),
+            lambda told: edit_smi(
+                told, r"<sram_threshold_exceeded>No", f"<sram_threshold_exceeded>{flag}", count=1
+            ),
+        )
+
+    assert [each[:2] for each in judged(sram("Yes"))] == [("degraded", "errors.ecc_ever")]
+    assert [each[:2] for each in judged(sram("No"))] == [("risk", "errors.ecc_ever")]
+
+
+def test_a_driver_without_its_tool_is_one_fault() -> None:
+    def gone(told: Collectors) -> None:
+        told["smi"] = {"error": "nvidia-smi is not installed"}
+
+    assert [each[:2] for each in judged(gone)] == [("degraded", "cuda.no_smi")]
+
+
+def test_after_a_new_module_services_run_as_before() -> None:
+    told = bare_metal()
+    FAULTS["driver.mismatch"][0](told)
+    [fault, *_] = diagnose(as_examined(told)).faults
+    assert [line.partition("   (")[0] for line in fault.mend] == [
+        "sudo systemctl stop nvidia-persistenced.service nvidia-fabricmanager.service",
+        "sudo modprobe -r nvidia_peermem nvidia_uvm nvidia && "
+        "sudo modprobe -a nvidia nvidia_uvm nvidia_peermem",
+        "sudo systemctl start nvidia-persistenced.service nvidia-fabricmanager.service",
+        "or: sudo reboot",
+    ]
 
 
 def test_a_lost_gpu_explains_what_follows() -> None:
