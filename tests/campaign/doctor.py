@@ -1,65 +1,55 @@
-"""Doctor on simulated machines: healthy ones without a false alarm, and faults seeded one at a time.
+"""Doctor: healthy machines without a false alarm, and faults seeded one at a time, found and mended.
 
-    scripts/campaign doctor [RULE]... [--machine NAME]... [--recorded] [-v]
+    scripts/campaign doctor [RULE]... [--part recorded|healthy|seeded]... [--machine TEXT]... [-v]
 
-Every machine of the lab's is looked at as it is: nothing may be broken or degraded. Then faults are put into
-one machine, found by name, mended by the lines that the doctor prints where they can be typed on such a node,
-and looked for again. Recorded faults (tests/unit/doctor) are counted beside. Exit 1 when anything was missed.
+Healthy: lab nodes of every machine and both systems, and recorded ones; nothing may be called broken or
+degraded. Seeded: a fault is put into a node, has to be found by name with its cause first, and goes again by
+what the doctor prints, typed as it is printed; where that cannot be on such a node, it is taken out by hand,
+and why is told. Recorded: the same as changes to recorded machines, and public logs. Exit 1 when anything was
+missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.doctor.look import conclude, examine
-from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import machines
-from gpuprov.model.lock import Connection
-from gpuprov.ssh.transport import Target
-from tests.campaign._doctor_faults import SEEDED, Seeded
-from tests.lab.stub_driver_node import drive
+from tests.campaign._doctor_faults import Seeded, seeded
+from tests.campaign._doctor_healthy import of_the_lab, recorded
+from tests.campaign._doctor_look import alarms, driven, equip, look, missed
 from tests.unit.doctor.faults import FAULTS
-from tests.unit.doctor.machines import HEALTHY, as_examined, bare_metal
+from tests.unit.doctor.machines import as_examined, bare_metal
+from tests.unit.doctor.test_public_logs import ANSWERS, LOGS
 
 ON = "h100x8"
-OF_THE_LAB = ("network.gpudirect",)
-"""What is true of the lab's nodes: their stand-in for the driver has no peer-memory module."""
-SICK = ("broken", "degraded")
-FABRIC_MANAGER = """\
-[Unit]
-After=gpuprov-sim.service
-
-[Service]
-Type=forking
-ExecStart=/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg
-
-[Install]
-WantedBy=multi-user.target
-"""
+PARTS = ("recorded", "healthy", "seeded")
+ROUNDS = 3
+"""So often somebody looks and types before it has to be well: one fault can hide another."""
+COMMAND = re.compile(r"(?:^|: )((?:sudo|echo|printf|dpkg -S|nvidia-smi) .+)$")
+BY_HAND = ("poweroff", "apt install", "smartctl", "mokutil", "dmesg", "--gpu-reset")
 
 
 @dataclass
 class Tally:
     """What was tried, and what went wrong."""
 
-    tried: int = 0
-    bad: int = 0
     verbose: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def say(self, what: str, wrong: str = "") -> None:
+    def say(self, kind: str, what: str, wrong: str = "", how: str = "") -> None:
         """One line a trial."""
-        self.tried += 1
-        self.bad += bool(wrong)
+        self.counts[kind] += 1
+        self.counts["bad"] += bool(wrong)
         if wrong or self.verbose:
-            print(f"{'BAD ' if wrong else 'ok  '} {what}{f': {wrong}' if wrong else ''}")
+            print(f"{'BAD ' if wrong else 'ok  '} {what}: {wrong or how or 'nothing wrong'}", flush=True)
 
 
 def main() -> int:
@@ -68,117 +58,118 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("rules", nargs="*", metavar="RULE", help="only faults of these")
-    parser.add_argument("--machine", action="append", choices=machines(), help="only this one; repeatable")
-    parser.add_argument("--recorded", action="store_true", help="no nodes: recorded machines alone")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeatable")
+    parser.add_argument("--machine", action="append", help="healthy ones with this in their name; repeatable")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for what went well, too")
     wanted = parser.parse_args()
-    began, tally = time.monotonic(), Tally(verbose=wanted.verbose)
-    _recorded(tally)
-    recorded = tally.tried
-    if not wanted.recorded:
-        for machine in wanted.machine or machines():
-            with Lab(f"doctor-{os.getpid()}-{machine}") as lab:
-                _on_nodes(lab, machine, wanted.rules, tally)
-    nodes = tally.tried - recorded
-    print(f"{recorded} recorded, {nodes} on nodes, {tally.bad} bad; {time.monotonic() - began:.0f} s")
-    return 1 if tally.bad else 0
+    parts = wanted.part or (["seeded"] if wanted.rules else ["healthy"] if wanted.machine else PARTS)
+    began, tally = time.monotonic(), Tally(wanted.verbose)
+    if "recorded" in parts:
+        _recorded(tally)
+    if "healthy" in parts:
+        _healthy(tally, wanted.machine or [""])
+    if "seeded" in parts:
+        with Lab(f"doctor-{os.getpid()}") as lab:
+            _seeded(lab, wanted.rules, tally)
+    counts = tally.counts
+    print(
+        f"{counts['recorded']} recorded faults, {counts['public']} public logs and answers; "
+        f"{counts['healthy']} healthy machines ({counts['of the lab']} of the lab); "
+        f"{counts['seeded']} faults on nodes: {counts['mended']} mended by what is printed, "
+        f"{counts['by hand']} taken out by hand; "
+        f"{counts['bad']} bad; {time.monotonic() - began:.0f} s"
+    )
+    return 1 if counts["bad"] else 0
 
 
 def _recorded(tally: Tally) -> None:
-    for name, machine in HEALTHY.items():
-        tally.say(f"healthy: {name}", _alarms(diagnose(as_examined(machine()))))
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
             told = bare_metal()
             change(told)
-            tally.say(f"recorded {name} {number}", _missed(diagnose(as_examined(told)), name))
+            tally.say("recorded", f"{name} {number}", missed(diagnose(as_examined(told)), name))
+    tally.counts["public"] = len(LOGS) + len(ANSWERS)
 
 
-def _on_nodes(lab: Lab, machine: str, rules: list[str], tally: Tally) -> None:
-    [node] = lab.up(1, os="debian12", gpu=machine)
-    drive(node)
-    provision(node)
-    found = look(lab, node)
-    tally.say(f"node {machine}: healthy", _alarms(found))
-    if tally.verbose:
-        print(f"     {len(found.unknown)} unknown; {[fault.rule for fault in found.faults]}")
-    if machine == ON:
-        for fault in SEEDED:
-            if not rules or fault.rule in rules:
-                tally.say(f"node {fault.rule}: {fault.seed[:60]}", _trial(lab, node, fault))
+def _healthy(tally: Tally, names: list[str]) -> None:
+    for name, found in recorded():
+        if any(each in name for each in names):
+            tally.say("healthy", f"healthy: {name}", alarms(found), _aside(found))
+    for number, machine in enumerate(of_the_lab()):
+        if any(each in machine.name for each in names):
+            with Lab(f"doctor-{os.getpid()}-{number}") as lab:
+                found = machine.look(lab)
+            tally.counts["of the lab"] += 1
+            tally.say("healthy", f"healthy: {machine.name}", alarms(found), _aside(found))
 
 
-def provision(node: Node) -> None:
-    """What a driver's packages would have brought beside the module."""
-    node.run("cat >/etc/systemd/system/nvidia-fabricmanager.service", input=FABRIC_MANAGER)
-    node.run(
-        "touch /usr/bin/nv-fabricmanager.distrib /usr/lib/x86_64-linux-gnu/libcuda.so.535.309.01; "
-        "ln -sf libcuda.so.535.309.01 /usr/lib/x86_64-linux-gnu/libcuda.so.1; /usr/lib/gpuprov-sim/arrange; "
-        "systemctl daemon-reload; systemctl enable --now nvidia-persistenced; ldconfig; "
-        "nvidia-smi -q | grep -q NVSwitch; systemctl enable --now nvidia-fabricmanager",
-        check=False,
-    )
+def _aside(found: Diagnosis) -> str:
+    rules = sorted({fault.rule for fault in found.faults})
+    return f"no alarm; {len(found.unknown)} unknown; risks and hints: {', '.join(rules) or 'none'}"
 
 
-def _trial(lab: Lab, node: Node, fault: Seeded) -> str:
-    """Seed, find, mend as it is printed where that can be typed here, look again; what went wrong."""
+def _seeded(lab: Lab, rules: list[str], tally: Tally) -> None:
+    [node] = lab.up(1, os="debian12", gpu=ON)
+    driven(node)
+    equip(node)
+    for fault in seeded():
+        if not rules or fault.rule in rules:
+            wrong, how = _trial(lab, node, fault)
+            tally.counts["by hand" if fault.undo else "mended"] += not wrong
+            tally.say("seeded", f"{fault.rule}: {fault.seed[:60]}", wrong, how)
+
+
+def _trial(lab: Lab, node: Node, fault: Seeded) -> tuple[str, str]:
+    """Seed, find, mend, look again. What went wrong, and how it was mended."""
     node.run(fault.seed)
     if fault.reboot:
-        node.reboot()
+        _boot(node)
     found = look(lab, node)
-    wrong = _missed(found, fault.rule)
-    if not wrong and fault.typed:
-        lines = [line for each in found.faults if each.rule == fault.rule for line in each.mend]
-        for line in _typable(lines):
-            node.run(line, check=False)
+    wrong, how = missed(found, fault.rule), f"by hand ({fault.why})"
+    if not wrong and not fault.undo:
+        found, typed = _typed(lab, node, fault.rule, found)
+        how = f"typed: {' ; '.join(typed)}"
     if fault.undo:
         node.run(fault.undo, check=False)
-    if fault.reboot:
-        node.reboot()
-        node.run("systemctl is-system-running --wait", check=False)
-    left = [each.rule for each in look(lab, node).faults if each.rule == fault.rule]
-    return wrong or (f"still there after {'its own lines' if fault.typed else fault.undo}" if left else "")
+        found = look(lab, node)
+    if not wrong and any(each.rule == fault.rule for each in found.faults):
+        wrong = f"still there, {how}"
+    wrong = wrong or (f"{alarms(found)}; {how}" if alarms(found) else "")
+    if fault.after:
+        node.run(fault.after, check=False)
+    if wrong:
+        _boot(node)  # so that the next fault is told apart from this one
+    return wrong, how
 
 
-def _typable(lines: list[str]) -> Iterator[str]:
-    """The commands among them, without remarks."""
-    for line in lines:
-        command = line.partition("   (")[0].strip()
-        known = command.startswith(("sudo ", "echo ", "printf ", "nvidia-"))
-        if known and not any(word in command for word in ("DEVICE", "reboot", "poweroff")):
-            yield command
+def _typed(lab: Lab, node: Node, rule: str, found: Diagnosis) -> tuple[Diagnosis, list[str]]:
+    """Type what is printed for the fault and for whatever is broken or degraded, until all is well."""
+    typed: list[str] = []
+    for _ in range(ROUNDS):
+        mine = [each for each in found.faults if each.rule == rule or alarms(Diagnosis("", (each,)))]
+        if not mine:
+            break
+        for line in dict.fromkeys(line for each in mine for line in commands(each.mend)):
+            typed.append(line)
+            if line.startswith("sudo reboot"):
+                _boot(node)
+            else:
+                node.run(line, check=False)
+        found = look(lab, node)
+    return found, typed
 
 
-def look(lab: Lab, node: Node) -> Diagnosis:
-    """One look at a node over SSH."""
-    connection = Connection(identity_file=str(lab.identity_file), known_hosts=str(lab.known_hosts))
-    [(name, answer)] = examine([Target(node.name, node.address, connection)])
-    assert isinstance(answer, (Examination, GpuprovError))
-    return conclude(name, answer)
+def commands(lines: tuple[str, ...]) -> Iterator[str]:
+    """The commands among lines to type, without remarks; another way is left out where one stands before."""
+    for place, line in enumerate(lines):
+        told = COMMAND.search(line.partition("   (")[0].strip())
+        if told and not (place and line.startswith("or")) and not any(word in line for word in BY_HAND):
+            yield told[1]
 
 
-def _alarms(found: Diagnosis) -> str:
-    """What is called broken or degraded on a machine that is neither."""
-    if found.failure:
-        return str(found.failure)
-    alarms = [each for each in found.faults if each.severity in SICK and each.rule not in OF_THE_LAB]
-    return "; ".join(f"{each.rule}: {each.text}" for each in alarms)
-
-
-def _missed(found: Diagnosis, rule: str) -> str:
-    """Why a fault does not count as found: it is not there, or something that is no cause of it comes "
-    "first."""
-    if found.failure:
-        return str(found.failure)
-    places = [place for place, each in enumerate(found.faults) if each.rule == rule]
-    if not places:
-        return f"not found; {[each.rule for each in found.faults]}"
-    mine = found.faults[places[0]]
-    before = {each.rule for each in found.faults[: places[0]] if each.severity in SICK} - {
-        *mine.follows,
-        rule,
-    }
-    return f"after {sorted(before)}" if before and mine.severity == "broken" and not mine.follows else ""
+def _boot(node: Node) -> None:
+    node.reboot()
+    node.run("systemctl is-system-running --wait", check=False)
 
 
 if __name__ == "__main__":

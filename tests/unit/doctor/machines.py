@@ -34,9 +34,24 @@ def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
     return examination(Facts(host, AT, 0.4, collectors))
 
 
+def recorded(name: str) -> Collectors:
+    """Real H200 in a virtual machine's container, as they were recorded."""
+    told: Collectors = json.loads((RECORDED / f"doctor/{name}.json").read_text())["collectors"]
+    return told
+
+
 def virtual() -> Collectors:
-    """Two H200 in a virtual machine's container, as they were recorded."""
-    told: Collectors = json.loads((RECORDED / "doctor/h200x2.json").read_text())["collectors"]
+    """Two of them."""
+    return recorded("h200x2")
+
+
+def four() -> Collectors:
+    """Four H200: the facts and the answers of nvidia-smi that were recorded there; the rest was not asked."""
+    folder = RECORDED / "h200x4"
+    told: Collectors = json.loads((folder / "facts.json").read_text())["collectors"]
+    told["smi"] = {"rc": 0, "stdout": (folder / "q.xml").read_text(), "stderr": ""}
+    told["nvlink"] = {"status": (folder / "nvlink.txt").read_text(), "errors": ""}
+    told["topo"] = {"text": (folder / "topo-m.txt").read_text()}
     return told
 
 
@@ -220,7 +235,10 @@ def idle_links() -> Collectors:
 
 
 HEALTHY: dict[str, Callable[[], Collectors]] = {
+    "recorded h200x1": lambda: recorded("h200x1"),
     "recorded h200x2": virtual,
+    "recorded h200x2 with PyTorch": lambda: recorded("h200x2-pytorch"),
+    "recorded h200x4": four,
     "bare metal": bare_metal,
     "debian12 a100x4": old_pascal,
     "without a GPU": without_gpu,

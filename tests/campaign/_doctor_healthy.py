@@ -1,0 +1,108 @@
+"""Healthy machines of different kinds: lab nodes of every machine and system, and what was recorded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprov.doctor.judge import Diagnosis, diagnose
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.simulator import machines
+from gpuprov.lab.variants import with_os_release
+from tests.campaign._doctor_look import driven, look
+from tests.lab.provisioned_node import provision
+from tests.lab.ubuntu_nodes import os_release
+from tests.unit.doctor.machines import HEALTHY, as_examined
+
+SYSTEMS = ("debian12", "debian13")
+Up = Callable[[Lab], Node]
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """One machine.
+
+    Args:
+        name: what it is.
+        up: makes it.
+        user: who looks.
+    """
+
+    name: str
+    up: Up
+    user: str = "root"
+
+    def look(self, lab: Lab) -> Diagnosis:
+        """What the doctor says of it; the node is gone afterwards."""
+        node = self.up(lab)
+        found = look(lab, node, self.user)
+        lab.down([node.name])
+        return found
+
+
+def recorded() -> Iterator[tuple[str, Diagnosis]]:
+    """Machines that were recorded, or put together from recordings."""
+    for name, machine in HEALTHY.items():
+        yield f"{name} (from a file)", diagnose(as_examined(machine()))
+
+
+def of_the_lab() -> Iterator[Healthy]:
+    """Machines that are made now."""
+    for machine in machines():
+        for system in SYSTEMS:
+            yield Healthy(f"{system} {machine}", _with_gpus(system, machine))
+    for system in SYSTEMS:
+        yield Healthy(f"{system} without a GPU", lambda lab, system=system: lab.up(1, os=system)[0])  # type: ignore[misc]
+        yield Healthy(
+            f"{system} minimal, without a GPU",
+            lambda lab, system=system: lab.up(1, image=f"{system}-minimal")[0],  # type: ignore[misc]
+        )
+    for system in ("ubuntu22.04", "ubuntu24.04"):
+        yield Healthy(
+            f"debian12 that says {system}, l40sx4",
+            lambda lab, system=system: _driven(  # type: ignore[misc]
+                lab.up(1, gpu="l40sx4", prepare=[with_os_release(os_release(system))])[0]
+            ),
+        )
+    yield Healthy("debian12 h100x8 with MIG in use", _sliced)
+    yield Healthy("debian12 a100x4 under other settings", _tuned)
+    yield Healthy("debian12 t4x1, as a user without root", _for_a_user, user="plain")
+    yield Healthy("debian12 a100x4 that gpuprov apply has made, with Docker", _applied)
+
+
+def _with_gpus(system: str, machine: str) -> Up:
+    return lambda lab: _driven(lab.up(1, os=system, gpu=machine)[0])
+
+
+def _driven(node: Node) -> Node:
+    driven(node)
+    return node
+
+
+def _sliced(lab: Lab) -> Node:
+    node = _with_gpus("debian12", "h100x8")(lab)
+    node.run("nvidia-smi -i 0 -mig 1; nvidia-smi mig -i 0 -cgi 9,9 -C")
+    return node
+
+
+def _tuned(lab: Lab) -> Node:
+    """What an operator may set: a little less power, a little less clock."""
+    node = _with_gpus("debian12", "a100x4")(lab)
+    node.run("nvidia-smi -pl 350; nvidia-smi -i 1 -c 3")
+    return node
+
+
+def _for_a_user(lab: Lab) -> Node:
+    node = _with_gpus("debian12", "t4x1")(lab)
+    node.run(
+        "useradd -m -s /bin/bash plain && install -d -o plain -m 700 ~plain/.ssh && "
+        "install -o plain -m 600 /root/.ssh/authorized_keys ~plain/.ssh/authorized_keys"
+    )
+    return node
+
+
+def _applied(lab: Lab) -> Node:
+    with tempfile.TemporaryDirectory() as folder:
+        return provision(lab, Path(folder))
