@@ -1,71 +1,212 @@
-"""`gpuprov status --watch` on many targets from one controller: interval kept, CPU, bytes.
+"""`gpuprov status --watch` on many nodes from one controller, on a terminal as a person has it.
 
-    scripts/bench status [TARGETS] [SECONDS] [INTERVAL]
+    scripts/bench status [--targets 200] [--seconds 60] [--interval 5] [--picture FILE.svg]
 
-All targets are one node of the lab, so every reading is made on the processors of the controller: what the
-controller alone needs is counted apart, by its own processor time.
+Every target is an address of one lab node, with a real sshd. So many probes at once would need more
+processors than one machine has: each target answers with a reading that this node's own probe gave before,
+some of them with those of a node that was changed. Counted are the readings as the node's sshd saw them, the
+controller's processor time, and the bytes on the node's wire. Then one node falls silent and comes back; keys
+are pressed, and the terminal gets another size. Exit 1 when the interval was not kept or something was not
+shown.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import re
+import shlex
+import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
-from gpuprov.doctor import status
-from gpuprov.doctor.status import Watch
-from gpuprov.lab import Lab
-from gpuprov.model.lock import Connection
-from gpuprov.ssh.transport import Target
-from tests.bench.targets import RANGE, many_addresses
-from tests.lab.stub_driver_node import drive
+from gpuprov.doctor.status import STALE
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.host import execute
+from gpuprov.model.lock import Lock, write_lock
+from gpuprov.probe.payload import STATUS_PROBE, Parameters, build
+from tests.bench._terminal import Terminal, picture, processor_seconds
+from tests.bench.targets import RANGE, many_addresses, write_targets
+from tests.lab.command_line import PROGRAM
+from tests.lab.stub_driver_node import drive, locked_group
+
+WIDTH, HEIGHT = 132, 30
+CHANGED = {17: "nvidia-smi -i 5 -pl 500", 42: "nvidia-smi -pm 0", 63: "nvidia-smi -pl 650"}
+"""Target → what is done to the node before its reading is taken."""
+SILENT = 120
+ANSWER = """\
+#!/bin/sh
+# Answers one question of the probe with a reading that was taken before.
+nonce=${SSH_ORIGINAL_COMMAND#*<<gpuprov }
+set -- $SSH_CONNECTION
+date "+%s.%N $3" >>/run/readings
+cat >/dev/null
+body=/run/answer.$3
+[ -e "$body" ] || body=/run/answer.all
+read -r size sum <"$body.mark"
+printf '\\n<<gpuprov %s %s %s>>\\n' "${nonce%% *}" "$size" "$sum"
+cat "$body"
+"""
+MATCH = f"Match LocalAddress {RANGE}\n    ForceCommand /bin/sh /run/answer\n"
 
 
 def main() -> int:
-    """Print the figures; exit 1 when the interval was not kept."""
-    count, seconds, interval = (
-        (*map(float, sys.argv[1:]), 200, 40, 5)[:3] if len(sys.argv) > 1 else (200, 40, 5)
+    """Print the figures."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    sizes: list[int] = []
-    plain = status.ask
-
-    def counted(session: object, payload: object) -> object:
-        facts = plain(session, payload)  # type: ignore[arg-type]
-        sizes.append(len(payload.stdin) + len(payload.command))  # type: ignore[attr-defined]
-        return facts
-
-    status.ask = counted  # type: ignore[assignment]
-    with tempfile.TemporaryDirectory() as folder, Lab(f"bench-status-{os.getpid()}") as lab:
+    arguments.add_argument("--targets", type=int, default=200)
+    arguments.add_argument("--seconds", type=float, default=60)
+    arguments.add_argument("--interval", type=float, default=5)
+    arguments.add_argument("--picture", type=Path)
+    options = arguments.parse_args()
+    with Lab(f"bench-status-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         [node] = lab.up(1, os="debian12", gpu="h200x8")
         drive(node)
+        node.run("systemctl enable --now nvidia-persistenced")
+        readings(node)
+        write_lock(Lock(inputs="0", groups={"h200": locked_group(lab, node)}), folder / "node.lock.yml")
         with many_addresses(node):
-            targets = _targets(lab, Path(folder), int(count))
-            with Watch(targets, interval) as watch:
-                while len(watch.now) < len(targets):
-                    time.sleep(0.1)
-                before, begun, cpu = dict(watch.readings), time.monotonic(), sum(os.times()[:2])
-                time.sleep(seconds)
-                made = [watch.readings[t.name] - before.get(t.name, 0) for t in targets]
-                share = (sum(os.times()[:2]) - cpu) / (time.monotonic() - begun)
-                failed = [each.failure for each in watch.nodes() if each.failure]
-    wanted = seconds / interval
+            write_targets(lab, folder, options.targets)
+            command = [*PROGRAM, "status", "--watch", f"{options.interval:g}"]
+            with Terminal(["env", f"XDG_STATE_HOME={folder}", *command], WIDTH, HEIGHT, folder) as terminal:
+                return watch(terminal, node, options)
+
+
+def readings(node: Node) -> None:
+    """What the node's own probe says of it, as it is and changed, kept on it to be said again."""
+    changed = {str(RANGE[number]): line for number, line in CHANGED.items()}
+    for address, line in {"all": "true", **changed}.items():
+        node.run(line)
+        payload = build(Parameters(collectors=("status",)), become=False, modules=STATUS_PROBE)
+        said = node.run(f"/bin/sh -c {shlex.quote(payload.command)}", input=payload.stdin.decode()).stdout
+        told = re.search(r"<<gpuprov \w+ (\d+) (\w+)>>\r?\n(.*)", said, re.S)
+        assert told, said
+        node.run(f"cat >/run/answer.{address}", input=told[3])
+        node.run(f"echo {told[1]} {told[2]} >/run/answer.{address}.mark")
+        node.run("nvidia-smi -pm 1; nvidia-smi -pl 700")
+    node.run("cat >/run/answer", input=ANSWER)
+    node.run("cat >/etc/ssh/sshd_config.d/zz-answer.conf", input=MATCH)
+
+
+def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
+    """Everything in its turn; the exit code."""
+    count, interval = options.targets, options.interval
+    first = terminal.until(lambda text: f"{count} nodes" in text and " 0 without an answer" in text, 90)
+    print(f"{count} nodes of 8 GPUs, all read {first:.1f} s after the start")
+    node.run(": >/run/readings")
+    before, cpu, begun = wire(node), processor_seconds(terminal.pid), time.monotonic()
+    time.sleep(options.seconds)
+    after, seconds = wire(node), time.monotonic() - begun
+    share = (processor_seconds(terminal.pid) - cpu) / seconds
+    times = [line.split() for line in node.run("cat /run/readings").stdout.splitlines()]
+    kept = intervals(times, interval, count)
+    sent, received = ((now - then) / len(times) for now, then in zip(after, before, strict=True))
     print(
-        f"{len(targets)} targets every {interval:g} s for {seconds:g} s: {min(made)} to {max(made)} "
-        f"readings each "
-        f"(wanted {wanted:g}), controller {share:.0%} of a core, {sizes[0]} bytes sent a reading, "
-        f"{len(failed)} failed {failed[:1]}"
+        f"  controller {share:.0%} of a core; on the wire {sent / 1024:.1f} KiB to a node and "
+        f"{received / 1024:.1f} KiB from it a reading"
     )
-    return 0 if min(made) >= wanted - 1 and not failed else 1
+    good = all([kept, dies(terminal, node, interval), keys(terminal, count)])
+    if options.picture:
+        shown(terminal, options.picture)
+    terminal.press("q")
+    time.sleep(3)
+    print(f"  q: exit {terminal.ended}")
+    return 0 if good and terminal.ended is not None else 1
 
 
-def _targets(lab: Lab, folder: Path, count: int) -> list[Target]:
-    known = lab.known_hosts.read_text().split(maxsplit=1)[1].splitlines()[0]
-    addresses = [str(RANGE[number]) for number in range(1, count + 1)]
-    (folder / "known_hosts").write_text("".join(f"{address} {known}\n" for address in addresses))
-    connection = Connection(identity_file=str(lab.identity_file), known_hosts=str(folder / "known_hosts"))
-    return [Target(f"gpu{n:03}", address, connection) for n, address in enumerate(addresses, 1)]
+def intervals(times: list[list[str]], interval: float, count: int) -> bool:
+    """How long after the last one each reading came, over all nodes."""
+    stamps = defaultdict(list)
+    for stamp, address in times:
+        stamps[address].append(float(stamp))
+    gaps = sorted(b - a for own in stamps.values() for a, b in pairwise(own))
+    late = sum(gap > 1.5 * interval for gap in gaps)
+    print(
+        f"  {len(times)} readings of {len(stamps)} nodes; from one to the next "
+        f"{statistics.median(gaps):.2f} s, 99 of 100 within {gaps[int(0.99 * len(gaps))]:.2f} s, "
+        f"the longest {gaps[-1]:.2f} s; {late} late"
+    )
+    return len(stamps) == count and late <= len(gaps) // 100
+
+
+def wire(node: Node) -> tuple[int, int]:
+    """Bytes that its interface has received and sent."""
+    told = json.loads(execute(["ip", "-n", node.link.namespace, "-s", "-j", "link", "show", "up"]))
+    counted = [each["stats64"] for each in told if each["ifname"] != "lo"]
+    return sum(each["rx"]["bytes"] for each in counted), sum(each["tx"]["bytes"] for each in counted)
+
+
+def dies(terminal: Terminal, node: Node, interval: float) -> bool:
+    """One node falls silent, as one without power, and comes back; the others are read as before."""
+    with silent(node, str(RANGE[SILENT])):
+        node.run(": >/run/readings")
+        seconds = terminal.until(lambda text: " 1 without an answer" in text, STALE * interval + 60)
+        terminal.press("o")
+        terminal.until(lambda text: f"gpu{SILENT:04} " in text, 5)
+        [line] = [line for line in terminal.text().splitlines() if line.startswith(f"gpu{SILENT:04} ")]
+        print(f"  a node that falls silent is told after {seconds:.1f} s: {' '.join(line.split())}")
+        times = [line.split() for line in node.run("cat /run/readings").stdout.splitlines()]
+        kept = intervals(times, interval, len({address for _, address in times}))
+    seconds = terminal.until(lambda text: " 0 without an answer" in text, 60)
+    print(f"  and is read again {seconds:.1f} s after it came back")
+    terminal.press("o")
+    return kept
+
+
+@contextmanager
+def silent(node: Node, address: str) -> Iterator[None]:
+    """Packets to that address go nowhere."""
+    route = [f"{address}/32", "table", "local"]
+    execute(["ip", "-n", node.link.namespace, "route", "add", "blackhole", *route])
+    try:
+        yield
+    finally:
+        execute(["ip", "-n", node.link.namespace, "route", "delete", "blackhole", *route])
+
+
+def keys(terminal: Terminal, count: int) -> bool:
+    """Every key does what it says, and another size shows at once."""
+    rows = 8 * count
+
+    def of(pattern: str) -> Callable[[str], bool]:
+        return lambda text: re.search(pattern, text) is not None
+
+    took = {}
+    for name, press, pattern in (
+        ("f", "f", rf"1-{HEIGHT - 4} of {count}\b"),
+        ("down", "Down", rf"2-{HEIGHT - 3} of {count}\b"),
+        ("page down", "NPage", rf"{HEIGHT - 2}-{2 * HEIGHT - 7} of {count}\b"),
+        ("page up", "PPage", rf"2-{HEIGHT - 3} of {count}\b"),
+        ("up", "Up", rf"1-{HEIGHT - 4} of {count}\b"),
+        ("o", "o", rf"1-{len(CHANGED)} of {len(CHANGED)}\b"),
+        ("o again", "o", rf"of {count}\b"),
+        ("f again", "f", rf"1-{HEIGHT - 4} of {rows}\b"),
+    ):
+        terminal.press(press)
+        took[name] = terminal.until(of(pattern), 10)
+    for width, height in ((80, 16), (180, 50), (WIDTH, HEIGHT)):
+        terminal.resize(width, height)
+        took[f"{width}x{height}"] = terminal.until(of(rf"1-{height - 4} of {rows}\b"), 10)
+        assert max(map(len, terminal.text().splitlines())) <= width
+    print("  keys and sizes, seconds until shown: " + ", ".join(f"{n} {s:.1f}" for n, s in took.items()))
+    return True
+
+
+def shown(terminal: Terminal, path: Path) -> None:
+    """The folded fleet, as a picture."""
+    terminal.press("f")
+    terminal.until(lambda text: "f GPUs" in text, 10)
+    picture(terminal.text(colours=True), WIDTH, "gpuprov status --watch", path)
+    print(f"  {path}")
 
 
 if __name__ == "__main__":
