@@ -80,6 +80,33 @@ def test_without_python(driven: Node) -> None:
     assert told["hosts"][0]["error"].startswith("no Python 3 on the node")
 
 
+def test_with_a_python_that_is_too_old(driven: Node) -> None:
+    driven.run(
+        "mv /usr/bin/python3 /usr/bin/python3.hidden; "
+        "printf '#!/bin/sh\\necho SyntaxError: invalid syntax >&2; exit 1\\n' >/usr/bin/python3; "
+        "chmod +x /usr/bin/python3"
+    )
+    try:
+        code, told = ask(driven)
+    finally:
+        driven.run("mv /usr/bin/python3.hidden /usr/bin/python3")
+    assert (code, told["hosts"][0]["verdict"]) == (1, "failed")
+    assert told["hosts"][0]["error"] == "no answer from the probe: SyntaxError: invalid syntax"
+
+
+def test_without_the_drivers_tool(driven: Node) -> None:
+    driven.run("mv /usr/bin/nvidia-smi /usr/bin/smi.hidden")
+    begun = time.monotonic()
+    try:
+        code, told = ask(driven)
+        status_code, status = ask(driven, verb="status")
+    finally:
+        driven.run("mv /usr/bin/smi.hidden /usr/bin/nvidia-smi")
+    assert (code, rules(told)) == (1, ["cuda.no_smi"])
+    assert (status_code, status["nodes"][0]["error"]) == (1, "status: nvidia-smi is not installed")
+    assert time.monotonic() - begun < 30
+
+
 def test_a_hanging_tool_is_given_up_in_bounded_time(driven: Node) -> None:
     driven.run("gpuprov-sim fault hang")
     begun = time.monotonic()
@@ -92,6 +119,17 @@ def test_a_hanging_tool_is_given_up_in_bounded_time(driven: Node) -> None:
     assert status_code == 1
     assert status["nodes"][0]["error"]
     assert time.monotonic() - begun < 75
+
+
+@pytest.mark.parametrize(("system", "gpu"), [("debian13", "t4x1"), ("debian12", None)])
+def test_other_healthy_machines(lab: Lab, system: str, gpu: str | None) -> None:
+    """Two of those that `scripts/campaign doctor --part healthy` looks at."""
+    [other] = lab.up(1, os=system, gpu=gpu)
+    if gpu:
+        drive(other)
+        other.run("systemctl enable --now nvidia-persistenced; ldconfig", check=False)
+    code, told = ask(other)
+    assert (code, rules(told)) == (0, [])
 
 
 def test_status_shows_every_gpu(driven: Node) -> None:
