@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.errors import Exit, GpuprovError, worst
+from gpuprov.cli.common.first_boot import FirstBoot, first_boot_options
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node
     from gpuprov.model.lock import Lock
 
-FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot")
+FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot", "cloud-init")
 
 
 @click.command()
@@ -28,6 +29,7 @@ FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypil
 @click.option("--name", default="gpuprov", show_default=True, help="Of the fleet or pool (dstack, skypilot).")
 @options.forks_option
 @options.password_option
+@first_boot_options
 def command(
     form: str,
     nodes: tuple[str, ...],
@@ -37,18 +39,22 @@ def command(
     name: str,
     forks: int,
     ask_become_pass: bool,
+    first_boot: FirstBoot,
 ) -> int:
-    """Print the lock's NODES (all, if none are named) for a scheduler or launcher.
+    """Print the lock's NODES (all, if none are named) for a scheduler or launcher, or user-data for a GROUP.
 
     slurm: node lines of slurm.conf; gres: gres.conf; hostfile: Open MPI's, DeepSpeed's, Horovod's; mpich;
     kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm wants --live: it counts
-    processors and memory.
+    processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
+    (docs/FIRST_BOOT.md).
     """
     from gpuprov.catalog import load
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
     from gpuprov.model.lock import read_lock
 
     lock = read_lock(lock_path)
+    if form == "cloud-init":
+        return _cloud_init(lock, nodes, first_boot)
     names = options.select(lock, nodes, limit)
     failed: list[GpuprovError] = []
     if live:
@@ -63,6 +69,24 @@ def command(
         found = list(locked_nodes(lock, names, load()))
     click.echo(_writers(name, lock, names)[form](found), nl=False)
     return worst(Exit.OK, *(error.exit_code for error in failed))
+
+
+def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
+    """Print user-data for new machines of a group."""
+    from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
+    from gpuprov.inventory.firstboot.files import first_boot_files, own_lock
+    from gpuprov.model.lock import write_lock
+
+    if len(nodes) != 1:
+        raise InvalidInput(f"{len(nodes)} groups", expected="one", do="name a group of the lock")
+    wishes, own = stated.wishes, own_lock(lock, nodes[0])
+    data = user_data(first_boot_files(own, wishes), compress=stated.compress)
+    if stated.lock_out:
+        write_lock(own, stated.lock_out)
+        options.note(f"put {stated.lock_out} at {stated.lock_url}")
+    click.echo(data, nl=False)
+    options.note(f"user-data of {len(data)} bytes; clouds take {LIMIT} at the least")
+    return Exit.OK
 
 
 def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Access]]:

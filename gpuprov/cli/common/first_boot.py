@@ -1,0 +1,86 @@
+"""What may be said of a machine's first boot: options of `gpuprov inventory export cloud-init`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.inventory.firstboot.files import Wishes
+
+HASH = "#sha256="
+
+
+@dataclass(frozen=True)
+class FirstBoot:
+    """The options as they were given."""
+
+    wheel: str | None
+    index: str | None
+    lock_url: str | None
+    lock_out: Path | None
+    report: str | None
+    no_reboot: bool
+    patience: int
+    compress: bool
+
+    @property
+    def wishes(self) -> Wishes:
+        """What they mean.
+
+        Raises:
+            InvalidInput: a wheel without its hash, or a lock that is fetched and written nowhere.
+        """
+        from gpuprov import __version__
+        from gpuprov.inventory.firstboot.files import Installation, Wishes
+
+        if bool(self.lock_url) != bool(self.lock_out):
+            raise InvalidInput(
+                "one of --lock-url and --lock-out",
+                expected="both: the file that is written, and the address where you put it",
+            )
+        how = Installation(f"gpuprov=={__version__}", index=self.index)
+        if self.wheel:
+            url, _, sha256 = self.wheel.partition(HASH)
+            if len(sha256) != 64 or not url.endswith(".whl"):
+                raise InvalidInput(
+                    f"--wheel {self.wheel}", expected=f"https://…/NAME.whl{HASH}HASH", do="see `sha256sum NAME.whl`"
+                )
+            how = Installation(url, sha256=sha256, index=self.index)
+        return Wishes(how, self.lock_url, self.report, not self.no_reboot, self.patience)
+
+
+def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options; it is called with `first_boot`."""
+
+    @click.option("--wheel", metavar="URL#sha256=HASH", help="cloud-init: gpuprov's wheel, in place of an index's")
+    @click.option("--index", metavar="URL", help="cloud-init: package index, in place of pip's usual one")
+    @click.option("--lock-url", metavar="URL", help="cloud-init: the machine fetches its lock, by its hash")
+    @click.option(
+        "--lock-out",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="cloud-init: write that lock here, for you to put it there",
+    )
+    @click.option("--report", metavar="URL", help="cloud-init: POST here how it ended")
+    @click.option("--no-reboot", is_flag=True, help="cloud-init: the machine must not reboot itself")
+    @click.option(
+        "--patience",
+        type=click.IntRange(0, 86400),
+        default=1800,
+        show_default=True,
+        help="cloud-init: seconds of a boot in which transient trouble is tried again",
+    )
+    @click.option("--compress", is_flag=True, help="cloud-init: gzip, where the cloud takes bytes")
+    @functools.wraps(verb)
+    def with_first_boot(**others: Any) -> Any:
+        own = {name: others.pop(name) for name in FirstBoot.__dataclass_fields__}
+        return verb(first_boot=FirstBoot(**own), **others)
+
+    return with_first_boot

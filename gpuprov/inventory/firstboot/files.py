@@ -1,0 +1,133 @@
+"""The files of a first boot: what is done at it stands in `node/first_boot.py`, which travels with its order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import LOCAL, Connection
+from gpuprov.model.lock import Lock, render_lock
+from gpuprov.probe.payload import without_docs
+from gpuprov.roles.monitoring import textfile_path
+
+NODE = "here"
+"""The name of the machine in the lock that it carries."""
+LOCK = "/etc/gpuprov/fleet.lock.yml"
+ORDER = "/etc/gpuprov/first-boot.json"
+PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
+UNIT = "gpuprov-first-boot.service"
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+METRICS = "gpuprov_first_boot.prom"
+USUAL_TEXTFILES = "/var/lib/prometheus/node-exporter"
+"""Where node_exporter of Debian and Ubuntu reads, if the lock states no other folder."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where gpuprov comes from.
+
+    Attributes:
+        requirement: what pip is asked for, or the address of a wheel.
+        sha256: of the wheel; None for a requirement.
+        index: a package index, in place of pip's usual one.
+        program: gpuprov itself, where it is there already.
+    """
+
+    requirement: str = ""
+    sha256: str | None = None
+    index: str | None = None
+    program: str | None = None
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person may say of a first boot.
+
+    Attributes:
+        lock_url: where the lock is fetched, instead of being carried.
+        report: an address that is told by POST how it ended.
+        reboot: whether the machine may reboot itself.
+        patience_s: seconds of a boot for which transient trouble is tried again.
+    """
+
+    installation: Installation
+    lock_url: str | None = None
+    report: str | None = None
+    reboot: bool = True
+    patience_s: int = 1800
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the machine."""
+
+    path: str
+    text: str
+    mode: int = 0o644
+
+
+def own_lock(lock: Lock, group: str) -> Lock:
+    """The lock of one machine of a group, which is the machine that reads it.
+
+    How the controller reaches the group's hosts is left out, but for who logs in and where sshd answers:
+    hardening goes by these.
+
+    Raises:
+        InvalidInput: there is no such group.
+    """
+    if group not in lock.groups:
+        raise InvalidInput(f"the lock has no group {group!r}", expected=f"one of {', '.join(lock.groups)}")
+    stated = lock.groups[group]
+    own = stated.model_copy(
+        update={
+            "hosts": {NODE: LOCAL},
+            "connection": Connection(user=stated.connection.user, port=stated.connection.port),
+            "connections": None,
+        }
+    )
+    return lock.model_copy(update={"groups": {group: own}, "rollout": None})
+
+
+def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
+    """Everything that lies on a machine before its first boot.
+
+    Args:
+        lock: of this machine alone, as `own_lock` makes it.
+    """
+    text = render_lock(lock)
+    program = without_docs((files("gpuprov.inventory.firstboot") / "node/first_boot.py").read_text("utf-8"))
+    unit = (files("gpuprov.inventory.firstboot") / f"node/{UNIT}").read_text("utf-8")
+    carried = [] if wishes.lock_url else [File(LOCK, text)]
+    # The report's address may hold a token.
+    return [*carried, File(ORDER, _order(lock, text, wishes), 0o600), File(PROGRAM, program), File(UNIT_PATH, unit)]
+
+
+def _order(lock: Lock, text: str, wishes: Wishes) -> str:
+    [group] = lock.groups.values()
+    how = wishes.installation
+    stated = textfile_path(group)
+    folder = stated.rpartition("/")[0] if stated else USUAL_TEXTFILES
+    order = {
+        "schema": "gpuprov.first-boot-order/1",
+        "node": NODE,
+        "lock": {
+            "path": LOCK,
+            "url": wishes.lock_url,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        },
+        "install": {
+            "requirement": how.requirement,
+            "sha256": how.sha256,
+            "index": how.index,
+            "program": how.program,
+        },
+        "gpus": group.hardware.gpu_count,
+        "reboot": wishes.reboot,
+        "metrics": f"{folder}/{METRICS}",
+        "report": wishes.report,
+        "patience_s": wishes.patience_s,
+    }
+    return json.dumps(order, indent=1) + "\n"

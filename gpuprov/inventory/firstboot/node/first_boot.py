@@ -1,0 +1,410 @@
+"""Brings this machine to its lock with nobody watching, and tells how that ended.
+
+Runs as gpuprov-first-boot.service at every boot until it is done. Its order is a JSON object that
+`gpuprov inventory export cloud-init` or `gpuprov apply --image` wrote. Every step may be done again: whatever
+ends us half-way, the next start goes on. Exit codes: 0 done, 75 postponed (tried again), else failed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ORDER = Path("/etc/gpuprov/first-boot.json")
+FOLDER = Path("/var/lib/gpuprov/first-boot")
+STATE, DONE, VERDICT = FOLDER / "state.json", FOLDER / "done", FOLDER / "verify.xml"
+VOLATILE = Path("/run/gpuprov-first-boot.json")  # the state once more, also where the disk is full
+PROGRAM = Path("/opt/gpuprov")
+COMMAND = Path("/usr/local/bin/gpuprov")
+DEVICES = Path("/sys/bus/pci/devices")
+UNIT = "gpuprov-first-boot.service"
+STATES = ("running", "rebooting", "postponed", "failed", "done")
+POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts us again after some minutes
+LEASED = (4, 5)  # gpuprov's exit codes: no way to a node, or another run has it
+REBOOTS_AT_MOST = 3
+SETTLED_S, SETTLE_S = 180, 20  # until the units of a boot have started; between two looks
+FREE_MB = 600  # gpuprov with what it needs takes 300
+OLDEST = (3, 11)
+NVIDIA = "0x10de"
+DISPLAYS = ("0x0300", "0x0302")  # PCI classes of what has, and has not, a connector
+AGAIN = "the next boot tries again, and so does `systemctl start --no-block %s`" % UNIT
+
+FULL = re.compile(r"No space left|enough free space|too little room|disk is full|Disk quota exceeded")
+LASTING = re.compile(r"does not have what the lock names|DO NOT MATCH THE HASHES")
+PASSING = re.compile(
+    r"Temporary failure|Could not (resolve|connect|get lock)|[Cc]onnection (refused|reset|failed|timed out|broken)"
+    r"|[Tt]imed out|Network is unreachable|No route to host|Max retries|Failed to (fetch|establish)"
+    r"|Hash Sum mismatch|unexpected size|not known\b|IncompleteRead|took longer than|still at work|has held the"
+    r"|mirror (does not answer|cannot be reached)|50[0-4] "
+)
+
+
+class Ended(Exception):
+    """No further in this boot: a state, what was seen, what to do."""
+
+    def __init__(self, state: str, seen: str, do: str = "", code: int = 1) -> None:
+        super().__init__(seen)
+        self.state, self.seen, self.do, self.code = state, seen, do, code
+
+
+class Transient(Exception):
+    """What may be well in a while."""
+
+
+class Story:
+    """What became of the order so far; it outlives reboots."""
+
+    def __init__(self, order: dict) -> None:
+        self.order = order
+        try:
+            self.told = json.loads(STATE.read_text("utf-8"))
+        except (OSError, ValueError):
+            self.told = {}
+        if self.told.get("lock") != order["lock"]["sha256"]:
+            self.told = {"began": clock(), "attempts": 0, "reboots": 0}
+        self.told.update(schema="gpuprov.first-boot/1", host=os.uname().nodename, instance=instance())
+        self.told.update(lock=order["lock"]["sha256"], attempts=self.told["attempts"] + 1)
+
+    def tell(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
+        """Write the state down and show it; where it ends here, also as a metric and to the hook."""
+        self.told.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
+        say("; ".join(filter(None, ["%s (%s)" % (state, step), seen, do])))
+        text = json.dumps(self.told, indent=1, sort_keys=True) + "\n"
+        for path, content in ((VOLATILE, text), (STATE, text), (self._metrics, metrics(self.told))):
+            try:
+                write(path, content)
+            except OSError as error:
+                say("%s cannot be written: %s" % (path, error))
+        if code is not None and self.order.get("report"):
+            post(self.order["report"], text.encode())
+
+    @property
+    def _metrics(self) -> Path:
+        return Path(self.order["metrics"])
+
+
+def main() -> int:
+    """Go on where the last start ended."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    story = Story(json.loads(ORDER.read_text("utf-8")))
+    try:
+        bring(story)
+    except Ended as end:
+        story.tell(end.state, story.told["step"], end.seen, end.do, end.code)
+        return end.code
+    except OSError as error:  # of our own files: a full disk, mostly
+        end = full(str(error)) if error.errno == 28 else Ended("failed", str(error), AGAIN)
+        story.tell(end.state, story.told["step"], end.seen, end.do, end.code)
+        return end.code
+    story.tell("done", "verify", "as the lock says", code=0)
+    DONE.touch()
+    subprocess.call(["systemctl", "disable", "--quiet", UNIT])
+    return 0
+
+
+def bring(story: Story) -> None:
+    """Every step in order; those that may be well in a while are tried again."""
+    order, until = story.order, time.monotonic() + story.order["patience_s"]
+
+    def step(name: str, work: object, *words: object) -> object:
+        story.tell("running", name)
+        return patiently(work, words, until)
+
+    step("look", look, order["gpus"])
+    step("lock", bring_lock, order["lock"])
+    program = step("install", install, order["install"])
+    words = [program, order["node"], order["lock"]["path"]]
+    if step("apply", apply, *words):
+        reboot(story)
+    if step("verify", verify, *words):
+        reboot(story)
+
+
+def patiently(work: object, words: tuple, until: float) -> object:
+    """What a step gives, tried again while it is worth it and time is left."""
+    pause = 10.0
+    while True:
+        try:
+            return work(*words)
+        except Transient as trouble:
+            if time.monotonic() + pause > until:
+                raise Ended("postponed", str(trouble), AGAIN, POSTPONED) from None
+            say("%s; again in %d s" % (trouble, pause))
+            time.sleep(pause)
+            pause = min(2 * pause, 120.0)
+
+
+def look(count: int) -> None:
+    """Stop where the machine has no GPU at all; that one is missing, verification says better."""
+    try:
+        subprocess.call(["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        say("units of this boot are still starting after %d s" % SETTLED_S)
+    found = [path for path in DEVICES.glob("*") if word(path / "vendor") == NVIDIA]
+    if count and not any(word(path / "class").startswith(DISPLAYS) for path in found):
+        seen = "no NVIDIA GPU on the PCI bus, the lock expects %d" % count
+        raise Ended("failed", seen, "take a machine with GPUs, or attach them and reboot")
+
+
+def bring_lock(lock: dict) -> None:
+    """Have the lock there, and no other than the order's."""
+    path = Path(lock["path"])
+    if lock["url"]:
+        write(path, fetched(lock["url"], lock["sha256"]).decode())
+    elif digest(path.read_bytes()) != lock["sha256"]:
+        raise Ended("failed", "%s is not the lock that was carried here" % path, "export the user-data anew")
+
+
+def fetched(url: str, sha256: str) -> bytes:
+    """What lies at an address, if it is what the order says."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of the order
+            content = answer.read()
+    except urllib.error.HTTPError as error:
+        seen = "%s: HTTP %d" % (url, error.code)
+        if error.code >= 500 or error.code in (408, 429):
+            raise Transient(seen) from None
+        raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
+    except (OSError, ValueError) as error:
+        raise Transient("%s: %s" % (url, error)) from None
+    if digest(content) != sha256:
+        seen = "%s has the SHA-256 %s; expected %s" % (url, digest(content), sha256)
+        raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
+    return content
+
+
+def install(how: dict) -> str:
+    """gpuprov in an environment of its own, whole or made anew; returns its program."""
+    program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
+    if how.get("program"):  # of an image
+        return how["program"]
+    if word(mark) == how["requirement"] and program.exists():
+        return str(program)
+    free = shutil.disk_usage("/opt").free >> 20
+    if free < FREE_MB:
+        raise full("%d MB free at /opt, needed are %d" % (free, FREE_MB))
+    python = interpreter()
+    shutil.rmtree(str(PROGRAM), ignore_errors=True)
+    call(python, "-m", "venv", str(PROGRAM))
+    wanted = how["requirement"]
+    if how["sha256"]:
+        wheel = PROGRAM / wanted.rpartition("/")[2]
+        wheel.write_bytes(fetched(wanted, how["sha256"]))
+        wanted = str(wheel)
+    index = ["--index-url", how["index"], *trusting(how["index"])] if how["index"] else []
+    pip = [str(PROGRAM / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
+    call(*pip, "--no-cache-dir", "--quiet", *index, wanted)
+    write(mark, how["requirement"])
+    if not COMMAND.exists():
+        COMMAND.symlink_to(program)
+    return str(program)
+
+
+def trusting(index: str) -> "list[str]":
+    """pip's words for an index that the order names without TLS."""
+    host = re.match(r"http://([^/:]+)", index)
+    return ["--trusted-host", host.group(1)] if host else []
+
+
+def interpreter() -> str:
+    """A Python that gpuprov runs on, installed if need be."""
+    for again in (False, True):
+        for name in ("python3", "python3.13", "python3.12", "python3.11"):
+            if fit(name):
+                return name
+        if not again:
+            install_python()
+    raise Ended("failed", "no Python %d.%d or newer can be installed here" % OLDEST, "install one; " + AGAIN)
+
+
+def fit(python: str) -> bool:
+    """Whether a Python is new enough and makes environments."""
+    test = "import ensurepip, sys, venv; sys.exit(sys.version_info < %r)" % (OLDEST,)
+    try:
+        return subprocess.call([python, "-c", test], stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def install_python() -> None:
+    """Have the system's package manager bring one."""
+    if shutil.which("apt-get"):
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        call("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update")
+        names = ["python3-venv"] if sys.version_info >= OLDEST else ["python3.12-venv", "python3.11-venv"]
+    else:
+        names = ["python3.12", "python3.11"]
+    manager = ["apt-get", "-o", "DPkg::Lock::Timeout=300"] if shutil.which("apt-get") else ["dnf"]
+    for name in names:
+        try:
+            return call(*manager, "-q", "-y", "install", name)
+        except Ended as error:
+            if name == names[-1] or FULL.search(error.seen):
+                raise
+    return None
+
+
+def apply(program: str, node: str, lock: str) -> bool:
+    """Bring the machine to its lock; returns whether a reboot is needed then."""
+    code, answer, said = gpuprov(program, "apply", "--yes", "--no-verify", "--lock", lock, "-o", "json", node)
+    nodes = answer.get("nodes", [])
+    if any(each.get("reboot_needed") for each in nodes):
+        return True
+    if code in (0, 3):  # what differs and is nobody's to mend, verification says
+        return False
+    told = [event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]]
+    raise trouble(": ".join(["gpuprov apply", *map(str, filter(None, told[:1])), *([] if told else [said])]), code)
+
+
+def verify(program: str, node: str, lock: str) -> bool:
+    """Look whether all is as the lock says; returns whether a reboot is all that is wanting."""
+    words = [program, "verify", "--lock", lock, "-o", "json", "--junit", str(VERDICT), node]
+    code, answer, said = gpuprov(*words)
+    if code:  # what has just been started may take a moment
+        time.sleep(SETTLE_S)
+        code, answer, said = gpuprov(*words)
+    if not code:
+        return False
+    nodes = answer.get("nodes", [])
+    wrong = [c["check"] for each in nodes for c in each["checks"] if c["status"] == "failed"]
+    if wrong == ["reboot.not_required"]:
+        return True
+    seen = "not as the lock says: %s" % ", ".join(wrong) if wrong else said
+    raise Ended("failed", seen, "see %s, or `gpuprov verify -v --lock %s`; %s" % (VERDICT, lock, AGAIN), code)
+
+
+def gpuprov(*command: str) -> "tuple[int, dict, str]":
+    """A verb's exit code, its document and its last word."""
+    say(" ".join(command))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        answer, errors = process.communicate()
+    said = errors.decode("utf-8", "replace").strip()
+    say(said)
+    try:
+        document = json.loads(answer.decode("utf-8"))
+    except ValueError:
+        document = {}
+    return process.returncode, document, (said.splitlines() or ["no word"])[-1]
+
+
+def reboot(story: Story) -> None:
+    """Boot again; the unit is started then."""
+    if not story.order["reboot"]:
+        raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
+    if story.told["reboots"] >= REBOOTS_AT_MOST:
+        seen = "%d reboots, and one more is asked for" % REBOOTS_AT_MOST
+        raise Ended("failed", seen, "see `journalctl -u %s`" % UNIT)
+    story.told["reboots"] += 1
+    story.tell("rebooting", story.told["step"])
+    subprocess.call(["sync"])
+    subprocess.call(["systemctl", "--no-block", "reboot"])
+    time.sleep(600)  # ended by the shutdown
+    raise Ended("failed", "the reboot that was asked for did not come", "reboot")
+
+
+def call(*command: str) -> None:
+    """A program that asks nobody.
+
+    Raises:
+        Transient, Ended: it failed; what it says tells which.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    said = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode:
+        say(said)
+        telling = [line for line in said.splitlines() if FULL.search(line) or PASSING.search(line)]
+        last = (telling or said.splitlines() or ["exit %d" % done.returncode])[-1]
+        raise trouble("%s: %s" % (Path(command[0]).name, last), done.returncode)
+
+
+def trouble(seen: str, code: int) -> Exception:
+    """What a failure means: worth another try, or not in this boot."""
+    if FULL.search(seen):
+        return full(seen)
+    if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
+        return Transient(seen)
+    return Ended("failed", seen, "see `journalctl -u %s`; %s" % (UNIT, AGAIN), code)
+
+
+def full(seen: str) -> Ended:
+    """The state of a machine whose disk is full."""
+    return Ended("failed", "the disk is full: " + seen, "make room or grow the disk; " + AGAIN)
+
+
+def post(url: str, document: bytes) -> None:
+    """Tell the hook; that nobody listens changes nothing."""
+    request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
+    for pause in (0, 5, 20):
+        time.sleep(pause)
+        try:
+            urllib.request.urlopen(request, timeout=15).close()  # noqa: S310 - an address of the order
+        except (OSError, ValueError) as error:
+            say("%s was not told: %s" % (url, error))
+        else:
+            return
+
+
+def metrics(told: dict) -> str:
+    """The state for node_exporter's textfile collector."""
+    head = "# HELP gpuprov_first_boot%s %s\n# TYPE gpuprov_first_boot%s gauge\n"
+    text = head % ("_state", "Which state the first boot is in.", "_state")
+    text += "".join('gpuprov_first_boot_state{state="%s"} %d\n' % (s, s == told["state"]) for s in STATES)
+    numbers = {
+        "exit_code": ("How it ended; -1 while it has not.", -1 if told["exit_code"] is None else told["exit_code"]),
+        "attempts": ("How often it was started.", told["attempts"]),
+        "reboots": ("How often it rebooted the machine.", told["reboots"]),
+        "timestamp_seconds": ("When the state came about.", int(time.time())),
+    }
+    for name, (what, value) in numbers.items():
+        text += head % ("_" + name, what, "_" + name) + "gpuprov_first_boot_%s %d\n" % (name, value)
+    return text
+
+
+def instance() -> str:
+    """What the cloud calls this machine."""
+    return word(Path("/var/lib/cloud/data/instance-id"))
+
+
+def word(path: Path) -> str:
+    """A small file's text; nothing where it cannot be read."""
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(".%s.half" % path.name)
+    half.write_text(text, "utf-8")
+    half.chmod(0o644)
+    half.replace(path)
+
+
+def digest(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def clock() -> str:
+    """Now, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def say(text: str) -> None:
+    """A line for the journal and the console."""
+    print("gpuprov: " + text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""User-data for a fresh machine: what it carries, how large it is, what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.cli.common.group import run
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.exports import cloud_init
+from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
+from gpuprov.inventory.firstboot.files import LOCK, ORDER, UNIT_PATH, File
+from gpuprov.model.lock import read_lock, write_lock
+from tests.unit.inventory.conftest import MakeLock
+
+FLEET = """\
+groups:
+  train:
+    profile: hgx-a100-4
+    hosts: 'gpu[01-02]'
+    os: ubuntu24.04
+    stack: {repository: nvidia}
+    settings: {monitoring: {textfile: /var/lib/node_exporter}}
+  infer: {profile: inference-l4, hosts: {l1: 10.0.0.9}, os: ubuntu24.04}
+ssh: {user: ops, port: 2222, identity_file: /home/ops/.ssh/secret, jump: bastion}
+"""
+WHEEL = "https://mirror.example/gpuprov-1-py3-none-any.whl"
+HASH = "a" * 64
+
+
+@pytest.fixture
+def lock(tmp_path: Path, locked: MakeLock) -> Path:
+    path = tmp_path / "fleet.lock.yml"
+    write_lock(locked(FLEET), path)
+    return path
+
+
+def exported(capfdbinary: pytest.CaptureFixture[bytes], lock: Path, *words: str) -> bytes:
+    assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *words]) == 0
+    return capfdbinary.readouterr().out
+
+
+def written(data: bytes) -> dict[str, str]:
+    """Path → text, as cloud-init writes them."""
+    files = {}
+    for each in yaml.safe_load(data)["write_files"]:
+        packed = each.get("encoding") == "gz+b64"
+        content = each["content"]
+        files[each["path"]] = gzip.decompress(base64.b64decode(content)).decode() if packed else content
+    return files
+
+
+def order(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(written(data)[ORDER])
+    return found
+
+
+def test_it_carries_the_lock_of_one_machine_that_is_this_one(
+    lock: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data = exported(capfdbinary, lock)
+    assert data.startswith(b"#cloud-config\n")
+    text = written(data)[LOCK]
+    (tmp_path / "own.yml").write_text(text)
+    own, whole = read_lock(tmp_path / "own.yml"), read_lock(lock)
+    assert own.groups.keys() == {"train"}
+    assert own.groups["train"].hosts == {"here": "local"}
+    assert own.groups["train"].components == whole.groups["train"].components
+    assert order(data)["lock"]["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_way_to_the_hosts_is_left_out_but_for_what_hardening_goes_by(
+    lock: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "own.yml").write_text(written(exported(capfdbinary, lock))[LOCK])
+    connection = read_lock(tmp_path / "own.yml").groups["train"].connection
+    assert connection.model_dump(exclude_none=True) == {"user": "ops", "port": 2222}
+
+
+def test_it_fits_and_the_same_lock_gives_the_same_bytes(
+    lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    plain, again = exported(capfdbinary, lock), exported(capfdbinary, lock)
+    assert plain == again
+    assert len(plain) <= LIMIT
+    compressed = exported(capfdbinary, lock, "--compress")
+    assert len(compressed) < len(plain)
+    assert written(gzip.decompress(compressed)) == written(plain)
+
+
+def test_the_metric_lies_where_the_locks_node_exporter_reads(
+    lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert order(exported(capfdbinary, lock))["metrics"] == "/var/lib/node_exporter/gpuprov_first_boot.prom"
+
+
+def test_a_lock_that_is_fetched_is_not_carried(
+    lock: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    own = tmp_path / "own.yml"
+    words = ("--lock-url", "https://mirror.example/own.yml", "--lock-out", str(own))
+    data = exported(capfdbinary, lock, *words)
+    assert LOCK not in written(data)
+    assert order(data)["lock"] == {
+        "path": LOCK,
+        "url": "https://mirror.example/own.yml",
+        "sha256": hashlib.sha256(own.read_bytes()).hexdigest(),
+    }
+
+
+def test_gpuprov_comes_from_a_wheel_by_its_hash_or_from_an_index(
+    lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    how = order(exported(capfdbinary, lock, "--wheel", f"{WHEEL}#sha256={HASH}"))["install"]
+    assert how == {"requirement": WHEEL, "sha256": HASH, "index": None, "program": None}
+    how = order(exported(capfdbinary, lock, "--index", "https://mirror.example/simple"))["install"]
+    assert how["requirement"].startswith("gpuprov==")
+    assert how["index"] == "https://mirror.example/simple"
+
+
+def test_the_unit_is_started_without_waiting_for_it(
+    lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """It waits for cloud-init itself: a start that waits would be a circle."""
+    data = exported(capfdbinary, lock)
+    assert UNIT_PATH in written(data)
+    [*_, start] = yaml.safe_load(data)["runcmd"]
+    assert start == ["systemctl", "start", "--no-block", "gpuprov-first-boot.service"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nobody"], "the lock has no group 'nobody'; expected one of train, infer"),
+        (["train", "infer"], "2 groups; expected one"),
+        (["train", "--wheel", WHEEL], f"expected https://…/NAME.whl#sha256=HASH"),
+        (["train", "--lock-url", "https://mirror.example/x"], "one of --lock-url and --lock-out"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert run(["inventory", "export", "cloud-init", *words, "--lock", str(lock)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_no_cloud_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud_init, "LIMIT", 500)
+    incompressible = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(40))
+    with pytest.raises(InvalidInput, match="expected at most 500; use --compress, or fetch the lock"):
+        user_data([File(LOCK, incompressible)])
+    with pytest.raises(InvalidInput, match="fetch the lock with --lock-url"):
+        user_data([File(LOCK, incompressible)], compress=True)

@@ -1,0 +1,437 @@
+"""The program of a first boot, its steps played: every end is a state that says what to do."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.inventory.firstboot.node import first_boot
+from gpuprov.inventory.firstboot.node.first_boot import POSTPONED, main
+from tests.unit.programs import write_program
+
+LOCK = "the lock\n"
+VERIFIED = {"nodes": [{"name": "here", "checks": []}]}
+
+
+class Machine:
+    """A folder that plays the machine; gpuprov and systemctl are scripts that write down how they are called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.order: dict[str, Any] = {
+            "node": "here",
+            "lock": {"path": str(folder / "lock"), "url": None, "sha256": sha256(LOCK)},
+            "install": {"requirement": "", "sha256": None, "index": None, "program": str(folder / "gpuprov")},
+            "gpus": 4,
+            "reboot": True,
+            "metrics": str(folder / "metrics/first.prom"),
+            "report": None,
+            "patience_s": 1800,
+        }
+        (folder / "lock").write_text(LOCK)
+        self.gpu()
+        self.says(apply=({"nodes": []}, 0), verify=(VERIFIED, 0))
+        write_program(folder / "systemctl", f'echo "$@" >>{folder}/calls')
+
+    def gpu(self) -> None:
+        device = self.folder / "devices/0000:07:00.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+
+    def says(self, **verbs: tuple[dict[str, Any], int]) -> None:
+        """What verbs answer, and their exit codes; the others go on as before."""
+        for verb, (document, code) in verbs.items():
+            (self.folder / f"{verb}.json").write_text(json.dumps(document))
+            (self.folder / f"{verb}.code").write_text(str(code))
+        here = self.folder
+        write_program(
+            here / "gpuprov", f'echo "$1" >>{here}/calls; cat {here}/$1.json; exit $(cat {here}/$1.code)'
+        )
+
+    def boot(self) -> int:
+        first_boot.ORDER.write_text(json.dumps(self.order))
+        return main()
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(first_boot.STATE.read_text())
+        return found
+
+    @property
+    def metrics(self) -> str:
+        return Path(self.order["metrics"]).read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    state = tmp_path / "state"
+    places = {
+        "ORDER": tmp_path / "order.json",
+        "FOLDER": state,
+        "STATE": state / "state.json",
+        "DONE": state / "done",
+        "VERDICT": state / "verify.xml",
+        "VOLATILE": tmp_path / "run.json",
+        "PROGRAM": tmp_path / "opt",
+        "COMMAND": tmp_path / "command",
+        "DEVICES": tmp_path / "devices",
+    }
+    for name, path in places.items():
+        monkeypatch.setattr(first_boot, name, path)
+    monkeypatch.setattr(first_boot.time, "sleep", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return Machine(tmp_path)
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def failing(message: str) -> tuple[dict[str, Any], int]:
+    return {"nodes": [{"name": "here", "failed": [{"msg": message}]}]}, 1
+
+
+def test_a_machine_as_the_lock_says_is_done_and_not_looked_at_again(machine: Machine) -> None:
+    assert machine.boot() == 0
+    assert machine.calls == [
+        "is-system-running --wait",
+        "apply",
+        "verify",
+        "disable --quiet gpuprov-first-boot.service",
+    ]
+    assert (machine.state["state"], machine.state["exit_code"], machine.state["attempts"]) == ("done", 0, 1)
+    assert first_boot.DONE.exists()
+    assert 'gpuprov_first_boot_state{state="done"} 1\n' in machine.metrics
+    assert 'gpuprov_first_boot_state{state="failed"} 0\n' in machine.metrics
+    assert "gpuprov_first_boot_exit_code 0\n" in machine.metrics
+
+
+def test_a_reboot_is_one_step_and_the_next_boot_goes_on(machine: Machine) -> None:
+    machine.says(apply=({"nodes": [{"name": "here", "reboot_needed": True}]}, 3))
+    machine.boot()
+    assert "--no-block reboot" in machine.calls
+    machine.says(apply=({"nodes": []}, 0))
+    assert machine.boot() == 0
+    assert (machine.state["reboots"], machine.state["attempts"]) == (1, 2)
+
+
+def test_reboots_come_to_an_end(machine: Machine) -> None:
+    machine.says(apply=({"nodes": [{"name": "here", "reboot_needed": True}]}, 3))
+    for _ in range(first_boot.REBOOTS_AT_MOST + 1):
+        machine.boot()
+    assert machine.calls.count("--no-block reboot") == first_boot.REBOOTS_AT_MOST
+    assert machine.state["message"] == "3 reboots, and one more is asked for"
+
+
+def test_without_leave_to_reboot_it_waits_for_one(machine: Machine) -> None:
+    machine.order["reboot"] = False
+    machine.says(apply=({"nodes": [{"name": "here", "reboot_needed": True}]}, 3))
+    assert machine.boot() == POSTPONED
+    assert (machine.state["state"], machine.state["do"]) == ("postponed", "reboot")
+    assert "--no-block reboot" not in machine.calls
+
+
+def test_a_reboot_that_only_verification_sees_is_one_too(machine: Machine) -> None:
+    check = {"check": "reboot.not_required", "status": "failed"}
+    machine.says(verify=({"nodes": [{"name": "here", "checks": [check]}]}, 1))
+    machine.boot()
+    assert "--no-block reboot" in machine.calls
+
+
+def test_a_machine_without_gpus_is_said_before_anything_is_done(machine: Machine) -> None:
+    (machine.folder / "devices/0000:07:00.0/vendor").write_text("0x8086\n")
+    assert machine.boot() == 1
+    assert machine.state["state"] == "failed"
+    assert machine.state["message"] == "no NVIDIA GPU on the PCI bus, the lock expects 4"
+    assert machine.state["do"] == "take a machine with GPUs, or attach them and reboot"
+    assert "apply" not in machine.calls
+
+
+def test_an_nvidia_device_that_is_no_gpu_does_not_count(machine: Machine) -> None:
+    (machine.folder / "devices/0000:07:00.0/class").write_text("0x020700\n")  # an InfiniBand port
+    assert machine.boot() == 1
+
+
+def test_a_lock_without_gpus_needs_none(machine: Machine) -> None:
+    (machine.folder / "devices/0000:07:00.0/vendor").write_text("0x8086\n")
+    machine.order["gpus"] = 0
+    assert machine.boot() == 0
+
+
+TRANSIENT = "nvidia_driver: the package repository does not answer as it should (Could not connect to x:80)"
+
+
+def test_a_mirror_that_is_away_is_asked_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.says(apply=failing(TRANSIENT))
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if seconds < 1:  # subprocess waits, too
+            return
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            machine.says(apply=({"nodes": []}, 0))
+
+    monkeypatch.setattr(first_boot.time, "sleep", sleep)
+    assert machine.boot() == 0
+    assert pauses == [10, 20, 40]
+    assert machine.calls.count("apply") == 4
+
+
+def test_a_mirror_that_stays_away_postpones(machine: Machine) -> None:
+    machine.order["patience_s"] = 0
+    machine.says(apply=failing(TRANSIENT))
+    assert machine.boot() == POSTPONED
+    assert machine.state["state"] == "postponed"
+    assert "Could not connect" in machine.state["message"]
+    assert "the next boot tries again" in machine.state["do"]
+    assert not first_boot.DONE.exists()
+
+
+def test_another_runs_lease_is_waited_for(machine: Machine) -> None:
+    machine.order["patience_s"] = 0
+    machine.says(apply=({"nodes": [{"name": "here", "reason": "leased to run x", "failed": []}]}, 5))
+    assert machine.boot() == POSTPONED
+    assert "leased to run x" in machine.state["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("packages: No space left on device", "the disk is full: gpuprov apply: packages: No space left on device"),
+        ("too little room (/ has 100 MB free, needed are / 4096 MB)", "the disk is full"),
+        ("the package repository does not have what the lock names (404 Not Found Failed to fetch)", "does not have"),
+        ("the node runs debian13 and the lock was made for debian12", "the lock was made for debian12"),
+    ],
+)  # fmt: skip
+def test_what_waiting_does_not_mend_fails_at_once(machine: Machine, message: str, told: str) -> None:
+    machine.says(apply=failing(message))
+    assert machine.boot() == 1
+    assert machine.state["state"] == "failed"
+    assert told in machine.state["message"]
+    assert "the next boot tries again" in machine.state["do"]
+    assert machine.calls.count("apply") == 1
+    assert 'gpuprov_first_boot_state{state="failed"} 1\n' in machine.metrics
+
+
+def test_what_is_not_as_the_lock_says_is_named(machine: Machine) -> None:
+    checks = [{"check": "gpu.count", "status": "failed"}, {"check": "driver.loaded", "status": "passed"}]
+    machine.says(verify=({"nodes": [{"name": "here", "checks": checks}]}, 1))
+    assert machine.boot() == 1
+    assert machine.state["message"] == "not as the lock says: gpu.count"
+    assert machine.calls.count("verify") == 2
+
+
+def test_a_failure_is_mended_by_the_next_boot(machine: Machine) -> None:
+    machine.says(apply=failing("dkms failed"))
+    assert machine.boot() == 1
+    machine.says(apply=({"nodes": []}, 0))
+    assert machine.boot() == 0
+    assert (machine.state["state"], machine.state["message"]) == ("done", "as the lock says")
+
+
+def test_a_lock_that_was_changed_on_the_way_is_not_applied(machine: Machine) -> None:
+    (machine.folder / "lock").write_text("another\n")
+    assert machine.boot() == 1
+    assert "is not the lock that was carried here" in machine.state["message"]
+    assert "apply" not in machine.calls
+
+
+def test_a_disk_without_room_for_the_state_still_tells_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = first_boot.write
+
+    def no_room(path: Path, text: str) -> None:
+        if path != first_boot.VOLATILE:
+            raise OSError(28, "No space left on device", str(path))
+        write(path, text)
+
+    monkeypatch.setattr(first_boot, "write", no_room)
+    machine.says(apply=failing("No space left on device"))
+    assert machine.boot() == 1
+    assert json.loads(first_boot.VOLATILE.read_text())["message"].startswith("the disk is full")
+
+
+class Hook(HTTPServer):
+    """Serves `content` and keeps what is posted."""
+
+    def __init__(self) -> None:
+        self.content, self.status = b"", 200
+        self.posted: list[dict[str, Any]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/x"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with Hook() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_lock_by_its_address_counts_by_its_hash(machine: Machine, hook: Hook) -> None:
+    machine.order["lock"]["url"] = hook.url
+    hook.content = b"another lock\n"
+    assert machine.boot() == 1
+    wanted, there = sha256(LOCK), sha256("another lock\n")
+    assert machine.state["message"] == f"{hook.url} has the SHA-256 {there}; expected {wanted}"
+    hook.content = LOCK.encode()
+    assert machine.boot() == 0
+
+
+@pytest.mark.parametrize(("status", "state"), [(503, "postponed"), (404, "failed")])
+def test_a_server_that_has_trouble_is_asked_again_and_one_that_says_no_is_not(
+    machine: Machine, hook: Hook, status: int, state: str
+) -> None:
+    machine.order["patience_s"] = 0
+    machine.order["lock"]["url"], hook.status = hook.url, status
+    machine.boot()
+    assert machine.state["state"] == state
+    assert f"HTTP {status}" in machine.state["message"]
+
+
+def test_nobody_at_the_address_of_the_lock_postpones(machine: Machine, hook: Hook) -> None:
+    machine.order["patience_s"] = 0
+    machine.order["lock"]["url"] = "http://127.0.0.1:9/lock"
+    assert machine.boot() == POSTPONED
+
+
+def test_the_hook_hears_every_end(machine: Machine, hook: Hook) -> None:
+    machine.order["report"] = hook.url
+    machine.says(apply=failing("dkms failed"))
+    machine.boot()
+    machine.says(apply=({"nodes": []}, 0))
+    machine.boot()
+    assert [(each["state"], each["exit_code"]) for each in hook.posted] == [("failed", 1), ("done", 0)]
+    assert hook.posted[0]["message"] == "gpuprov apply: dkms failed"
+
+
+def test_a_hook_that_is_away_changes_nothing(machine: Machine) -> None:
+    machine.order["report"] = "http://127.0.0.1:9/hook"
+    assert machine.boot() == 0
+
+
+PYTHON = """\
+case "$2" in *ensurepip*) exit 0;; venv) mkdir -p "$3/bin"; cp {here}/pip "$3/bin/python";; esac
+"""
+PIP = 'echo "pip $*" >>{here}/calls; cp {here}/gpuprov {here}/opt/bin/gpuprov'
+
+
+@pytest.fixture
+def without_gpuprov(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine.order["install"] |= {"program": None, "requirement": "gpuprov==1", "index": "http://mirror/simple"}
+    write_program(machine.folder / "python3", PYTHON.format(here=machine.folder))
+    write_program(machine.folder / "pip", PIP.format(here=machine.folder))
+    monkeypatch.setattr(first_boot.shutil, "disk_usage", lambda _: Usage(2000))
+    return machine
+
+
+class Usage:
+    def __init__(self, megabytes: int) -> None:
+        self.free = megabytes << 20
+
+
+def installations(machine: Machine) -> list[str]:
+    return [call for call in machine.calls if call.startswith("pip")]
+
+
+def test_gpuprov_is_installed_once(without_gpuprov: Machine) -> None:
+    machine = without_gpuprov
+    assert machine.boot() == 0
+    [call] = installations(machine)
+    assert call.endswith("--index-url http://mirror/simple --trusted-host mirror gpuprov==1")
+    first_boot.DONE.unlink()
+    assert machine.boot() == 0
+    assert len(installations(machine)) == 1
+
+
+def test_an_installation_that_was_cut_short_is_made_anew(without_gpuprov: Machine) -> None:
+    machine = without_gpuprov
+    (machine.folder / "opt/bin").mkdir(parents=True)
+    (machine.folder / "opt/bin/gpuprov").write_text("half\n")
+    assert machine.boot() == 0
+    assert len(installations(machine)) == 1
+
+
+def test_a_wheel_counts_by_its_hash(without_gpuprov: Machine, hook: Hook) -> None:
+    machine = without_gpuprov
+    hook.content = b"a wheel"
+    machine.order["install"] |= {"requirement": f"{hook.url}/g.whl", "sha256": sha256("another wheel")}
+    assert machine.boot() == 1
+    assert "expected " + sha256("another wheel") in machine.state["message"]
+    assert not installations(machine)
+    machine.order["install"]["sha256"] = sha256("a wheel")
+    assert machine.boot() == 0
+    assert installations(machine)[0].endswith("/opt/g.whl")
+
+
+def test_a_full_disk_is_seen_before_the_installation(
+    without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_boot.shutil, "disk_usage", lambda _: Usage(200))
+    assert without_gpuprov.boot() == 1
+    assert without_gpuprov.state["message"] == "the disk is full: 200 MB free at /opt, needed are 600"
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("WARNING: Retrying after connection broken by 'NewConnectionError: Connection refused'\\n"
+         "ERROR: No matching distribution found for gpuprov==1", "postponed"),
+        ("ERROR: No matching distribution found for gpuprov==1", "failed"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "failed"),
+    ],
+)  # fmt: skip
+def test_pips_trouble_is_told_apart(without_gpuprov: Machine, said: str, state: str) -> None:
+    without_gpuprov.order["patience_s"] = 0
+    write_program(without_gpuprov.folder / "pip", f'printf "{said}\\n"; exit 1')
+    without_gpuprov.boot()
+    assert without_gpuprov.state["state"] == state
+
+
+def test_it_is_python_3_6() -> None:
+    """What `ast` cannot refuse: modules and arguments that came after 3.6."""
+    text = Path(first_boot.__file__).read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+    assert not arguments & {"capture_output", "text", "missing_ok", "dirs_exist_ok"}
+    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat"}
+    assert "import annotations" not in text
