@@ -60,6 +60,35 @@ WantedBy=sysinit.target
 """
 
 
+CLOUD = """\
+datasource_list: [NoCloud]
+network: {config: disabled}
+apt: {preserve_sources_list: true}
+preserve_hostname: true
+ssh_deletekeys: false
+disable_root: false
+"""
+
+
+def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
+    """Have Debian's own cloud-init find a seed at the first boot; network, login and host key stay the lab's.
+
+    Args:
+        user_data: as a cloud would hand it over.
+    """
+
+    def step(root: Path) -> None:
+        if not (root / "usr/bin/cloud-init").exists():
+            inside(root, "apt-get -q update && apt-get -q -y install --no-install-recommends cloud-init")
+        write_whole(root / "etc/cloud/cloud.cfg.d/99-gpuprov-lab.cfg", CLOUD)
+        seed = root / "var/lib/cloud/seed/nocloud"
+        seed.mkdir(parents=True, exist_ok=True)
+        (seed / "user-data").write_bytes(user_data)
+        (seed / "meta-data").write_text(f"instance-id: lab-{root.parent.name}\n")
+
+    return step
+
+
 def with_control_groups(root: Path) -> None:
     """Let the node make control groups of its own, as dockerd does for containers.
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov.lab import Lab, Node
+from gpuprov.lab.host import write_whole
 from gpuprov.lab.simulator import stub_module
+from gpuprov.lab.variants import inside
 from gpuprov.model.lock import read_lock
 
 ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
@@ -36,6 +39,21 @@ def play_compiler(node: Node, *versions: str) -> None:
     )
     # An initramfs takes longer than all the rest, and a node does not boot from it.
     node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+
+
+def with_played_compiler(version: str) -> Callable[[Path], None]:
+    """The same as a step before a root's first boot."""
+
+    def step(root: Path) -> None:
+        [kernel] = (path.name for path in (root / "usr/lib/modules").iterdir())
+        (root / f"root/stub-{version}.ko").write_bytes(stub_module(version, kernel=kernel))
+        inside(
+            root, "dpkg-divert --quiet --local --no-rename --divert /usr/bin/make.distrib --add /usr/bin/make"
+        )
+        write_whole(root / "usr/bin/make", MAKE, 0o755)
+        write_whole(root / "etc/initramfs-tools/update-initramfs.conf", "update_initramfs=no\n")
+
+    return step
 
 
 def main() -> None:

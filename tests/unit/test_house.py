@@ -58,7 +58,14 @@ def test_rooms_stand_on_few_levels(imports: dict[str, set[str]]) -> None:
 def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[str]]) -> None:
     """A node gets the modules of such folders alone, and has a Python without packages."""
     of_nodes = {module: imported for module, imported in imports.items() if ".node." in module}
-    assert {room(module) for module in of_nodes} == {"probe", "apply", "upgrade", "accept", "inventory", "lab"}
+    assert {room(module) for module in of_nodes} == {
+        "probe",
+        "apply",
+        "upgrade",
+        "accept",
+        "inventory",
+        "lab",
+    }
     for module, imported in of_nodes.items():
         sent = (f"{module.rpartition('.')[0]}.", "gpuprov.probe.node.", "gpuprov.apply.node.")
         foreign = {each for each in imported if not each.startswith(sent)} - sys.stdlib_module_names

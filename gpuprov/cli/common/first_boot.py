@@ -51,7 +51,9 @@ class FirstBoot:
             url, _, sha256 = self.wheel.partition(HASH)
             if len(sha256) != 64 or not url.endswith(".whl"):
                 raise InvalidInput(
-                    f"--wheel {self.wheel}", expected=f"https://…/NAME.whl{HASH}HASH", do="see `sha256sum NAME.whl`"
+                    f"--wheel {self.wheel}",
+                    expected=f"https://…/NAME.whl{HASH}HASH",
+                    do="see `sha256sum NAME.whl`",
                 )
             how = Installation(url, sha256=sha256, index=self.index)
         return Wishes(how, self.lock_url, self.report, not self.no_reboot, self.patience)
@@ -60,7 +62,9 @@ class FirstBoot:
 def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options; it is called with `first_boot`."""
 
-    @click.option("--wheel", metavar="URL#sha256=HASH", help="cloud-init: gpuprov's wheel, in place of an index's")
+    @click.option(
+        "--wheel", metavar="URL#sha256=HASH", help="cloud-init: gpuprov's wheel, in place of an index's"
+    )
     @click.option("--index", metavar="URL", help="cloud-init: package index, in place of pip's usual one")
     @click.option("--lock-url", metavar="URL", help="cloud-init: the machine fetches its lock, by its hash")
     @click.option(

@@ -11,10 +11,13 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.firstboot.files import UNIT, File
 
 LIMIT = 16384
-"""Bytes of user-data on EC2, before base64 ("Run commands when you launch an EC2 instance"); Azure takes 64 KiB
-and Google Compute Engine 256 KiB."""
+"""Bytes of user-data on EC2, before base64 ("Run commands when you launch an EC2 instance"); Azure takes
+64 KiB, Google Compute Engine 256 KiB."""
 # Another part of the user-data may run commands and write files of its own.
-MERGE = [{"name": "list", "settings": ["append"]}, {"name": "dict", "settings": ["no_replace", "recurse_list"]}]
+MERGE = [
+    {"name": "list", "settings": ["append"]},
+    {"name": "dict", "settings": ["no_replace", "recurse_list"]},
+]
 
 
 def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
@@ -39,7 +42,11 @@ def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
     text = "#cloud-config\n# Written by `gpuprov inventory export cloud-init`.\n" + _yaml(config)
     data = gzip.compress(text.encode(), 9, mtime=0) if compress else text.encode()
     if len(data) > LIMIT:
-        do = "fetch the lock with --lock-url" if compress else "use --compress, or fetch the lock with --lock-url"
+        do = (
+            "fetch the lock with --lock-url"
+            if compress
+            else "use --compress, or fetch the lock with --lock-url"
+        )
         raise InvalidInput(f"user-data of {len(data)} bytes", expected=f"at most {LIMIT}", do=do)
     return data
 

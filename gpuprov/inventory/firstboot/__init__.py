@@ -1,1 +1,1 @@
-"""What a machine needs to bring itself to its lock after its first boot: an order, a program, a unit, the lock."""
+"""What brings a machine to its lock after its first boot: the lock, an order, a program, a unit."""

@@ -1,4 +1,4 @@
-"""The files of a first boot: what is done at it stands in `node/first_boot.py`, which travels with its order."""
+"""The files of a first boot; `node/first_boot.py` says what is done at it, and travels with its order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, Connection
-from gpuprov.model.lock import Lock, render_lock
+from gpuprov.model.lock import Lock, Reboots, render_lock
 from gpuprov.probe.payload import without_docs
 from gpuprov.roles.monitoring import textfile_path
 
@@ -86,6 +86,7 @@ def own_lock(lock: Lock, group: str) -> Lock:
             "hosts": {NODE: LOCAL},
             "connection": Connection(user=stated.connection.user, port=stated.connection.port),
             "connections": None,
+            "reboot": Reboots(),  # the order says, and whoever carries it out reboots
         }
     )
     return lock.model_copy(update={"groups": {group: own}, "rollout": None})
@@ -102,7 +103,12 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
     unit = (files("gpuprov.inventory.firstboot") / f"node/{UNIT}").read_text("utf-8")
     carried = [] if wishes.lock_url else [File(LOCK, text)]
     # The report's address may hold a token.
-    return [*carried, File(ORDER, _order(lock, text, wishes), 0o600), File(PROGRAM, program), File(UNIT_PATH, unit)]
+    return [
+        *carried,
+        File(ORDER, _order(lock, text, wishes), 0o600),
+        File(PROGRAM, program),
+        File(UNIT_PATH, unit),
+    ]
 
 
 def _order(lock: Lock, text: str, wishes: Wishes) -> str:

@@ -140,7 +140,7 @@ def test_the_unit_is_started_without_waiting_for_it(
     [
         (["nobody"], "the lock has no group 'nobody'; expected one of train, infer"),
         (["train", "infer"], "2 groups; expected one"),
-        (["train", "--wheel", WHEEL], f"expected https://…/NAME.whl#sha256=HASH"),
+        (["train", "--wheel", WHEEL], "expected https://…/NAME.whl#sha256=HASH"),
         (["train", "--lock-url", "https://mirror.example/x"], "one of --lock-url and --lock-out"),
     ],
 )  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import shutil
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -22,7 +24,7 @@ VERIFIED = {"nodes": [{"name": "here", "checks": []}]}
 
 
 class Machine:
-    """A folder that plays the machine; gpuprov and systemctl are scripts that write down how they are called."""
+    """A folder that plays the machine; gpuprov and systemctl write down how they are called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +94,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     }
     for name, path in places.items():
         monkeypatch.setattr(first_boot, name, path)
-    monkeypatch.setattr(first_boot.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return Machine(tmp_path)
 
@@ -186,7 +188,7 @@ def test_a_mirror_that_is_away_is_asked_again(machine: Machine, monkeypatch: pyt
         if len(pauses) == 3:
             machine.says(apply=({"nodes": []}, 0))
 
-    monkeypatch.setattr(first_boot.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert machine.boot() == 0
     assert pauses == [10, 20, 40]
     assert machine.calls.count("apply") == 4
@@ -212,9 +214,9 @@ def test_another_runs_lease_is_waited_for(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        ("packages: No space left on device", "the disk is full: gpuprov apply: packages: No space left on device"),
+        ("No space left on device", "the disk is full: gpuprov apply: No space left on device"),
         ("too little room (/ has 100 MB free, needed are / 4096 MB)", "the disk is full"),
-        ("the package repository does not have what the lock names (404 Not Found Failed to fetch)", "does not have"),
+        ("the package repository does not have what the lock names (Failed to fetch x 404)", "does not have"),
         ("the node runs debian13 and the lock was made for debian12", "the lock was made for debian12"),
     ],
 )  # fmt: skip
@@ -356,10 +358,14 @@ PIP = 'echo "pip $*" >>{here}/calls; cp {here}/gpuprov {here}/opt/bin/gpuprov'
 
 @pytest.fixture
 def without_gpuprov(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    machine.order["install"] |= {"program": None, "requirement": "gpuprov==1", "index": "http://mirror/simple"}
+    machine.order["install"] |= {
+        "program": None,
+        "requirement": "gpuprov==1",
+        "index": "http://mirror/simple",
+    }
     write_program(machine.folder / "python3", PYTHON.format(here=machine.folder))
     write_program(machine.folder / "pip", PIP.format(here=machine.folder))
-    monkeypatch.setattr(first_boot.shutil, "disk_usage", lambda _: Usage(2000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2000))
     return machine
 
 
@@ -405,7 +411,7 @@ def test_a_wheel_counts_by_its_hash(without_gpuprov: Machine, hook: Hook) -> Non
 def test_a_full_disk_is_seen_before_the_installation(
     without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_boot.shutil, "disk_usage", lambda _: Usage(200))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(200))
     assert without_gpuprov.boot() == 1
     assert without_gpuprov.state["message"] == "the disk is full: 200 MB free at /opt, needed are 600"
 

@@ -17,6 +17,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Values = dict[str, Any]
+
 ORDER = Path("/etc/gpuprov/first-boot.json")
 FOLDER = Path("/var/lib/gpuprov/first-boot")
 STATE, DONE, VERDICT = FOLDER / "state.json", FOLDER / "done", FOLDER / "verify.xml"
@@ -34,15 +41,15 @@ FREE_MB = 600  # gpuprov with what it needs takes 300
 OLDEST = (3, 11)
 NVIDIA = "0x10de"
 DISPLAYS = ("0x0300", "0x0302")  # PCI classes of what has, and has not, a connector
-AGAIN = "the next boot tries again, and so does `systemctl start --no-block %s`" % UNIT
+AGAIN = f"the next boot tries again, and so does `systemctl start --no-block {UNIT}`"
 
 FULL = re.compile(r"No space left|enough free space|too little room|disk is full|Disk quota exceeded")
 LASTING = re.compile(r"does not have what the lock names|DO NOT MATCH THE HASHES")
 PASSING = re.compile(
-    r"Temporary failure|Could not (resolve|connect|get lock)|[Cc]onnection (refused|reset|failed|timed out|broken)"
+    r"Temporary failure|Could not (resolve|connect|get lock)|[Cc]onnection (refused|reset|failed|broken)"
     r"|[Tt]imed out|Network is unreachable|No route to host|Max retries|Failed to (fetch|establish)"
-    r"|Hash Sum mismatch|unexpected size|not known\b|IncompleteRead|took longer than|still at work|has held the"
-    r"|mirror (does not answer|cannot be reached)|50[0-4] "
+    r"|Hash Sum mismatch|unexpected size|not known\b|IncompleteRead|took longer than"
+    r"|still at work|has held the|does not answer as it should|50[0-4] "
 )
 
 
@@ -61,10 +68,10 @@ class Transient(Exception):
 class Story:
     """What became of the order so far; it outlives reboots."""
 
-    def __init__(self, order: dict) -> None:
+    def __init__(self, order: "Values") -> None:
         self.order = order
         try:
-            self.told = json.loads(STATE.read_text("utf-8"))
+            self.told = json.loads(STATE.read_text("utf-8"))  # type: Values
         except (OSError, ValueError):
             self.told = {}
         if self.told.get("lock") != order["lock"]["sha256"]:
@@ -75,15 +82,20 @@ class Story:
     def tell(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
         """Write the state down and show it; where it ends here, also as a metric and to the hook."""
         self.told.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
-        say("; ".join(filter(None, ["%s (%s)" % (state, step), seen, do])))
+        say("; ".join(filter(None, [f"{state} ({step})", seen, do])))
         text = json.dumps(self.told, indent=1, sort_keys=True) + "\n"
         for path, content in ((VOLATILE, text), (STATE, text), (self._metrics, metrics(self.told))):
             try:
                 write(path, content)
             except OSError as error:
-                say("%s cannot be written: %s" % (path, error))
+                say(f"{path} cannot be written: {error}")
         if code is not None and self.order.get("report"):
             post(self.order["report"], text.encode())
+
+    def end(self, end: Ended) -> int:
+        """Tell that it goes no further in this boot; returns the exit code."""
+        self.tell(end.state, self.told["step"], end.seen, end.do, end.code)
+        return end.code
 
     @property
     def _metrics(self) -> Path:
@@ -97,12 +109,10 @@ def main() -> int:
     try:
         bring(story)
     except Ended as end:
-        story.tell(end.state, story.told["step"], end.seen, end.do, end.code)
-        return end.code
+        return story.end(end)
     except OSError as error:  # of our own files: a full disk, mostly
-        end = full(str(error)) if error.errno == 28 else Ended("failed", str(error), AGAIN)
-        story.tell(end.state, story.told["step"], end.seen, end.do, end.code)
-        return end.code
+        seen = str(error)
+        return story.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
     story.tell("done", "verify", "as the lock says", code=0)
     DONE.touch()
     subprocess.call(["systemctl", "disable", "--quiet", UNIT])
@@ -113,7 +123,7 @@ def bring(story: Story) -> None:
     """Every step in order; those that may be well in a while are tried again."""
     order, until = story.order, time.monotonic() + story.order["patience_s"]
 
-    def step(name: str, work: object, *words: object) -> object:
+    def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
         story.tell("running", name)
         return patiently(work, words, until)
 
@@ -127,7 +137,7 @@ def bring(story: Story) -> None:
         reboot(story)
 
 
-def patiently(work: object, words: tuple, until: float) -> object:
+def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float) -> "Any":
     """What a step gives, tried again while it is worth it and time is left."""
     pause = 10.0
     while True:
@@ -136,60 +146,62 @@ def patiently(work: object, words: tuple, until: float) -> object:
         except Transient as trouble:
             if time.monotonic() + pause > until:
                 raise Ended("postponed", str(trouble), AGAIN, POSTPONED) from None
-            say("%s; again in %d s" % (trouble, pause))
+            say(f"{trouble}; again in {pause:.0f} s")
             time.sleep(pause)
-            pause = min(2 * pause, 120.0)
+            pause = min(2 * pause, 60.0)
 
 
 def look(count: int) -> None:
     """Stop where the machine has no GPU at all; that one is missing, verification says better."""
     try:
-        subprocess.call(["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL)
+        subprocess.call(
+            ["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
-        say("units of this boot are still starting after %d s" % SETTLED_S)
+        say(f"units of this boot are still starting after {SETTLED_S} s")
     found = [path for path in DEVICES.glob("*") if word(path / "vendor") == NVIDIA]
     if count and not any(word(path / "class").startswith(DISPLAYS) for path in found):
-        seen = "no NVIDIA GPU on the PCI bus, the lock expects %d" % count
+        seen = f"no NVIDIA GPU on the PCI bus, the lock expects {count}"
         raise Ended("failed", seen, "take a machine with GPUs, or attach them and reboot")
 
 
-def bring_lock(lock: dict) -> None:
+def bring_lock(lock: "Values") -> None:
     """Have the lock there, and no other than the order's."""
     path = Path(lock["path"])
     if lock["url"]:
         write(path, fetched(lock["url"], lock["sha256"]).decode())
     elif digest(path.read_bytes()) != lock["sha256"]:
-        raise Ended("failed", "%s is not the lock that was carried here" % path, "export the user-data anew")
+        raise Ended("failed", f"{path} is not the lock that was carried here", "export the user-data anew")
 
 
 def fetched(url: str, sha256: str) -> bytes:
     """What lies at an address, if it is what the order says."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of the order
-            content = answer.read()
+            content = answer.read()  # type: bytes
     except urllib.error.HTTPError as error:
-        seen = "%s: HTTP %d" % (url, error.code)
+        seen = f"{url}: HTTP {error.code}"
         if error.code >= 500 or error.code in (408, 429):
             raise Transient(seen) from None
         raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
     except (OSError, ValueError) as error:
-        raise Transient("%s: %s" % (url, error)) from None
+        raise Transient(f"{url}: {error}") from None
     if digest(content) != sha256:
-        seen = "%s has the SHA-256 %s; expected %s" % (url, digest(content), sha256)
+        seen = f"{url} has the SHA-256 {digest(content)}; expected {sha256}"
         raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
     return content
 
 
-def install(how: dict) -> str:
+def install(how: "Values") -> str:
     """gpuprov in an environment of its own, whole or made anew; returns its program."""
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
-    if how.get("program"):  # of an image
-        return how["program"]
+    if how["program"]:  # of an image
+        return str(how["program"])
     if word(mark) == how["requirement"] and program.exists():
         return str(program)
     free = shutil.disk_usage("/opt").free >> 20
     if free < FREE_MB:
-        raise full("%d MB free at /opt, needed are %d" % (free, FREE_MB))
+        raise full(f"{free} MB free at /opt, needed are {FREE_MB}")
     python = interpreter()
     shutil.rmtree(str(PROGRAM), ignore_errors=True)
     call(python, "-m", "venv", str(PROGRAM))
@@ -221,12 +233,13 @@ def interpreter() -> str:
                 return name
         if not again:
             install_python()
-    raise Ended("failed", "no Python %d.%d or newer can be installed here" % OLDEST, "install one; " + AGAIN)
+    oldest = ".".join(map(str, OLDEST))
+    raise Ended("failed", f"no Python {oldest} or newer can be installed here", "install one; " + AGAIN)
 
 
 def fit(python: str) -> bool:
     """Whether a Python is new enough and makes environments."""
-    test = "import ensurepip, sys, venv; sys.exit(sys.version_info < %r)" % (OLDEST,)
+    test = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {OLDEST!r})"
     try:
         return subprocess.call([python, "-c", test], stderr=subprocess.DEVNULL) == 0
     except OSError:
@@ -259,8 +272,12 @@ def apply(program: str, node: str, lock: str) -> bool:
         return True
     if code in (0, 3):  # what differs and is nobody's to mend, verification says
         return False
-    told = [event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]]
-    raise trouble(": ".join(["gpuprov apply", *map(str, filter(None, told[:1])), *([] if told else [said])]), code)
+    told = [
+        event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]
+    ]
+    raise trouble(
+        ": ".join(["gpuprov apply", *map(str, filter(None, told[:1])), *([] if told else [said])]), code
+    )
 
 
 def verify(program: str, node: str, lock: str) -> bool:
@@ -276,11 +293,11 @@ def verify(program: str, node: str, lock: str) -> bool:
     wrong = [c["check"] for each in nodes for c in each["checks"] if c["status"] == "failed"]
     if wrong == ["reboot.not_required"]:
         return True
-    seen = "not as the lock says: %s" % ", ".join(wrong) if wrong else said
-    raise Ended("failed", seen, "see %s, or `gpuprov verify -v --lock %s`; %s" % (VERDICT, lock, AGAIN), code)
+    seen = "not as the lock says: {}".format(", ".join(wrong)) if wrong else said
+    raise Ended("failed", seen, f"see {VERDICT}, or `gpuprov verify -v --lock {lock}`; {AGAIN}", code)
 
 
-def gpuprov(*command: str) -> "tuple[int, dict, str]":
+def gpuprov(*command: str) -> "tuple[int, Values, str]":
     """A verb's exit code, its document and its last word."""
     say(" ".join(command))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -299,8 +316,8 @@ def reboot(story: Story) -> None:
     if not story.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if story.told["reboots"] >= REBOOTS_AT_MOST:
-        seen = "%d reboots, and one more is asked for" % REBOOTS_AT_MOST
-        raise Ended("failed", seen, "see `journalctl -u %s`" % UNIT)
+        seen = f"{REBOOTS_AT_MOST} reboots, and one more is asked for"
+        raise Ended("failed", seen, f"see `journalctl -u {UNIT}`")
     story.told["reboots"] += 1
     story.tell("rebooting", story.told["step"])
     subprocess.call(["sync"])
@@ -322,17 +339,17 @@ def call(*command: str) -> None:
     if done.returncode:
         say(said)
         telling = [line for line in said.splitlines() if FULL.search(line) or PASSING.search(line)]
-        last = (telling or said.splitlines() or ["exit %d" % done.returncode])[-1]
-        raise trouble("%s: %s" % (Path(command[0]).name, last), done.returncode)
+        last = (telling or said.splitlines() or [f"exit {done.returncode}"])[-1]
+        raise trouble(f"{Path(command[0]).name}: {last}", done.returncode)
 
 
-def trouble(seen: str, code: int) -> Exception:
+def trouble(seen: str, code: int) -> "Transient | Ended":
     """What a failure means: worth another try, or not in this boot."""
     if FULL.search(seen):
         return full(seen)
     if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
         return Transient(seen)
-    return Ended("failed", seen, "see `journalctl -u %s`; %s" % (UNIT, AGAIN), code)
+    return Ended("failed", seen, f"see `journalctl -u {UNIT}`; {AGAIN}", code)
 
 
 def full(seen: str) -> Ended:
@@ -348,25 +365,27 @@ def post(url: str, document: bytes) -> None:
         try:
             urllib.request.urlopen(request, timeout=15).close()  # noqa: S310 - an address of the order
         except (OSError, ValueError) as error:
-            say("%s was not told: %s" % (url, error))
+            say(f"{url} was not told: {error}")
         else:
             return
 
 
-def metrics(told: dict) -> str:
+def metrics(told: "Values") -> str:
     """The state for node_exporter's textfile collector."""
-    head = "# HELP gpuprov_first_boot%s %s\n# TYPE gpuprov_first_boot%s gauge\n"
-    text = head % ("_state", "Which state the first boot is in.", "_state")
-    text += "".join('gpuprov_first_boot_state{state="%s"} %d\n' % (s, s == told["state"]) for s in STATES)
-    numbers = {
-        "exit_code": ("How it ended; -1 while it has not.", -1 if told["exit_code"] is None else told["exit_code"]),
-        "attempts": ("How often it was started.", told["attempts"]),
-        "reboots": ("How often it rebooted the machine.", told["reboots"]),
-        "timestamp_seconds": ("When the state came about.", int(time.time())),
-    }
-    for name, (what, value) in numbers.items():
-        text += head % ("_" + name, what, "_" + name) + "gpuprov_first_boot_%s %d\n" % (name, value)
-    return text
+    code = -1 if told["exit_code"] is None else told["exit_code"]
+    states = {f'state{{state="{state}"}}': int(state == told["state"]) for state in STATES}
+    rows = (
+        ("state", "Which state the first boot is in.", states),
+        ("exit_code", "How it ended; -1 while it has not.", {"exit_code": code}),
+        ("attempts", "How often it was started.", {"attempts": told["attempts"]}),
+        ("reboots", "How often it rebooted the machine.", {"reboots": told["reboots"]}),
+        ("timestamp_seconds", "When the state came about.", {"timestamp_seconds": int(time.time())}),
+    )
+    lines = []
+    for name, what, values in rows:
+        lines += [f"# HELP gpuprov_first_boot_{name} {what}", f"# TYPE gpuprov_first_boot_{name} gauge"]
+        lines += [f"gpuprov_first_boot_{sample} {value}" for sample, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def instance() -> str:
@@ -385,7 +404,7 @@ def word(path: Path) -> str:
 def write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(".%s.half" % path.name)
+    half = path.with_name(f".{path.name}.half")
     half.write_text(text, "utf-8")
     half.chmod(0o644)
     half.replace(path)

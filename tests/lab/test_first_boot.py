@@ -1,0 +1,187 @@
+"""First boot: cloud-init and user-data alone bring a fresh server to its lock, and bad days end clearly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.inventory.exports.cloud_init import LIMIT
+from gpuprov.lab import Lab, Node, engine
+from gpuprov.lab.mirror.serve import MirrorServer, served
+from gpuprov.lab.network import GATEWAY
+from gpuprov.lab.variants import at_boot, with_cloud_init, with_control_groups
+from tests.lab.cloud_node import MACHINE, STATE, await_state, journal, state, user_data, write_fleet
+from tests.lab.package_index import build_index
+from tests.lab.stub_compiler import with_played_compiler
+
+SMALL = "mount -t tmpfs -o size=200m tmpfs /opt"
+DOWN_S = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package index below it."""
+    folder = tmp_path_factory.mktemp("first-boot")
+    build_index(folder / "mirror")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(folder: Path) -> Iterator[MirrorServer]:
+    with served(folder / "mirror") as server:
+        yield server
+
+
+class Hook(HTTPServer):
+    """Keeps what is posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[dict[str, Any]] = []
+        super().__init__(("0.0.0.0", 0), _Handler)  # noqa: S104 - nodes have to reach it
+
+    @property
+    def url(self) -> str:
+        return f"http://{GATEWAY}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with Hook() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_fresh_server_is_verified_with_nobody_watching(
+    lab: Lab, folder: Path, index: MirrorServer, hook: Hook
+) -> None:
+    lock = write_fleet(folder)
+    version = lock.groups["train"].components.driver.version
+    data = user_data(folder, "--index", f"{index.url}/simple", "--report", hook.url)
+    print(f"user-data of {len(data)} bytes")  # noqa: T201
+    assert len(data) <= LIMIT
+    [node] = lab.up(
+        1, gpu=MACHINE, prepare=[with_control_groups, with_played_compiler(version), with_cloud_init(data)]
+    )
+    begun, login = time.monotonic(), node.run("sshd -T; cat /root/.ssh/authorized_keys").stdout
+    told = await_state(node)
+    print(f"verified after {time.monotonic() - begun:.0f} s: {told}")  # noqa: T201
+    assert (told["state"], told["exit_code"], told["reboots"]) == ("done", 0, 1), journal(node)
+    assert node.run("cloud-init status", check=False).stdout.strip() == "status: done"
+    assert node.run("gpuprov drift --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
+    assert node.run("gpuprov verify --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
+    assert node.run("sshd -T; cat /root/.ssh/authorized_keys").stdout == login
+    metrics = node.run("cat /var/lib/prometheus/node-exporter/gpuprov_first_boot.prom").stdout
+    assert 'gpuprov_first_boot_state{state="done"} 1\n' in metrics
+    assert [each["state"] for each in hook.posted] == ["done"]
+    assert node.run("systemctl is-enabled gpuprov-first-boot", check=False).stdout.strip() == "disabled"
+    attempts = told["attempts"]
+    node.reboot()
+    node.run("systemctl is-system-running --wait", check=False)
+    assert state(node)["attempts"] == attempts
+
+
+def test_a_server_without_gpus_says_so_and_is_left_alone(
+    lab: Lab, folder: Path, index: MirrorServer, hook: Hook
+) -> None:
+    write_fleet(folder, light=True)
+    data = user_data(folder, "--index", f"{index.url}/simple", "--report", hook.url)
+    [node] = lab.up(1, prepare=[with_cloud_init(data)])
+    told = await_state(node)
+    assert (told["state"], told["exit_code"]) == ("failed", 1)
+    assert told["message"] == "no NVIDIA GPU on the PCI bus, the lock expects 4"
+    assert told["do"] == "take a machine with GPUs, or attach them and reboot"
+    assert node.run("systemctl is-failed gpuprov-first-boot", check=False).stdout.strip() == "failed"
+    assert node.run("test -e /opt/gpuprov", check=False).returncode == 1
+    assert [(each["state"], each["step"]) for each in hook.posted] == [("failed", "look")]
+
+
+def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) -> None:
+    """On one server, one after the other: the mirror down, a wrong hash, a full disk, a power cut."""
+    lock = write_fleet(folder, light=True)
+    version = lock.groups["train"].components.driver.version
+    port, own = free_port(), folder / "mirror/own.lock.yml"
+    mirror = f"http://{GATEWAY}:{port}"
+    words = ("--lock-url", f"{mirror}/own.lock.yml", "--lock-out", str(own))
+    data = user_data(folder, "--index", f"{mirror}/simple", *words)
+    exported = own.read_bytes()
+    own.write_bytes(exported + b"# changed on the way\n")
+    steps = [with_played_compiler(version), small_disk, with_cloud_init(data)]
+    [node] = lab.up(1, gpu=MACHINE, prepare=steps)
+
+    time.sleep(DOWN_S)  # the mirror is down
+    told = state(node)
+    assert (told["state"], told["step"], told["attempts"]) == ("running", "lock", 1), told
+    with served(folder / "mirror", port):
+        told = await_state(node)
+        there, wanted = (hashlib.sha256(each).hexdigest() for each in (own.read_bytes(), exported))
+        assert told["state"] == "failed"
+        assert told["message"] == f"{mirror}/own.lock.yml has the SHA-256 {there}; expected {wanted}"
+        assert told["attempts"] == 1, "it went on by itself when the mirror was back"
+
+        own.write_bytes(exported)
+        node.reboot()
+        told = await_state(node, after=told["attempts"])
+        assert (told["state"], told["step"]) == ("failed", "install")
+        assert "the disk is full" in told["message"]
+        assert "make room or grow the disk" in told["do"]
+
+        node.run("systemctl disable gpuprov-lab-small-opt.service")
+        node.reboot()
+        await_dpkg(node)
+        cut_power(node)
+        told = await_state(node, ["done"], after=told["attempts"] + 1)
+    print(told)  # noqa: T201
+    assert node.run("dpkg --audit").stdout == ""
+    assert node.run("gpuprov drift --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
+
+
+def small_disk(root: Path) -> None:
+    at_boot(root, "small-opt", SMALL)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def await_dpkg(node: Node) -> None:
+    """Wait until gpuprov has packages unpacked."""
+    deadline = time.monotonic() + 600
+    while node.run(
+        "test -e /usr/src/nvidia-current* -o -e /var/lib/dkms/nvidia-current", check=False
+    ).returncode:
+        assert time.monotonic() < deadline, journal(node)
+        time.sleep(0.2)
+    assert state(node)["step"] == "apply", STATE
+
+
+def cut_power(node: Node) -> None:
+    """End a node in the middle of whatever it does, and switch it on again."""
+    engine.kill(node.machine, node.root)
+    node.start()
