@@ -26,6 +26,7 @@ from gpuprov.ssh import openssh
 from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.conversation import ChannelConversation, Conversation, PipeConversation
 from gpuprov.ssh.failures import NO_SUCH_NAME, reason
 from gpuprov.ssh.route import Route, route
 
@@ -106,6 +107,14 @@ class Session:
         """
         raise NotImplementedError
 
+    def converse(self, command: str, stdin: bytes = b"") -> Conversation:
+        """Start a command that is told more later; to be closed.
+
+        Raises:
+            Unreachable: the connection broke.
+        """
+        raise NotImplementedError
+
 
 class LocalSession(Session):
     """This machine: every command is a process here, with the environment that a login would have."""
@@ -126,6 +135,11 @@ class OpenSshSession(Session):
         argv = openssh.ssh_argv(node.route, limits.connect_s)
         seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
         return Output(*openssh.run_command(argv, command, stdin, seconds=seconds, limit=limit))
+
+    def converse(self, command: str, stdin: bytes = b"") -> Conversation:
+        """See `Session`."""
+        argv = openssh.ssh_argv(self.target.route, self._limits.connect_s)
+        return PipeConversation([*argv, command], stdin, self._limits.answer_bytes)
 
 
 class ParamikoSession(Session):
@@ -153,6 +167,11 @@ class ParamikoSession(Session):
             raise Unreachable(f"the connection broke: {reason(error)}") from error
         finally:
             watch.cancel()
+
+    def converse(self, command: str, stdin: bytes = b"") -> Conversation:
+        """See `Session`."""
+        limits = self._limits
+        return ChannelConversation(self.transport, command, stdin, limits.connect_s, limits.answer_bytes)
 
     def _talk(self, command: str, stdin: bytes, deadline: float) -> Output:
         channel = self.transport.open_session(timeout=self._limits.connect_s)

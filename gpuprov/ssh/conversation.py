@@ -1,0 +1,180 @@
+"""A program on a node that is told several things, one after the other, over one open channel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import paramiko
+
+from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.ssh.failures import reason
+
+PIECE = 65536
+
+
+class Conversation:
+    """What a program says and is told. It ends with `close`: then its standard input ends.
+
+    Args:
+        limit: bytes of one answer.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def say(self, text: bytes, seconds: float = 20.0) -> None:
+        """Write to its standard input.
+
+        Raises:
+            Unreachable: nobody takes it.
+        """
+        raise NotImplementedError
+
+    def hear(self, whole: Callable[[bytes], bool], seconds: float) -> tuple[bytes, bytes]:
+        """What it writes until `whole` says that it is an answer, and its standard error so far.
+
+        It comes also when the program ends, whole or not.
+
+        Raises:
+            NodeFailed: no answer in time, or more of it than allowed.
+            Unreachable: the connection broke.
+        """
+        until, said = time.monotonic() + seconds, b""
+        while not whole(said):
+            piece = self._piece(max(until - time.monotonic(), 0.001))
+            if piece is None:
+                raise NodeFailed(f"no answer within {seconds:g} s")
+            if not piece:
+                break
+            said += piece
+            if len(said) > self._limit:
+                raise NodeFailed(f"answered more than {self._limit >> 20} MB")
+        return said, self._complaints()
+
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def _piece(self, seconds: float) -> bytes | None:
+        """Some of what it wrote; empty at its end, None when the time is over."""
+        raise NotImplementedError
+
+    def _complaints(self) -> bytes:
+        """Its standard error so far."""
+        raise NotImplementedError
+
+
+class ChannelConversation(Conversation):
+    """Over a channel of Paramiko's.
+
+    Args:
+        seconds: until the command has to have begun.
+    """
+
+    def __init__(
+        self, transport: paramiko.Transport, command: str, stdin: bytes, seconds: float, limit: int
+    ) -> None:
+        super().__init__(limit)
+        # Paramiko waits without end for the reply to a request.
+        watch = threading.Timer(seconds, transport.close)
+        watch.daemon = True
+        watch.start()
+        try:
+            self._channel = transport.open_session(timeout=seconds)
+            self._channel.exec_command(command)
+        except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+            raise Unreachable(f"the connection broke: {reason(error)}") from error
+        finally:
+            watch.cancel()
+        self.say(stdin, seconds)
+
+    def say(self, text: bytes, seconds: float = 20.0) -> None:
+        """See `Conversation`."""
+        self._channel.settimeout(seconds)
+        try:
+            self._channel.sendall(text)
+        except OSError as error:
+            raise Unreachable(f"it takes no orders: {reason(error)}") from error
+
+    def close(self) -> None:
+        """See `Conversation`."""
+        self._channel.close()
+
+    def _piece(self, seconds: float) -> bytes | None:
+        self._channel.settimeout(seconds)
+        try:
+            return self._channel.recv(PIECE)
+        except TimeoutError:
+            return None
+        except Exception as error:
+            raise Unreachable(f"the connection broke: {reason(error)}") from error
+
+    def _complaints(self) -> bytes:
+        ready = self._channel.recv_stderr_ready()
+        return self._channel.recv_stderr(PIECE) if ready else b""
+
+
+class PipeConversation(Conversation):
+    """With a process of this machine: `ssh`, or a program here."""
+
+    def __init__(self, argv: list[str], stdin: bytes, limit: int) -> None:
+        super().__init__(limit)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+        self._said: list[bytes] = []
+        threading.Thread(target=self._drain, daemon=True).start()
+        self.say(stdin)
+
+    def say(self, text: bytes, seconds: float = 20.0) -> None:
+        """See `Conversation`; a pipe that takes nothing for `seconds` is closed over it."""
+        assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+        watch = threading.Timer(seconds, self._process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[self._process.stdin.write(rest) or 0 :]
+        except OSError as error:
+            last = b"".join(self._said).decode("utf-8", "replace").strip().splitlines()
+            raise Unreachable(last[-1][:200] if last else f"it takes no orders: {reason(error)}") from None
+        finally:
+            watch.cancel()
+
+    def close(self) -> None:
+        """See `Conversation`."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _piece(self, seconds: float) -> bytes | None:
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return None
+        return os.read(self._process.stdout.fileno(), PIECE)
+
+    def _drain(self) -> None:
+        """Standard error, its first part kept: one that nobody reads would stop the program."""
+        assert self._process.stderr is not None  # noqa: S101 - a pipe was asked for
+        with self._process.stderr as errors:
+            while piece := errors.read(PIECE):
+                if len(self._said) < 16:
+                    self._said.append(piece)
+
+    def _complaints(self) -> bytes:
+        return b"".join(self._said)

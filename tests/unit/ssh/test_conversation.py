@@ -1,0 +1,123 @@
+"""A program that is told several things over one channel: over SSH on loopback, and as a process here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
+from gpuprov.ssh.conversation import Conversation, PipeConversation
+from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out
+from tests.unit.ssh.test_transport import HUNG_UP, Door, Peers
+
+QUICK = ConnectionLimits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    found = Peers(tmp_path)
+    yield found
+    found.close()
+
+
+class Echo(Door):
+    """Answers every line with the line, and ends at the end of its input."""
+
+    ended = threading.Event()
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        with suppress(*HUNG_UP):
+            while taken := channel.recv(4096):
+                channel.sendall(b"heard " + taken)
+        self.ended.set()
+
+
+class Quitter(Door):
+    """Answers once, complains, and is gone."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        with suppress(*HUNG_UP):
+            channel.recv(4096)
+            channel.sendall_stderr(b"killed\n")
+            channel.close()
+
+
+def lines(count: int) -> Callable[[bytes], bool]:
+    return lambda said: said.count(b"\n") >= count
+
+
+def over_ssh(peers: Peers, door: type[Door], work: Callable[[Conversation], object]) -> object | GpuprovError:
+    def talk(session: Session) -> object:
+        conversation = session.converse("any", b"first\n")
+        try:
+            return work(conversation)
+        finally:
+            conversation.close()
+
+    [(_, answer)] = fan_out([peers.target("a", peers.ssh(door=door))], talk, limits=QUICK)
+    return answer
+
+
+def test_a_node_answers_each_line_over_one_channel(peers: Peers) -> None:
+    def work(conversation: Conversation) -> list[bytes]:
+        first, _ = conversation.hear(lines(1), 5)
+        conversation.say(b"second\n")
+        second, _ = conversation.hear(lines(1), 5)
+        return [first, second]
+
+    Echo.ended.clear()
+    assert over_ssh(peers, Echo, work) == [b"heard first\n", b"heard second\n"]
+    assert Echo.ended.wait(10)  # its input ends with the conversation
+
+
+def test_a_node_that_says_nothing_has_its_time(peers: Peers) -> None:
+    begun = time.monotonic()
+    answer = over_ssh(peers, Echo, lambda conversation: conversation.hear(lines(9), 0.5))
+    assert time.monotonic() - begun < 8
+    assert isinstance(answer, NodeFailed)
+    assert "no answer within 0.5 s" in str(answer)
+
+
+def test_a_node_that_ends_says_why(peers: Peers) -> None:
+    assert over_ssh(peers, Quitter, lambda conversation: conversation.hear(lines(9), 5)) == (b"", b"killed\n")
+
+
+def here(script: str) -> PipeConversation:
+    return PipeConversation(["/bin/sh", "-c", script], b"first\n", 100_000)
+
+
+def test_a_process_answers_each_line() -> None:
+    conversation = here("while read line; do echo heard $line; done; echo over >&2")
+    try:
+        assert conversation.hear(lines(1), 5)[0] == b"heard first\n"
+        conversation.say(b"second\n")
+        assert conversation.hear(lines(1), 5)[0] == b"heard second\n"
+    finally:
+        conversation.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("sleep 60", "no answer within 0.5 s"), ("yes", "answered more than 0 MB")],
+)
+def test_a_process_that_gives_no_answer(script: str, said: str) -> None:
+    conversation = here(f"exec {script}")
+    with pytest.raises(NodeFailed, match=said):
+        conversation.hear(lines(10**9), 0.5)
+    conversation._process.kill()
+    conversation.close()
+
+
+def test_a_process_that_is_gone_takes_no_orders() -> None:
+    conversation = here("read line; echo no key >&2; exit 255")
+    assert conversation.hear(lines(1), 5)[0] == b""
+    time.sleep(0.2)
+    with pytest.raises(Unreachable, match="no key"):
+        conversation.say(b"x" * 65536)
+    conversation.close()
