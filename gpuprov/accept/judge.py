@@ -113,14 +113,14 @@ def _one(
     if isinstance(answer, GpuprovError):
         return Acceptance(name, failure=answer)
     if refused := answer.get("refused"):
-        return Acceptance(name, failure=_refusal(str(refused)), document=answer)
+        return Acceptance(name, failure=refusal(str(refused)), document=answer)
     if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
         return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
     told = contained(name, lambda: _judged(name, answer, site, before))
     return Acceptance(name, failure=told, document=answer) if isinstance(told, GpuprovError) else told
 
 
-def _refusal(reason: str) -> GpuprovError:
+def refusal(reason: str) -> GpuprovError:
     """Why a node did not let its GPUs be loaded, and what to do about it."""
     if reason.startswith("GPUs are in use"):
         return Refused(reason, do="wait for those programs, or end them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from gpuprov.probe.payload import Payload, pack
@@ -13,9 +13,12 @@ MODULES = (
     *(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "kernel_log", "main")),
     *(
         f"gpuprov.accept.node.{name}"
-        for name in ("kernels", "cuda", "memory", "matrix", "between", "watch", "workers", "main")
+        for name in ("kernels", "cuda", "memory", "matrix", "nccl", "between", "watch", "workers", "main")
     ),
 )
+ACROSS = (*MODULES, "gpuprov.accept.node.member", "gpuprov.accept.node.fabric")
+ACROSS_S = 1800
+"""A program that waits for orders ends itself after so long, at the latest."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")
 """The first is the one under which the load is held."""
 
@@ -64,3 +67,23 @@ def program(
     plan = {**PLANS[level], "level": level, "kinds": KINDS, "folders": list(folders)}
     plan |= {"drained": drained, "busy": busy}
     return pack(MODULES, plan, become=become, password=password)
+
+
+def fabric(
+    *,
+    password: str | None = None,
+    folders: Sequence[str] = (),
+    drained: bool = False,
+    gpus: Sequence[int] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Payload:
+    """The program of one node among several; it is told the rest.
+
+    Args:
+        password, folders, drained: as `program`.
+        gpus: indices of those that take part; all when None.
+        environment: variables of NCCL for it.
+    """
+    plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": ACROSS_S}
+    plan |= {"gpus": None if gpus is None else list(gpus), "environment": dict(environment or {})}
+    return pack(ACROSS, plan, password=password)

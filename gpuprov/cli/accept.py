@@ -15,6 +15,8 @@ from gpuprov.errors import GpuprovError, InvalidInput, worst
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance, Answer
     from gpuprov.accept.program import Level
+    from gpuprov.nccl.verdict import Inter
+    from gpuprov.ssh.transport import Target
 
 KEPT = "accept.json"
 
@@ -47,6 +49,12 @@ KEPT = "accept.json"
     type=click.Path(path_type=Path, dir_okay=False),
     help="judge again what was measured before: a file of `-o json`",
 )
+@click.option("--across", is_flag=True, help="between NODES instead: find the node or link that is slow")
+@click.option(
+    "--fabric",
+    type=click.Choice(["ib", "roce", "efa", "socket"]),
+    help="what has to carry the traffic between nodes  [default: RDMA where all have an active port]",
+)
 @options.identity_option
 @options.known_hosts_option
 def command(
@@ -59,6 +67,8 @@ def command(
     libraries: tuple[str, ...],
     baseline: str | None,
     measured: tuple[Path, ...],
+    across: bool,
+    fabric: Inter | None,
     identity: str | None,
     known_hosts: str | None,
 ) -> int:
@@ -67,13 +77,23 @@ def command(
     NODES are names, ranges or groups of the lock, or, without a lock, [USER@]HOST[:PORT]. Memory, copies,
     matrix products, power and errors of each GPU, and all that joins them, are held against the vendor's
     peak, published floors and their neighbours. A node whose GPUs are in use is refused. `quick` takes about
-    20 s, `full` two minutes. Exit 1 when a node is rejected, 4 when one was not reached, 5 when one was
+    20 s, `full` two minutes. `--across` measures between NODES, through NCCL, in at most 8 rounds of pairs
+    and larger groups. Exit 1 when a node is rejected, 4 when one was not reached, 5 when one was
     refused.
     """
     from gpuprov.accept.judge import document, judge
 
     if sum((local, bool(measured), bool(chosen.stated))) > 1:
         raise InvalidInput("accept of what?", do="give one of NODES, --local and --measured")
+    if across:
+        if local or measured:
+            raise InvalidInput("--across on one machine", do="name two nodes or more")
+        from gpuprov.cli.accept_across import measure_across
+
+        return measure_across(
+            _targets(chosen, identity, known_hosts), password=chosen.password, folders=libraries,
+            drained=drained, fabric=fabric, output=output, fleet=_fleet(chosen),
+        )  # fmt: skip
     site, before = _floors(floors), _baseline(baseline)
     answers: dict[str, Answer] = {}
     if measured:
@@ -86,7 +106,7 @@ def command(
     judged = judge(answers, site, before)
     told = document(judged)
     if not measured:
-        _keep(judged, told, str(chosen.lock_path.absolute()) if chosen.lock_path.is_file() else "")
+        _keep(judged, told, _fleet(chosen))
     _print(judged, told, output)
     return worst(*(each.exit_code for each in judged))
 
@@ -112,18 +132,26 @@ def _there(
     known_hosts: str | None,
 ) -> dict[str, Answer]:
     from gpuprov.accept.run import measure_there
-    from gpuprov.ssh.transport import targets
 
-    if chosen.lock_path.is_file():
-        nodes = targets(chosen.lock, chosen.names)
-    else:
-        nodes = [options.target(host, identity, known_hosts) for host in chosen.hosts]
+    nodes = _targets(chosen, identity, known_hosts)
     found = dict(
         measure_there(
             nodes, level, forks=chosen.forks, password=chosen.password, folders=libraries, drained=drained
         )
     )
     return {node.name: found[node.name] for node in nodes}
+
+
+def _targets(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> list[Target]:
+    from gpuprov.ssh.transport import targets
+
+    if chosen.lock_path.is_file():
+        return targets(chosen.lock, chosen.names)
+    return [options.target(host, identity, known_hosts) for host in chosen.hosts]
+
+
+def _fleet(chosen: options.Chosen) -> str:
+    return str(chosen.lock_path.absolute()) if chosen.lock_path.is_file() else ""
 
 
 def _floors(stated: tuple[str, ...]) -> dict[str, float]:

@@ -221,6 +221,12 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
     return _unpack(body)
 
 
+def is_answered(stdout: bytes, nonce: str) -> bool:
+    """Whether the whole answer to that question is there; what it holds is not looked at."""
+    begin = next((mark for mark in _MARK.finditer(stdout) if mark[1].decode() == nonce), None)
+    return begin is not None and len(stdout) >= begin.end() + int(begin[2])
+
+
 _MARK = re.compile(rb"<<gpuprov ([0-9a-f]{16}) (\d{1,9}) ([0-9a-f]{64})>>\r?\n")
 
 

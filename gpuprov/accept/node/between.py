@@ -1,11 +1,8 @@
 """Between the GPUs of one machine: copies from each to each, and collectives through libnccl."""
 
-import os
-import struct
-import tempfile
-from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import byref, c_int, c_size_t, c_void_p
 
-from gpuprov.accept.node.matrix import load
+from gpuprov.accept.node.nccl import UINT8, Library, constant
 from gpuprov.probe.node.base import Failed
 
 TYPE_CHECKING = False
@@ -17,11 +14,6 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 MIB = 1024 * 1024
-UINT8, FLOAT32, SUM = 1, 7, 0
-LOG_LIMIT = 512 * 1024
-# NVLS allocates multicast memory on the NVSwitches, which a program that dies badly can leave unusable for
-# others until the GPUs are reset.
-ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
 
 
 def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
@@ -68,45 +60,20 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
     return told
 
 
-class Nccl:
+class Nccl(Library):
     """libnccl with one communicator over GPUs of this process."""
 
     def __init__(self, gpus: "Sequence[Gpu]", folders: "Sequence[str]") -> None:
+        super().__init__(folders)
         self._gpus = gpus
-        with tempfile.NamedTemporaryFile(prefix="gpuprov-nccl-", delete=False) as log:
-            self._log = open(log.name, errors="replace")  # noqa: SIM115 - as long as NCCL
-        os.environ.update(ENVIRONMENT, NCCL_DEBUG_FILE=log.name)
-        try:
-            self._library, self.path = load(["libnccl.so.2"], folders)
-            self._ranks = (c_void_p * len(gpus))()
-            self._do(
-                "ncclCommInitAll", self._ranks, len(gpus), (c_int * len(gpus))(*[gpu.index for gpu in gpus])
-            )
-        finally:  # NCCL has it open by now: nothing is left behind, however this process ends
-            os.unlink(log.name)
-
-    def log(self) -> str:
-        """What NCCL said so far; the paths that it took only after the first collective."""
-        self._log.seek(0)
-        return self._log.read(LOG_LIMIT)
-
-    @property
-    def version(self) -> str:
-        """`2.27.3`."""
-        number = c_int()
-        self._do("ncclGetVersion", byref(number))
-        return "{}.{}.{}".format(number.value // 10000, number.value % 10000 // 100, number.value % 100)
-
-    def _do(self, name: str, *arguments: "Any") -> None:
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            said = getattr(self._library, "ncclGetErrorString", None)
-            raise Failed("{}: error {}{}".format(name, code, _words(said, code)))
+        self._ranks = (c_void_p * len(gpus))()
+        indices = (c_int * len(gpus))(*[gpu.index for gpu in gpus])
+        self.call("ncclCommInitAll", self._ranks, len(gpus), indices)
 
     def close(self) -> None:
         """End the communicators."""
         for rank in self._ranks:
-            self._do("ncclCommDestroy", c_void_p(rank))
+            self.call("ncclCommDestroy", c_void_p(rank))
 
     def measure(self, size: int, seconds: float) -> "Values":
         """Bus bandwidth in GB/s (as nccl-tests counts it) of each collective over `size` bytes, proven right.
@@ -149,40 +116,29 @@ class Nccl:
 
     def _together(self, start: "Callable[[int], None]") -> "Callable[[], None]":
         def all_ranks() -> None:
-            self._do("ncclGroupStart")
             for rank in range(len(self._gpus)):
                 start(rank)
-            self._do("ncclGroupEnd")
 
-        return all_ranks
+        return lambda: self.together(all_ranks)
+
+    def _place(self, rank: int) -> "tuple[c_void_p, Any]":
+        return c_void_p(self._ranks[rank]), self._gpus[rank].stream
 
     def _all_reduce(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
-        numbers = c_size_t(piece * len(send) // 4)
-        return lambda rank: self._do(
-            "ncclAllReduce", c_void_p(send[rank]), c_void_p(take[rank]), numbers, FLOAT32, SUM,
-            c_void_p(self._ranks[rank]), self._gpus[rank].stream,
-        )  # fmt: skip
+        whole = piece * len(send)
+        return lambda rank: self.all_reduce(send[rank], take[rank], whole, *self._place(rank))
 
     def _all_gather(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
-        return lambda rank: self._do(
+        return lambda rank: self.call(
             "ncclAllGather", c_void_p(send[rank]), c_void_p(take[rank]), c_size_t(piece), UINT8,
-            c_void_p(self._ranks[rank]), self._gpus[rank].stream,
+            *self._place(rank)
         )  # fmt: skip
 
     def _all_to_all(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
         def start(rank: int) -> None:
-            comm, stream = c_void_p(self._ranks[rank]), self._gpus[rank].stream
             for peer in range(len(self._gpus)):
-                for name, memory in (("ncclSend", send), ("ncclRecv", take)):
-                    self._do(
-                        name,
-                        c_void_p(memory[rank] + peer * piece),
-                        c_size_t(piece),
-                        UINT8,
-                        peer,
-                        comm,
-                        stream,
-                    )
+                self.send(send[rank] + peer * piece, piece, peer, *self._place(rank))
+                self.receive(take[rank] + peer * piece, piece, peer, *self._place(rank))
 
         return start
 
@@ -190,7 +146,7 @@ class Nccl:
         for rank, gpu in enumerate(self._gpus):
             gpu.use()
             for peer in range(len(self._gpus)):
-                gpu.fill(send[rank] + peer * piece, piece, 0, _constant(_sent(name, rank, peer)))
+                gpu.fill(send[rank] + peer * piece, piece, 0, constant(_sent(name, rank, peer)))
             gpu.wait()
 
     def _wrong(self, name: str, take: "list[int]", piece: int) -> "Values | None":
@@ -201,7 +157,7 @@ class Nccl:
             gpu.wait()
             for peer in range(count):
                 right = count * (count + 1) / 2.0 if name == "all_reduce" else _sent(name, peer, rank)
-                wrong = gpu.check(take[rank] + peer * piece, piece, 0, _constant(right))
+                wrong = gpu.check(take[rank] + peer * piece, piece, 0, constant(right))
                 if wrong:
                     return dict(wrong, rank=rank, peer=peer)
         return None
@@ -210,15 +166,3 @@ class Nccl:
 def _sent(name: str, rank: int, peer: int) -> float:
     """The number that fills the piece which one rank has for another; in all but all-to-all all are alike."""
     return float(rank + 1 if name != "all_to_all" else 1000 * (rank + 1) + peer)
-
-
-def _constant(number: float) -> "tuple[int, int, int, int]":
-    bits = struct.unpack("<I", struct.pack("<f", number))[0]
-    return (bits, 0, bits, 0)
-
-
-def _words(function: "Any", code: int) -> str:
-    if function is None:
-        return ""
-    function.restype = c_char_p
-    return " ({})".format((function(code) or b"").decode("utf-8", "replace"))

@@ -1,0 +1,227 @@
+"""Rounds carried out on nodes: communicators made, measured in, and told to the search."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.mesh import Mesh, Told, failed
+from gpuprov.accept.across.rounds import Group, tournament
+from gpuprov.accept.across.search import FEW, Search
+from gpuprov.accept.judge import Acceptance, refusal
+from gpuprov.accept.rates import number, part, rows
+from gpuprov.errors import GpuprovError
+from gpuprov.finding import Finding
+from gpuprov.nccl.log import read_log
+from gpuprov.nccl.verdict import ExpectedPaths, Inter, judge_log
+
+MIB = 2**20
+START_S, ROUND_S = 90.0, 120.0
+"""For the first contact with a node's GPUs, and for a round."""
+FIRST_BYTES, TURNS = 16 * MIB, 4
+SHORT_S = 0.01
+"""How long one direction of an exchange should take, once it is known how fast that is."""
+REDUCED_BYTES, REDUCED_TURNS = 256 * MIB, 8
+Note = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What came of nodes together.
+
+    Args:
+        refused: node → why it was not loaded at all.
+        paths: what NCCL's logs say of its paths, each once, with the nodes of whose group it is.
+        documents: node → what it said of itself.
+        rounds: for each, the groups with the GB/s of their all-reduce and of their slowest exchange.
+    """
+
+    search: Search
+    refused: dict[str, GpuprovError] = field(default_factory=dict)
+    paths: dict[Finding, tuple[str, ...]] = field(default_factory=dict)
+    documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    rounds: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def judged(self) -> list[Acceptance]:
+        """Every node with what speaks against it; a link speaks against both of its ends."""
+        found: dict[str, list[Finding]] = {name: [] for name in (*self.search.nodes, *self.refused)}
+        for verdict in self.search.verdicts():
+            for node in (*verdict.nodes, *verdict.others) or self.search.nodes:
+                found[node].append(verdict.finding)
+        for path, nodes in self.paths.items():
+            for node in nodes:
+                found[node].append(path)
+        return [
+            Acceptance(node, findings=tuple(alike), failure=self.refused.get(node))
+            for node, alike in found.items()
+        ]
+
+
+def search_across(
+    mesh: Mesh, names: list[str], inter: Inter | None = None, note: Note = lambda _: None
+) -> Outcome:
+    """Look for the node or link that holds up the others.
+
+    Args:
+        names: nodes of `mesh`, neighbours near each other.
+        inter: the fabric that has to carry the traffic; None: RDMA where all nodes have an active port.
+        note: told what is done.
+    """
+    looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
+    outcome = Outcome(Search([]))
+    for name, told in looks.items():
+        if isinstance(told, GpuprovError):
+            outcome.refused[name] = told
+        elif why := told.get("refused") or told.get("error"):
+            outcome.refused[name] = refusal(str(why))
+        else:
+            outcome.documents[name] = told
+    outcome.search = Search([name for name in names if name in outcome.documents])
+    wanted = inter or expected_fabric(outcome.documents.values())
+    conductor = _Conductor(mesh, outcome, wanted)
+    while groups := outcome.search.next():
+        size = ", ".join(f"{count} of {nodes}" for nodes, count in _sizes(groups).items())
+        note(f"round {outcome.search.rounds}: {size}")
+        outcome.search.take(conductor.round(groups))
+    return outcome
+
+
+def expected_fabric(documents: Any) -> Inter | None:
+    """InfiniBand or RoCE where every node has an active port of it: then nothing may go over sockets."""
+    kinds = []
+    for told in documents:
+        layers = {str(port.get("layer")) for port in rows(told, "rdma") if port.get("active") is True}
+        kinds.append("ib" if "InfiniBand" in layers else "roce" if "Ethernet" in layers else None)
+    if not kinds or None in kinds:
+        return None
+    return "ib" if set(kinds) == {"ib"} else "roce" if set(kinds) == {"roce"} else None
+
+
+def _sizes(groups: list[Group]) -> dict[int, int]:
+    sizes: dict[int, int] = {}
+    for group in groups:
+        sizes[len(group.nodes)] = sizes.get(len(group.nodes), 0) + 1
+    return sizes
+
+
+class _Conductor:
+    """Carries out rounds."""
+
+    def __init__(self, mesh: Mesh, outcome: Outcome, inter: Inter | None) -> None:
+        self._mesh, self._outcome, self._inter = mesh, outcome, inter
+        self._bytes = FIRST_BYTES
+
+    def round(self, groups: list[Group]) -> dict[str, Heard]:
+        """Make the groups' communicators, measure, and say what each node told."""
+        ids = self._mesh.ask({group.nodes[0]: {"do": "id"} for group in groups}, START_S)
+        orders: dict[str, Mapping[str, Any]] = {}
+        heard: dict[str, Heard] = {}
+        for group in groups:
+            told = ids[group.nodes[0]]
+            if (failure := failed(told)) is not None:
+                heard |= {node: Heard(error=f"{group.nodes[0]} made no id") for node in group.nodes}
+                heard[group.nodes[0]] = Heard(lost=str(failure))
+            else:
+                orders |= self._orders(group, str(part(told).get("value", "")))
+        answers = self._mesh.ask(orders, ROUND_S)
+        for group in groups:
+            if group.nodes[0] in orders:
+                heard |= {node: self._heard(answers[node], group) for node in group.nodes}
+        self._outcome.rounds.append([_summary(group, heard) for group in groups])
+        rates = [rate for each in heard.values() for rate in each.rates.values()]
+        if rates:
+            self._bytes = (
+                int(min(max(median(rates) * 1e9 * SHORT_S / TURNS, MIB), 256 * MIB)) // 65536 * 65536
+            )
+        self._paths(groups, answers)
+        return heard
+
+    def _orders(self, group: Group, made: str) -> dict[str, Mapping[str, Any]]:
+        members, first = [], 0
+        for node in group.nodes:
+            gpus = self._outcome.documents[node]["gpus"]
+            members.append([first, gpus])
+            first += len(gpus)
+        steps = tournament(len(group.nodes)) if group.exchange else []
+        told = {"id": made, "members": members, "bytes": self._bytes, "turns": TURNS}
+        told |= {"reduce": [REDUCED_BYTES, REDUCED_TURNS], "log": len(group.nodes) <= FEW}
+        return {
+            node: {"do": "join", "with": {**told, "me": place, "steps": _of(place, steps)}}
+            for place, node in enumerate(group.nodes)
+        }
+
+    def _heard(self, told: Told, group: Group) -> Heard:
+        if isinstance(told, GpuprovError):
+            return Heard(lost=str(told))
+        if "error" in told:
+            step, member = number(told.get("step")), number(told.get("member"))
+            known = step is not None and step >= 0 and member is not None and 0 <= member < len(group.nodes)
+            stuck = (int(step or 0), group.nodes[int(member or 0)]) if known else None
+            return Heard(error=str(told["error"]), stuck=stuck)
+        rates, times, wrong = {}, {}, set()
+        for row in rows(told, "value", "exchange"):
+            place = number(row.get("member"))
+            if place is None or not 0 <= place < len(group.nodes):
+                continue
+            peer = group.nodes[int(place)]
+            if (rate := number(row.get("value"))) is not None:
+                rates[peer] = rate
+            if (time := number(row.get("us"))) is not None:
+                times[peer] = time
+            if row.get("wrong"):
+                wrong.add(peer)
+        reduced = part(told, "value", "reduced")
+        value = None if reduced.get("wrong") else number(reduced.get("value"))
+        if reduced.get("wrong") and not wrong:
+            return Heard(rates=rates, times=times, error="all-reduce gives wrong sums")
+        return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
+
+    def _paths(self, groups: list[Group], answers: Mapping[str, Told]) -> None:
+        """What NCCL's own logs say of the way between these nodes."""
+        for group in groups:
+            logs = [str(part(answers.get(node), "value").get("log", "")) for node in group.nodes]
+            if len(group.nodes) > FEW or not all(logs):
+                continue
+            links = [number(self._outcome.documents[node].get("nvlinks")) or 0 for node in group.nodes]
+            several = all(len(self._outcome.documents[node]["gpus"]) > 1 for node in group.nodes)
+            expected = ExpectedPaths("nvlink" if several and min(links) > 0 else None, self._inter)
+            named = (_HOST.sub(f"{node}:", log) for node, log in zip(group.nodes, logs, strict=True))
+            for found in judge_log(read_log(io.StringIO(log) for log in named), expected):
+                if found.rule in _OF_PATHS:
+                    judged = Finding(found.level, f"nccl.{found.rule}", found.text)
+                    self._outcome.paths.setdefault(judged, group.nodes)
+
+
+_OF_PATHS = {"intra.transport", "inter.transport", "inter.gdrdma", "interface.local", "version.mixed"}
+_HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
+"""Nodes that call themselves alike are told apart by the names that we have for them."""
+
+
+def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:
+    """The steps of one member: number, and who meets whom."""
+    return [[step, *pair] for step, pairs in enumerate(steps) for pair in pairs if place in pair]
+
+
+def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
+    """What a group reached, for the document."""
+    told = [heard[node] for node in group.nodes]
+    rates = [rate for each in told for rate in each.rates.values()]
+    times = [time for each in told for time in each.times.values()]
+    reduced = [each.reduced for each in told if each.reduced is not None]
+    return {
+        "nodes": list(group.nodes),
+        "all_reduce": min(reduced, default=None),
+        "slowest": min(rates, default=None),
+        "middle": median(rates) if rates else None,
+        "us": median(times) if times else None,
+        "failed": {
+            node: each.lost or each.error
+            for node, each in zip(group.nodes, told, strict=True)
+            if each.lost or each.error
+        },
+    }

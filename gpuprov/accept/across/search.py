@@ -1,0 +1,238 @@
+"""The search for a bad node or link among many: what the next round is, from what was seen in the last ones.
+
+Two rounds of pairs show every node beside two others, one round of all together every link. Who is under
+suspicion meets trusted nodes: one of them beside a pair that failed shows whether one of the two or what
+joins them is at fault. What shows only where many work at once is found by the digits of the nodes' numbers.
+Nothing here talks to a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from gpuprov.accept.across.crowd import Crowd
+from gpuprov.accept.across.evidence import Evidence, Heard, Middle, Seen, is_late, is_slow
+from gpuprov.accept.across.rounds import Group, all_together, pairs
+from gpuprov.accept.across.verdicts import Verdict, components, verdicts
+
+MOST = 8
+"""Rounds at most."""
+FEW = 3
+"""Nodes of a group that counts as a pair: one of three is made where they are odd, or one is a witness."""
+
+
+class Search:
+    """Gives out rounds, takes in what nodes told of them, and says who is at fault.
+
+    Args:
+        nodes: names, in an order in which neighbours are near each other.
+    """
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.nodes = list(nodes)
+        self.rounds = 0
+        self.lost: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
+        self.evidence = Evidence()
+        self.crowd: Crowd | None = None
+        self.pairwise: list[float] = []
+        self._groups: list[Group] = []
+        self._rates, self._times = Middle(), Middle()
+        self._silent: set[frozenset[str]] = set()
+        """Links on which a group of two died before its first exchange: nobody can be blamed for it."""
+        self._alone: set[str] = set()
+        """Nodes to be seen beside a trusted one before anything else."""
+        self._met: set[str] = set()
+        """Nodes that were in a round of all together."""
+        self._together: dict[Group, float] = {}
+        self._parts = 1
+        self._since: dict[object, int] = {}
+
+    def verdicts(self) -> list[Verdict]:
+        """All that is known now, each with the round since when."""
+        alive = tuple(node for node in self.nodes if node not in self.lost)
+        found = verdicts(self.evidence, self.lost, self.nodes)
+        if self.crowd is not None and self.crowd.verdict is not None:
+            found.append(self.crowd.verdict)
+        if self.rounds and len(alive) > 1 and not any(seen.kind == "fine" for seen in self.evidence.seen):
+            found = [each for each in found if each.rule == "lost"]
+            found.append(Verdict("bad", "group", alive, "no group came to its end: look at one pair by hand"))
+        return [self._completed(each) for each in found]
+
+    def _completed(self, verdict: Verdict) -> Verdict:
+        """A verdict with the round since when it is known, and with nodes' own words where exchanges died."""
+        ends = {node for seen in self.evidence.seen if seen.kind == "dead" for node in seen.link}
+        named = (*verdict.nodes, *verdict.others)[:FEW]
+        words = [f"{node}: {self.errors[node]}" for node in named if node in self.errors and node in ends]
+        text = "; ".join([verdict.text, *words]) if verdict.rule != "lost" else verdict.text
+        return replace(verdict, text=text, round=self._since.get(verdict.key, self.rounds))
+
+    # --- the next round -----------------------------------------------------------------------------------
+
+    def next(self) -> list[Group]:
+        """The groups of the next round; none when all is known, or the last round is over."""
+        alive = [node for node in self.nodes if node not in self.lost]
+        self._groups = [] if self.rounds >= MOST or len(alive) < 2 else self._plan(alive)
+        self.rounds += bool(self._groups)
+        return self._groups
+
+    def _plan(self, alive: list[str]) -> list[Group]:
+        if self.rounds == 0:
+            return pairs(alive)
+        sound = self._sound(alive)
+        trusted = self.evidence.trusted(alive)
+        whole = self.rounds > 1 and not self._met >= set(sound)
+        tests = self._tests(trusted, only_dead=whole)
+        busy = {node for group in tests for node in group.nodes} | self._alone
+        rest = [node for node in sound if node not in busy]
+        if self.rounds == 1:
+            return [*tests, *pairs(rest, len(rest) // 2 + 1)]
+        if whole:
+            return [*tests, *all_together(rest, self._parts)]
+        if tests:
+            return [*tests, *pairs(rest)]  # they tell what is usual in this round
+        return self._many(alive)
+
+    def _sound(self, alive: Iterable[str]) -> list[str]:
+        """Those with whom a group comes to its end: no node that hangs, and one end of each dead link."""
+        dead = {each.link for each in self.evidence.seen if each.kind == "dead"}
+        hung = {node for node in self.evidence.bad_nodes() if any(node in link for link in dead)}
+        confirmed = (link for link in dead if self._confirmed(link) and not link & hung)
+        apart = {max(link, key=self.nodes.index) for link in confirmed}
+        return [node for node in alive if node not in hung | apart]
+
+    def _confirmed(self, link: frozenset[str]) -> bool:
+        return sum(self.evidence.of_link(link).values()) > 1
+
+    def _tests(self, trusted: list[str], only_dead: bool) -> list[Group]:
+        """Groups for those under suspicion, each with a trusted node, and nobody in two of them.
+
+        Args:
+            only_dead: who is only slow meets all others in the same round.
+        """
+        opened = self._open(only_dead)
+        suspects = {node for nodes in opened for node in nodes} | self._alone
+        helpers = [node for node in trusted if node not in suspects]
+        found = [Group((helpers.pop(), node)) for node in self._ordered(self._alone) if helpers]
+        for nodes in opened:
+            ends = self._ordered(nodes)
+            trusted_first = [] if nodes in self._silent or not helpers else [helpers.pop()]
+            found.append(Group((*trusted_first, *ends)))
+        return found
+
+    def _ordered(self, nodes: Iterable[str]) -> list[str]:
+        return sorted(nodes, key=self.nodes.index)
+
+    def _open(self, only_dead: bool) -> list[frozenset[str]]:
+        """Nodes that hang together by links which were bad once, and were not seen sound twice since."""
+        once = set()
+        for link, seen in self.evidence.bad_links(self.evidence.bad_nodes()).items():
+            later = [number for number in self.evidence.of_link(link) if number > seen[-1].round]
+            dead = any(each.kind == "dead" for each in seen)
+            wanted = not self._confirmed(link) and len(later) < 2 and (dead or not only_dead)
+            if wanted and not link & set(self.lost):
+                once.add(link)
+        return [nodes for nodes in components(once) if not nodes & self._alone]
+
+    def _many(self, alive: list[str]) -> list[Group]:
+        """Whether all together are as fast as pairs are, and if not, who holds them up."""
+        if self.crowd is None:
+            blamed = self._blamed()
+            good = tuple(node for node in alive if node not in blamed)
+            if not self.pairwise:
+                return []
+            whole = self._together.get(Group(good))
+            self.crowd = Crowd(good, median(self.pairwise), whole)
+        return self.crowd.next()
+
+    def _blamed(self) -> set[str]:
+        """Nodes that are at fault, and one end of every link that is."""
+        blamed = set(self.lost)
+        for each in self.verdicts():
+            if each.rule in ("link", "between") and (each.others or each.rule == "link"):
+                blamed |= set(each.others or each.nodes[1:])
+            elif each.rule != "once":
+                blamed |= set(each.nodes)
+        return blamed
+
+    # --- what was seen in it ------------------------------------------------------------------------------
+
+    def take(self, heard: Mapping[str, Heard]) -> None:
+        """Take up what the nodes of the last round told; one that is missing told nothing."""
+        silence = Heard(lost="no answer")
+        told = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
+        self.lost |= {node: each.lost for node, each in told.items() if each.lost}
+        self.errors |= {node: each.error for node, each in told.items() if each.error}
+        rates = self._rates.take(rate for each in told.values() for rate in each.rates.values())
+        times = self._times.take(time for each in told.values() for time in each.times.values())
+        for node, each in told.items():
+            self.evidence.add(self._links(node, each, rates, times))
+        reduced = {}
+        for group in self._groups:
+            of_group = {node: told[node] for node in group.nodes}
+            if any(each.error or each.lost for each in of_group.values()):
+                self._failed(of_group)
+            else:
+                self._ended(group)
+            values = [each.reduced for each in of_group.values()]
+            reduced[group] = min((0.0 if value is None else value for value in values), default=0.0)
+        self._reduced(reduced)
+        for verdict in self.verdicts():
+            self._since.setdefault(verdict.key, self.rounds)
+
+    def _links(
+        self, node: str, told: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
+    ) -> Iterator[Seen]:
+        """What a node told of the way from each other to it."""
+        for peer in self._ordered(told.rates.keys() | told.times.keys() | told.wrong):
+            rate, time = told.rates.get(peer), told.times.get(peer)
+            seen = Seen(self.rounds, peer, node, "fine", rate or 0.0, rates[0] if rates else 0.0)
+            if peer in told.wrong:
+                yield replace(seen, kind="wrong")
+            elif rate is not None and is_slow(rate, rates):
+                yield replace(seen, kind="slow")
+            elif time is not None and times is not None and is_late(time, times):
+                yield replace(seen, kind="late", value=time, middle=times[0])
+            else:
+                yield seen
+
+    def _ended(self, group: Group) -> None:
+        self._alone -= set(group.nodes)
+        if group.exchange and (len(group.nodes) > FEW or len(group.nodes) == len(self.nodes)):
+            self._met |= set(group.nodes)
+
+    def _failed(self, told: Mapping[str, Heard]) -> None:
+        """What it means that a group did not come to its end; who is lost explains it."""
+        if any(each.lost for each in told.values()):
+            return
+        stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in told.items() if each.stuck]
+        first = min(stuck, default=(0,))[0]
+        for link in {frozenset((node, peer)) for step, node, peer in stuck if step == first}:
+            self._dead(link)
+        if stuck:
+            return
+        if len(told) == 2:
+            self._silent.add(frozenset(told))
+            self._dead(frozenset(told))
+            self._alone ^= set(told)  # one that was seen beside a trusted one was seen enough
+        elif len(told) > FEW:
+            self._parts *= 2
+        else:
+            self._alone |= set(told)
+
+    def _dead(self, link: frozenset[str]) -> None:
+        a, b = self._ordered(link)
+        self.evidence.add([Seen(self.rounds, a, b, "dead"), Seen(self.rounds, b, a, "dead")])
+
+    def _reduced(self, reduced: Mapping[Group, float]) -> None:
+        """What the all-reduces of a round say; 0 is one that did not come to its end."""
+        if self.crowd is not None:
+            self.crowd.take(reduced)
+            return
+        for group, value in reduced.items():
+            if len(group.nodes) > FEW:
+                self._together[group] = value
+            elif value and not any(self.evidence.of_link(frozenset(group.nodes[:2])).values()):
+                self.pairwise.append(value)

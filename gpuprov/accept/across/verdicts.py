@@ -1,0 +1,143 @@
+"""What the evidence of all rounds comes to: which nodes, links, ways between sets of nodes are not sound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from gpuprov.accept.across.evidence import Evidence, Seen
+from gpuprov.finding import Finding, Level
+from gpuprov.model.nodeset import fold
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who is not sound, and how that is known.
+
+    Args:
+        rule: `node`, `link`, `between` (two sets of nodes), `group` (only many at once), `lost`, `once`.
+        nodes: whom it names: a node, the ends of a link, one side of what lies between.
+        others: the other side; empty for `between` when that is all other nodes.
+        round: after which it was known.
+    """
+
+    level: Level
+    rule: str
+    nodes: tuple[str, ...]
+    text: str
+    others: tuple[str, ...] = ()
+    round: int = 0
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """What makes it the same verdict in two rounds."""
+        return self.rule, self.nodes, self.others
+
+    @property
+    def finding(self) -> Finding:
+        """The sentence of a report."""
+        return Finding(self.level, f"across.{self.rule}", self.text)
+
+
+def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) -> list[Verdict]:
+    """All that is known now, nodes first.
+
+    Args:
+        lost: node → why it told nothing.
+        order: all nodes, for the order in what is said.
+    """
+    place = {node: number for number, node in enumerate(order)}
+    found = [Verdict("bad", "lost", (node,), f"{node}: {why}") for node, why in lost.items()]
+    bad = evidence.bad_nodes()
+    for alike in _mutually_fine(evidence, bad):
+        names = tuple(sorted(alike, key=place.__getitem__))
+        if len(names) > 1:
+            seen = [each for node in names for each in evidence.of_node(node)]
+            text = f"between {fold(names)} and the others: {_described(seen)}; to one another they are sound"
+            found.append(Verdict("bad", "between", names, text))
+        else:
+            found.append(_of_node(evidence, names[0]))
+    links = evidence.bad_links(bad)
+    twice = {link for link in links if sum(evidence.of_link(link).values()) > 1}
+    for nodes in components(twice):
+        found += _of_links(nodes, {link: links[link] for link in twice if link <= nodes}, place)
+    for link, seen in links.items():
+        if link not in twice:
+            a, b = sorted(link, key=place.__getitem__)
+            level: Level = "bad" if any(each.kind == "wrong" for each in seen) else "warn"
+            text = f"between {a} and {b}: {_described(seen)}; seen in round {seen[0].round} alone"
+            found.append(Verdict(level, "once", (a, b), text))
+    return found
+
+
+def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Nodes that hang together by some links."""
+    found: list[frozenset[str]] = []
+    for link in links:
+        touching = [each for each in found if each & link]
+        found = [each for each in found if not each & link]
+        found.append(frozenset(link.union(*touching)))
+    return found
+
+
+def _mutually_fine(evidence: Evidence, bad: Iterable[str]) -> list[list[str]]:
+    """Bad nodes put together where they are sound to one another: then the way to the others is at fault."""
+    found: list[list[str]] = []
+    for node in bad:
+        for alike in found:
+            if evidence.fine_between([*alike, node]):
+                alike.append(node)
+                break
+        else:
+            found.append([node])
+    return found
+
+
+def _of_node(evidence: Evidence, node: str) -> Verdict:
+    seen = list(evidence.of_node(node))
+    ways = {"sends" if each.sender == node else "receives" for each in seen}
+    alone = "" if len(ways) > 1 or seen[0].kind in ("late", "dead") else f" what it {ways.pop()}"
+    rounds = sorted({each.round for each in seen})
+    text = (
+        f"{node}:{alone or ' to and from others'} {_described(seen)}; in rounds {', '.join(map(str, rounds))}"
+    )
+    return Verdict("bad", "node", (node,), text)
+
+
+def _of_links(
+    nodes: frozenset[str], links: Mapping[frozenset[str], list[Seen]], place: Mapping[str, int]
+) -> list[Verdict]:
+    """One verdict where every link between two sets is bad and none within them, else one for each link."""
+    first = min(nodes, key=place.__getitem__)
+    facing = frozenset(node for node in nodes if frozenset((first, node)) in links)
+    beside = nodes - facing
+    across = {frozenset(pair) for pair in product(beside, facing)}
+    if len(links) > 1 and across == set(links):
+        one, other = (tuple(sorted(side, key=place.__getitem__)) for side in (beside, facing))
+        seen = [each for alike in links.values() for each in alike]
+        text = f"between {fold(one)} and {fold(other)}: {_described(seen)}"
+        return [Verdict("bad", "between", one, text, other)]
+    found = []
+    for a, b in combinations(sorted(nodes, key=place.__getitem__), 2):
+        if seen := links.get(frozenset((a, b)), []):
+            ways = {(each.sender, each.receiver) for each in seen}
+            way = "from {} to {}".format(*ways.pop()) if len(ways) == 1 else f"between {a} and {b}"
+            found.append(
+                Verdict("bad", "link", (a, b), f"{way}: {_described(seen)}; both are sound to others")
+            )
+    return found
+
+
+def _described(seen: list[Seen]) -> str:
+    """The kind that was seen most, with the worst figure of it; then the other kinds."""
+    kinds = [kind for kind, _ in Counter(each.kind for each in seen).most_common()]
+    worst = {
+        kind: min(
+            (each for each in seen if each.kind == kind),
+            key=lambda each: each.value if each.kind != "late" else -each.value,
+        )
+        for kind in kinds
+    }
+    return ", and ".join(worst[kind].told for kind in kinds)

@@ -1,0 +1,114 @@
+"""One node among several: joins groups as it is told, a line an order, and measures the ways to the others.
+
+It meets the other nodes through NCCL alone, whose id the controller carries from one to all.
+"""
+
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+
+from gpuprov.accept.node.main import START_S, looks, refusal
+from gpuprov.accept.node.member import Member
+from gpuprov.accept.node.workers import Crew, Gone, Worker
+from gpuprov.probe.node.base import Failed, names_in, read_or_none
+from gpuprov.probe.node.main import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprov.probe.node.base import Values
+
+
+class Node:
+    """The whole program: looks at the machine, then does what it is told."""
+
+    def __init__(self, crew: Crew, plan: "Values") -> None:
+        self._crew, self._plan = crew, plan
+        self._progress = mmap.mmap(-1, 8)
+        self._indices = []  # type: list[int]
+        self._worker = None  # type: Worker | None
+
+    def carry_out(self, order: "Values") -> "Values":
+        """One order; whatever goes wrong is its answer.
+
+        Raises:
+            Gone: the controller is.
+        """
+        name = order["do"]
+        if name == "look":
+            return self._look()
+        worker = self._hired()
+        answer = self._crew.ask([worker], name, order.get("with"), order["seconds"])[0]
+        if "error" not in answer:
+            return {"value": answer["value"]}
+        # A communicator that broke takes the process with it: the next order finds a new one.
+        worker.end()
+        step, member = struct.unpack("<ii", self._progress[:8])
+        return {"error": answer["error"], "step": step, "member": member}
+
+    def _hired(self) -> "Worker":
+        """The worker that holds the GPUs; a new one where the last one broke."""
+        if self._worker is None or not self._worker.alive:
+            member = Member(self._indices, list(self._plan.get("folders") or ()), self._progress)
+            self._worker = self._crew.hire("NCCL", member)
+        return self._worker
+
+    def _look(self) -> "Values":
+        looker = self._crew.hire("NVML", looks)
+        answer = self._crew.ask([looker], "first", None, START_S)[0]
+        looker.end()
+        before = answer.get("value", {"error": answer.get("error", "no answer")})  # type: Values
+        refused = refusal(before, self._plan)
+        if refused:
+            return {"refused": refused}
+        stated = self._plan.get("gpus")
+        self._indices = [row["index"] for row in before["gpus"] if stated is None or row["index"] in stated]
+        links = [row["nvlinks"]["up"] for row in before["counters"]]
+        return {
+            "host": os.uname()[1],
+            "gpus": self._indices,
+            "names": [row["name"] for row in before["gpus"]],
+            "nvlinks": min(links) if links else 0,
+            "rdma": rdma_ports(),
+        }
+
+
+def rdma_ports() -> "list[Values]":
+    """Ports of RDMA devices: `mlx5_0/1`, whether active, InfiniBand or Ethernet, Gb/s."""
+    base, found = "/sys/class/infiniband", []
+    for device in sorted(names_in(base)):
+        for port in sorted(names_in("{}/{}/ports".format(base, device))):
+            folder = "{}/{}/ports/{}".format(base, device, port)
+            state, layer, rate = (
+                (read_or_none("{}/{}".format(folder, name), 256) or "").strip()
+                for name in ("state", "link_layer", "rate")
+            )
+            row = {"port": "{}/{}".format(device, port), "active": "ACTIVE" in state, "layer": layer}
+            found.append(dict(row, rate=rate))
+    return found
+
+
+def main(plan: "Values") -> None:
+    """Carry out orders until nobody gives any more; leave nothing behind."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update(plan.get("environment") or {})
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.alarm(int(plan["seconds"]))  # a controller that is cut off without a word
+    crew = Crew(time.monotonic() + plan["seconds"], beat=True)
+    node = Node(crew, plan)
+    try:
+        for line in sys.stdin.buffer:
+            order = json.loads(line.decode())
+            try:
+                told = node.carry_out(order)
+            except Failed as failed:
+                told = {"error": str(failed)}
+            say(order["nonce"], told)
+    except (Gone, OSError, ValueError):
+        pass
+    finally:
+        crew.end()
+    os._exit(0)

@@ -1,0 +1,61 @@
+"""`gpuprov accept --across`: the node or the link that holds up the others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit, InvalidInput, worst
+
+if TYPE_CHECKING:
+    from gpuprov.nccl.verdict import Inter
+    from gpuprov.ssh.transport import Target
+
+KEPT = "across.json"
+
+
+def measure_across(
+    nodes: list[Target],
+    *,
+    password: str | None,
+    folders: tuple[str, ...],
+    drained: bool,
+    fabric: Inter | None,
+    output: str,
+    fleet: str,
+) -> Exit:
+    """Measure between nodes, keep what came of it, and print it.
+
+    Raises:
+        InvalidInput: fewer than two nodes.
+    """
+    from gpuprov.accept import program
+    from gpuprov.accept.across.mesh import Mesh
+    from gpuprov.accept.across.nodes import over_ssh
+    from gpuprov.accept.across.run import search_across
+    from gpuprov.model.documents import write_text
+    from gpuprov.report.across import across_document, across_lines
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_acceptance
+    from gpuprov.runs import new_run
+
+    names = [node.name for node in nodes]
+    if len(names) < 2:
+        raise InvalidInput(f"--across with {len(names)} node", expected="two or more")
+    payload = program.fabric(password=password, folders=folders, drained=drained)
+    with Mesh(names, over_ssh(nodes, payload)) as mesh:
+        outcome = search_across(mesh, names, fabric, options.note)
+    told, judged = across_document(outcome), outcome.judged()
+    folder = new_run("accept")
+    write_text(folder / KEPT, json.dumps(told, indent=1) + "\n")
+    keep(of_acceptance(folder.name, judged, fleet), options.note)
+    options.note(f"kept as {folder / KEPT}")
+    if output == "json":
+        options.print_json(told)
+    else:
+        for line in across_lines(outcome):
+            click.echo(line)
+    return worst(*(each.exit_code for each in judged))

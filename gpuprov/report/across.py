@@ -1,0 +1,79 @@
+"""What accept found between nodes, in words for a terminal and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gpuprov.model.nodeset import fold
+from gpuprov.report.printable import on_one_line
+
+if TYPE_CHECKING:
+    from gpuprov.accept.across.run import Outcome
+
+SCHEMA = "gpuprov.accept.across/1"
+
+
+def across_lines(outcome: Outcome) -> Iterator[str]:
+    """Who is not sound, then a line a round with what was reached in it."""
+    for node, error in outcome.refused.items():
+        yield f"{node}: {on_one_line(str(error))}"
+    found = [(verdict.level, verdict.finding) for verdict in outcome.search.verdicts()]
+    found += [(path.level, path) for path in outcome.paths]
+    for level, finding in sorted(found, key=lambda pair: pair[0] != "bad"):
+        yield f"{level:<5} {on_one_line(finding.text)}  [{finding.rule}]"
+    nodes = outcome.search.nodes
+    bad = any(level == "bad" for level, _ in found)
+    if len(nodes) > 1:
+        yield f"{fold(nodes)}: {'rejected' if bad else 'accepted'} after {outcome.search.rounds} rounds"
+    for number, groups in enumerate(outcome.rounds, 1):
+        yield f"  round {number}: {_reached(groups)}"
+
+
+def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
+    sizes = sorted({len(group["nodes"]) for group in groups})
+    told = (
+        f"{len(groups)} groups of {' and '.join(map(str, sizes))}"
+        if len(groups) > 1
+        else f"{sizes[0]} together"
+    )
+    for key, words, unit in (
+        ("middle", "from node to node", "GB/s"),
+        ("us", "small message", "µs"),
+        ("all_reduce", "all-reduce", "GB/s"),
+    ):
+        values = [group[key] for group in groups if group[key] is not None]
+        if values:
+            told += f"; {words} {median(values):.1f} {unit}"
+    broken = sum(bool(group["failed"]) for group in groups)
+    return told + (f"; {broken} did not come to an end" if broken else "")
+
+
+def across_document(outcome: Outcome) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return {
+        "schema": SCHEMA,
+        "nodes": [
+            {
+                "node": each.node,
+                "verdict": each.verdict,
+                "error": None if each.failure is None else str(each.failure),
+                "findings": [found.as_dict() for found in each.findings],
+                "measured": dict(outcome.documents.get(each.node, {})),
+            }
+            for each in outcome.judged()
+        ],
+        "verdicts": [
+            {
+                "level": each.level,
+                "rule": each.rule,
+                "nodes": list(each.nodes),
+                "others": list(each.others),
+                "round": each.round,
+                "text": each.text,
+            }
+            for each in outcome.search.verdicts()
+        ],
+        "rounds": outcome.rounds,
+    }

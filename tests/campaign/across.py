@@ -1,0 +1,39 @@
+"""Every fault that the rounds of `accept --across` must find, at many places of fleets that only pretend.
+
+scripts/campaign across [PLACES]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpuprov.accept.across.search import MOST
+from tests.unit.accept.across.fabric import Fabric, searched
+from tests.unit.accept.across.faults import FAULTS, tried, who
+
+
+def main(places: int) -> int:
+    """Print a row a fault; 1 where one was missed, was not found in time, or somebody else was named."""
+    missed = 0
+    print("| fault in 64 nodes | found | known after round | rounds |\n|---|---|---|---|")
+    for name in FAULTS:
+        known, rounds, found = set(), set(), 0
+        for place in range(places):
+            search, wanted = tried(name, place)
+            bad = [verdict for verdict in search.verdicts() if verdict.level == "bad"]
+            found += who(bad) == wanted and search.rounds <= MOST
+            known.add(max((verdict.round for verdict in bad), default=0))
+            rounds.add(search.rounds)
+        missed += places - found
+        print(f"| {name} | {found} of {places} | {_range(known)} | {_range(rounds)} |")
+    alarms = sum(bool(searched(Fabric(seed)).verdicts()) for seed in range(places))
+    print(f"{places} sound fleets: {alarms} false alarms")
+    return bool(missed or alarms)
+
+
+def _range(numbers: set[int]) -> str:
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 50))

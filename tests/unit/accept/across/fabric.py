@@ -1,0 +1,102 @@
+"""A fleet that only pretends: how fast each way between its nodes is, with a fault in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.rounds import Group, tournament
+from gpuprov.accept.across.search import Search
+
+RATE, TIME, NOISE = 48.0, 22.0, 0.015
+"""GB/s and µs of a sound way (one NDR port), and how much measurements scatter."""
+
+
+@dataclass
+class Fabric:
+    """What a fleet's ways are like; faults change these.
+
+    Args:
+        rate, time: (sender, receiver, round) → a factor on what a sound way has.
+        dead: the same → whether nothing passes.
+        wrong: the same → whether what passes is changed.
+        lost: (node, round) → why it tells nothing, if so.
+        silent: (nodes, round) → whether they come to no communicator at all.
+        crowd: nodes of a group → a factor on its all-reduce.
+    """
+
+    seed: int
+    names: list[str] = field(default_factory=lambda: [f"gpu{number:02}" for number in range(1, 65)])
+    rate: Callable[[str, str, int], float] = lambda a, b, at: 1.0
+    time: Callable[[str, str, int], float] = lambda a, b, at: 1.0
+    dead: Callable[[str, str, int], bool] = lambda a, b, at: False
+    wrong: Callable[[str, str, int], bool] = lambda a, b, at: False
+    lost: Callable[[str, int], str] = lambda node, at: ""
+    silent: Callable[[tuple[str, ...], int], bool] = lambda nodes, at: False
+    crowd: Callable[[tuple[str, ...]], float] = lambda nodes: 1.0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)  # noqa: S311
+
+    def noise(self) -> float:
+        return max(0.5, self.chance.gauss(1.0, NOISE))
+
+    def hear(self, groups: Iterable[Group], number: int) -> dict[str, Heard]:
+        """What all nodes tell of a round."""
+        told: dict[str, Heard] = {}
+        for group in groups:
+            told |= self._group(group, number)
+        return told
+
+    def _group(self, group: Group, number: int) -> dict[str, Heard]:
+        gone = {node: why for node in group.nodes if (why := self.lost(node, number))}
+        if gone:
+            error = "ncclSend: error 6 (remote process exited or there was a network error)"
+            return {
+                node: Heard(lost=gone[node]) if node in gone else Heard(error=error) for node in group.nodes
+            }
+        if self.silent(group.nodes, number):
+            return {node: Heard(error="no answer in 60 s") for node in group.nodes}
+        stuck = self._stuck(group, number) if group.exchange else {}
+        if not stuck and not group.exchange:
+            ring = zip(group.nodes, (*group.nodes[1:], group.nodes[0]), strict=True)
+            if any(self.dead(a, b, number) for a, b in ring):
+                return {node: Heard(error="no answer in 60 s") for node in group.nodes}
+        if stuck:
+            return {node: Heard(error="no answer in 60 s", stuck=stuck.get(node)) for node in group.nodes}
+        return {node: self._told(node, group, number) for node in group.nodes}
+
+    def _stuck(self, group: Group, number: int) -> dict[str, tuple[int, str]]:
+        """Who waits for whom: one that is stuck keeps those waiting who are to meet it later."""
+        found: dict[str, tuple[int, str]] = {}
+        for step, pairs in enumerate(tournament(len(group.nodes))):
+            for first, second in pairs:
+                a, b = group.nodes[first], group.nodes[second]
+                if a in found or b in found or self.dead(a, b, number) or self.dead(b, a, number):
+                    found.setdefault(a, (step, b))
+                    found.setdefault(b, (step, a))
+        return found
+
+    def _told(self, node: str, group: Group, number: int) -> Heard:
+        peers = [peer for peer in group.nodes if peer != node] if group.exchange else []
+        ring = zip(group.nodes, (*group.nodes[1:], group.nodes[0]), strict=True)
+        slowest = min(self.rate(a, b, number) for a, b in ring) * self.crowd(group.nodes)
+        both = {peer: max(self.time(peer, node, number), self.time(node, peer, number)) for peer in peers}
+        return Heard(
+            rates={peer: RATE * self.rate(peer, node, number) * self.noise() for peer in peers},
+            times={peer: TIME * both[peer] * self.noise() for peer in peers},
+            wrong=frozenset(peer for peer in peers if self.wrong(peer, node, number)),
+            reduced=RATE * 0.95 * slowest * self.noise(),
+        )  # fmt: skip
+
+
+def searched(fabric: Fabric) -> Search:
+    """A whole search over a fleet."""
+    search = Search(fabric.names)
+    while groups := search.next():
+        together = [node for group in groups for node in group.nodes]
+        assert len(together) == len(set(together))
+        search.take(fabric.hear(groups, search.rounds))
+    return search

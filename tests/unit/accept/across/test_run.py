@@ -1,0 +1,262 @@
+"""Rounds on nodes that only pretend, and the node's real program on a machine without a GPU."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuprov.accept.across import mesh
+from gpuprov.accept.across.mesh import Mesh, here
+from gpuprov.accept.across.run import Outcome, expected_fabric, search_across
+from gpuprov.accept.program import fabric
+from gpuprov.errors import Unreachable
+from gpuprov.report.across import across_document, across_lines
+from gpuprov.ssh.conversation import Conversation, PipeConversation
+from tests.unit.accept.recorded import recorded
+
+Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+def framed(nonce: str, document: dict[str, Any]) -> bytes:
+    body = base64.b64encode(zlib.compress(json.dumps(document).encode()))
+    return f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n".encode() + body + b"\n"
+
+
+class Pretended(Conversation):
+    """A node whose answers a function makes."""
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        super().__init__(1 << 20)
+        self._name, self._make, self._ready = name, answer, b""
+
+    def say(self, text: bytes, seconds: float = 20.0) -> None:
+        order = json.loads(text)
+        self._ready += framed(order["nonce"], self._make(self._name, order))
+
+    def _piece(self, seconds: float) -> bytes | None:
+        piece, self._ready = self._ready, b""
+        return piece
+
+    def _complaints(self) -> bytes:
+        return b"Killed\n"
+
+    def close(self) -> None:
+        pass
+
+
+LOOK = {"gpus": [0, 1], "host": "localhost", "names": ["NVIDIA H200"] * 2, "nvlinks": 18, "rdma": []}
+
+
+def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """As a sound node answers."""
+    if order["do"] == "look":
+        return LOOK
+    if order["do"] == "id":
+        return {"value": "00" * 128}
+    wanted = order["with"]
+    assert wanted["id"] == "00" * 128
+    assert [first for first, _ in wanted["members"]] == [2 * place for place in range(len(wanted["members"]))]
+    exchange = [
+        {
+            "member": second if first == wanted["me"] else first,
+            "value": 48.0 + step / 10,
+            "us": 20.0,
+            "wrong": None,
+        }
+        for step, first, second in wanted["steps"]
+    ]
+    return {"value": {"exchange": exchange, "reduced": {"value": 45.0, "wrong": None}, "log": ""}}
+
+
+def search(names: list[str], answer: Answer, **others: Any) -> Outcome:
+    with Mesh(names, here(names, lambda name: Pretended(name, answer))) as nodes:
+        return search_across(nodes, names, **others)
+
+
+NAMES = [f"gpu0{number}" for number in range(1, 9)]
+
+
+def test_sound_nodes_are_accepted_after_three_rounds() -> None:
+    outcome = search(NAMES, sound)
+    assert {each.verdict for each in outcome.judged()} == {"accepted"}
+    lines = list(across_lines(outcome))
+    assert lines[0] == "gpu[01-08]: accepted after 3 rounds"
+    assert (
+        "round 1: 4 groups of 2; from node to node 48.0 GB/s; small message 20.0 µs; all-reduce 45.0"
+        in lines[1]
+    )
+    assert "round 3: 8 together" in lines[3]
+    assert json.dumps(across_document(outcome))
+
+
+def slow(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    told = sound(name, order)
+    if order["do"] == "join" and name == "gpu03":
+        for row in told["value"]["exchange"]:
+            row["value"] = 9.0
+    return told
+
+
+def test_a_slow_node_is_rejected_and_named() -> None:
+    outcome = search(NAMES, slow)
+    assert [each.node for each in outcome.judged() if each.verdict == "rejected"] == ["gpu03"]
+    assert next(across_lines(outcome)).startswith("bad   gpu03: what it receives 9.0 of 48.0 GB/s")
+
+
+def refusing(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    if name == "gpu02" and order["do"] == "look":
+        return {"refused": "GPUs are in use: GPU 0: pid 4711 (900 MiB)"}
+    return sound(name, order)
+
+
+def test_a_node_in_use_is_refused_and_the_others_are_measured() -> None:
+    outcome = search(NAMES, refusing)
+    assert str(outcome.refused["gpu02"]).startswith("GPUs are in use: GPU 0: pid 4711")
+    assert "gpu02" not in outcome.search.nodes
+    assert {each.verdict for each in outcome.judged()} == {"accepted", "refused"}
+
+
+def dying(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    if name == "gpu05" and order["do"] == "join" and len(order["with"]["members"]) > 3:
+        raise Unreachable("the connection broke: EOF")
+    if order["do"] == "join" and len(order["with"]["members"]) == 8:
+        return {"error": "ncclGroupEnd: error 6 (remote process exited)", "step": 2, "member": 4}
+    return sound(name, order)
+
+
+def test_a_node_that_is_lost_is_named_and_the_others_go_on() -> None:
+    outcome = search(NAMES, dying)
+    [verdict] = outcome.search.verdicts()
+    assert (verdict.rule, verdict.nodes) == ("lost", ("gpu05",))
+    assert "the connection broke: EOF" in verdict.text
+    assert outcome.rounds[-1][0]["all_reduce"] == 45.0
+
+
+def nonsense(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    told = sound(name, order)
+    if order["do"] == "join" and name == "gpu04":
+        return {"value": {"exchange": [{"member": 99, "value": "fast"}, 7], "reduced": [], "log": 5}}
+    return told
+
+
+def test_a_node_that_tells_nonsense_stops_nobody() -> None:
+    assert search(NAMES, nonsense).search.rounds >= 3
+
+
+class Replay:
+    """Two H200 of one virtual machine, each as a node of its own (NCCL_HOSTID), with sockets between them."""
+
+    def __init__(self) -> None:
+        self._told: Any = recorded("two-nodes")
+
+    def __call__(self, name: str, order: dict[str, Any]) -> dict[str, Any]:
+        for asked in self._told:
+            if name in asked["answers"] and asked["orders"].get(name, {}).get("do") == order["do"]:
+                answer: dict[str, Any] = asked["answers"].pop(name)
+                return answer
+        raise AssertionError(order)
+
+
+def test_two_real_nodes_with_sockets_between_them() -> None:
+    outcome = search(["gpu01", "gpu02"], Replay())
+    assert {each.verdict for each in outcome.judged()} == {"accepted"}
+    [path] = outcome.paths
+    assert (path.rule, path.level) == ("nccl.inter.transport", "ok")
+    assert "between nodes: NET/Socket" in path.text
+    for groups in outcome.rounds:
+        assert 3 < groups[0]["all_reduce"] < 6
+        assert 3 < groups[0]["slowest"] <= groups[0]["middle"] < 6
+
+
+def test_a_silent_fall_back_to_sockets_is_rejected() -> None:
+    """The nodes are sound to each other, and yet not as they should be."""
+    outcome = search(["gpu01", "gpu02"], Replay(), inter="ib")
+    assert {each.verdict for each in outcome.judged()} == {"rejected"}
+    assert "ib expected between nodes, found NET/Socket" in next(across_lines(outcome))
+
+
+def cut(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    if name == "gpu06" and order["do"] == "join":
+        return {"error": "ncclCommInitRank: error 5 (invalid usage)", "step": -1, "member": 0}
+    return sound(name, order)
+
+
+def test_a_node_that_never_joins_says_why_itself() -> None:
+    outcome = search(NAMES, cut)
+    line = next(line for line in across_lines(outcome) if "gpu06" in line)
+    assert line.startswith(
+        "bad   gpu06: to and from others no exchange came to an end; in rounds 1, 2; gpu06: "
+    )
+    assert "ncclCommInitRank: error 5 (invalid usage)" in line
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ([["InfiniBand"], ["InfiniBand"]], "ib"),
+        ([["Ethernet"], ["Ethernet"]], "roce"),
+        ([["InfiniBand"], []], None),
+        ([["InfiniBand"], ["Ethernet"]], None),
+    ],
+)
+def test_what_has_to_carry_the_traffic(ports: list[list[str]], expected: str | None) -> None:
+    told = [{"rdma": [{"layer": layer, "active": True} for layer in layers]} for layers in ports]
+    assert expected_fabric(told) == expected
+    for row in told:
+        for port in row["rdma"]:
+            port["active"] = False
+    assert expected_fabric(told) is None
+
+
+def real(name: str) -> PipeConversation:
+    payload = fabric()
+    return PipeConversation(["/bin/sh", "-c", payload.command], payload.stdin, 1 << 20)
+
+
+def test_a_machine_without_a_driver_says_so() -> None:
+    with Mesh(["a", "b"], here(["a", "b"], real)) as nodes:
+        outcome = search_across(nodes, ["a", "b"])
+    assert {str(error) for error in outcome.refused.values()} == {
+        "libnvidia-ml.so.1 cannot be loaded; run `gpuprov doctor` on it"
+    }
+    assert outcome.search.rounds == 0
+
+
+def test_the_program_ends_with_its_input() -> None:
+    payload = fabric()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", payload.command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    process.stdin.write(payload.stdin)
+    process.stdin.flush()
+    time.sleep(1)
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(10) == 0
+
+
+def test_one_that_is_killed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "BEYOND_S", 2.0)
+    begun: list[PipeConversation] = []
+
+    def begin(name: str) -> PipeConversation:
+        begun.append(real(name))
+        return begun[-1]
+
+    with Mesh(["a"], here(["a"], begin)) as nodes:
+        assert "refused" in nodes.ask({"a": {"do": "look"}}, 10)["a"]
+        os.kill(begun[0]._process.pid, signal.SIGKILL)
+        told = nodes.ask({"a": {"do": "look"}}, 10)["a"]
+    assert isinstance(told, Exception)
+    assert nodes.ask({"a": {"do": "look"}}, 10)["a"] is told
