@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import paramiko
@@ -23,23 +23,35 @@ LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 
 @dataclass(frozen=True)
 class Login:
-    """What was handed over. None means: as ~/.ssh/config says, or the agent and the usual keys."""
+    """What was handed over. None means: as ~/.ssh/config says, or the agent and the usual keys.
+
+    `ask` asks a person for the password, once for all nodes; None where there is nobody to ask.
+    """
 
     user: str | None = None
     port: int | None = None
     identity: Path | None = None
     password: str | None = None
     sudo_password: str | None = None
+    ask: Callable[[], str | None] = lambda: None
 
 
 @dataclass
 class Contact:
-    """An open connection to a node that nobody has logged in to yet."""
+    """An open connection to a node that nobody has logged in to yet.
+
+    Attributes:
+        stated: what the fleet states of the way to the node.
+        takes_passwords: whether sshd said so when it refused a key.
+    """
 
     target: Target
     way: Route
     transport: paramiko.Transport
     before: list[Opened]
+    stated: Connection
+    login: Login
+    takes_passwords: bool = field(default=False)
 
     def close(self) -> None:
         """Close it, and what leads there."""
@@ -50,6 +62,24 @@ class Contact:
     def host_key(self) -> paramiko.PKey:
         """The key that the node has proved to hold."""
         return self.transport.get_remote_server_key()
+
+    @property
+    def user(self) -> str:
+        """Who would log in."""
+        return self.target.route.user
+
+    def again(self, user: str) -> Contact:
+        """Another connection to the same node, for another user.
+
+        Raises:
+            Unreachable: no SSH there any more, or by another host key.
+        """
+        target = self.target
+        fresh = reach(target.name, target.address, self.stated, replace(self.login, user=user))
+        if fresh.host_key.asbytes() != self.host_key.asbytes():
+            fresh.close()
+            raise Unreachable(f"{target.address} shows another host key at the second connection")
+        return fresh
 
     def log_in(self, login: Login) -> Session:
         """By a key that is stated, by the password, else by agent and usual keys.
@@ -62,7 +92,8 @@ class Contact:
         for name, key in self._keys(login):
             try:
                 self.transport.auth_publickey(user, key)
-            except paramiko.AuthenticationException:
+            except paramiko.AuthenticationException as error:
+                self._note_passwords(error)
                 tried.append(name)
             except (SSHException, EOFError) as error:
                 raise Unreachable(f"{user}@{self.target.address}: {reason(error)}") from None
@@ -75,10 +106,25 @@ class Contact:
                 tried.append("the password")
             else:
                 return self._session()
+        if not tried:
+            self._ask_what_is_taken(user)
         raise Unreachable(
             f"{user}@{self.target.address} refused {', '.join(tried) or 'to be asked: there is no key here'}",
             do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
         )
+
+    def _note_passwords(self, error: paramiko.AuthenticationException) -> None:
+        taken = getattr(error, "allowed_types", ())
+        self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
+
+    def _ask_what_is_taken(self, user: str) -> None:
+        """Where no key was there to be refused."""
+        try:
+            self.transport.auth_none(user)
+        except paramiko.AuthenticationException as error:
+            self._note_passwords(error)
+        except (SSHException, EOFError):
+            return
 
     def _session(self) -> Session:
         return ParamikoSession(self.target, self.transport, LIMITS)
@@ -117,4 +163,4 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
             transport.close()
         close(opened)
         raise Unreachable(f"no SSH on {way.hostname} port {way.port}: {reason(error)}") from None
-    return Contact(target, way, transport, opened)
+    return Contact(target, way, transport, opened, stated, login)

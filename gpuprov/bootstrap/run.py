@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from importlib.resources import files
 
 from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
+from gpuprov.bootstrap.enter import enter, enter_as
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
@@ -18,18 +20,31 @@ from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session, placed
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
+NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
+"""cloud-init's word to root: `disable_root_opts` of its module cc_ssh."""
+EXPIRED = re.compile(r"(?i)password (?:change required|has expired)|must change your password")
+"""pam_unix's words to somebody whose password a provider has made to be changed."""
 Pinned = Callable[[Route], HostKeys]
 Confirm = Callable[[dict[str, str]], bool]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What every node must have in the end; `public_keys` by its name."""
+    """What every node must have in the end; `public_keys` and `systems`, what it runs, by its name."""
 
     public_keys: Mapping[str, tuple[str, ...]]
     key_only: bool = True
     wait_s: int = 600
     guard: Guard = field(default_factory=lambda: Guard(60))
+    systems: Mapping[str, str] = field(default_factory=dict)
+
+
+class AnotherUser(NodeFailed):
+    """The image's own root is shut out by cloud-init, which names who may log in."""
+
+    def __init__(self, said: str, user: str) -> None:
+        super().__init__(said)
+        self.user = user
 
 
 @dataclass
@@ -134,8 +149,15 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
 
     def log_in() -> None:
         keys(way).pin(*way.pinned_as, [f"{key.get_name()} {key.get_base64()}"])
-        session = contact.log_in(login)
-        _prepare(node, session, goal, login.sudo_password or login.password)
+        entered = enter(contact, login, goal.systems.get(node.name, ""))
+        try:
+            _prepare(node, entered.session, goal, login.sudo_password or entered.password)
+        except AnotherUser as other:
+            other_door = enter_as(entered, other.user, login)
+            _prepare(node, other_door.session, goal, login.sudo_password)
+            other_door.contact.close()
+        finally:
+            entered.contact.close()
         if unread := keys(way).pin(*way.pinned_as, node.host_keys):
             node.notes.append(f"host keys left out, which cannot be read: {unread}")
 
@@ -159,6 +181,12 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
         raise NodeFailed(told["failed"][0])
     if "done" not in told:
         user = session.target.route.user
+        if named := NAMED.search(output.stdout.decode("utf-8", "replace")):
+            raise AnotherUser(f"{user} may not log in, nor use sudo: {named[0]}", named[1])
+        if EXPIRED.search((output.stderr + output.stdout).decode("utf-8", "replace")):
+            raise NodeFailed(
+                f"{user} has to choose another password before anything else", do="log in by hand once"
+            )
         raise NodeFailed(f"{user} cannot do it as root (sudo): {said(output)}", do="see --ask-sudo-pass")
     node.changed += told.get("changed", [])
     node.notes += told.get("note", [])

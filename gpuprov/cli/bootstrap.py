@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import options
 from gpuprov.errors import Exit, InvalidInput, worst
+from gpuprov.model.connection import LOCAL
 
 if TYPE_CHECKING:
     from gpuprov.bootstrap.hostkeys import HostKeys
@@ -26,7 +28,7 @@ existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.command()
 @click.argument("hosts", nargs=-1)
 @click.option("-F", "--fleet", "fleet_path", type=Path, default=Path("fleet.yml"), show_default=True)
-@click.option("--user", help="who may log in now; as ~/.ssh/config says if not stated")
+@click.option("--user", help="who may log in now; if not stated, as ~/.ssh/config says, or a cloud image's")
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="where SSH answers now, if not where the fleet says"
 )
@@ -71,11 +73,16 @@ def command(
     from gpuprov.model.fleet import read_fleet
     from gpuprov.ssh.route import Route
 
-    chosen = _targets(read_fleet(fleet_path), hosts)
-    goal = Goal({each.name: public_keys(each.route, keys) for each in chosen}, key_only=not keep_passwords)
+    fleet = read_fleet(fleet_path)
+    chosen = _targets(fleet, hosts)
+    goal = Goal(
+        {each.name: public_keys(each.route, keys) for each in chosen},
+        key_only=not keep_passwords,
+        systems={host: group.os for group in fleet.groups.values() for host in group.hosts},
+    )
     password = _password(password_fd, ask=ask_pass)
     sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None
-    login = Login(user, port, identity, password, sudo)
+    login = Login(user, port, identity, password, sudo, _asked_once())
     paths = dict.fromkeys(each.route.known_hosts[0] for each in chosen)
     files = {path: HostKeys(Path(path).expanduser(), host_key) for path in paths}
 
@@ -95,6 +102,7 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
         host: Target(host, address, fleet.connection_of(name, host), fleet.place_of(host))
         for name, group in fleet.groups.items()
         for host, address in group.hosts.items()
+        if address != LOCAL or host in stated
     }
     wanted: list[str] = []
     for text in stated:
@@ -104,7 +112,10 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     if unknown := sorted(set(wanted) - set(known)):
         raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
-    return [known[name] for name in dict.fromkeys(wanted or known)]
+    chosen = [known[name] for name in dict.fromkeys(wanted or known)]
+    if here := [each.name for each in chosen if each.address == LOCAL]:
+        raise InvalidInput(f"{here[0]} is this machine, which nobody has to log in to", do="gpuprov lock")
+    return chosen
 
 
 def _password(descriptor: int | None, *, ask: bool) -> str | None:
@@ -115,6 +126,20 @@ def _password(descriptor: int | None, *, ask: bool) -> str | None:
         except OSError as error:
             raise InvalidInput(f"--password-fd {descriptor} cannot be read: {error.strerror}") from None
     return click.prompt("password", hide_input=True, err=True) if ask else None
+
+
+def _asked_once() -> Callable[[], str | None]:
+    """Asks for the password of nodes that take no key, once for all; nobody without a terminal."""
+    mutex = Lock()
+    known: list[str] = []
+
+    def ask() -> str | None:
+        with mutex:
+            if not known and sys.stdin.isatty():
+                known.append(click.prompt("no key is taken; password", hide_input=True, err=True))
+            return known[0] if known else None
+
+    return ask
 
 
 def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:

@@ -1,0 +1,38 @@
+"""A command line on a terminal, where somebody answers what is asked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab.command_line import with_own_state
+
+
+def typed(folder: Path, words: Sequence[str], question: str, answer: str) -> tuple[int, str]:
+    """Run a command and answer its one question; its exit code, and all that was shown.
+
+    Args:
+        question: what stands at the end of what is shown when it asks, but for a colon, `?` and blanks.
+    """
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.execvpe(words[0], list(words), with_own_state(folder))  # noqa: S606
+    shown, answered, deadline = b"", False, time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:  # the end, as a terminal says it
+            break
+        if not answered and re.search(rf"{question}[:? ]*$".encode(), shown):
+            os.write(terminal, f"{answer}\n".encode())
+            answered = True
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, shown.decode("utf-8", "replace")

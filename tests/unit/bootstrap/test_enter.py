@@ -1,0 +1,93 @@
+"""Who is tried at a node's door, in which order, and when a person is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gpuprov.bootstrap.contact import Login
+from gpuprov.bootstrap.enter import cloud_logins, enter
+from gpuprov.bootstrap.run import EXPIRED, NAMED
+from gpuprov.errors import Unreachable
+
+
+@dataclass
+class Door:
+    """A node that lets some in by key or by password; `tried` is all who came, over every connection."""
+
+    opens: dict[str, str]
+    user: str = "root"
+    takes_passwords: bool = False
+    passwords: bool = False
+    tried: list[str] = field(default_factory=list)
+
+    def again(self, user: str) -> Door:
+        return replace(self, user=user)
+
+    def log_in(self, login: Login) -> Any:
+        how = f"{self.user} by {'password' if login.password else 'key'}"
+        self.tried.append(how)
+        if how != self.opens.get(self.user):
+            self.takes_passwords = self.passwords
+            raise Unreachable(f"{self.user}@192.0.2.1 refused the key")
+        return how
+
+    def close(self) -> None:
+        return None
+
+
+def come(door: Door, login: Login | None = None, system: str = "debian12") -> Any:
+    return enter(door, login or Login(), system).session  # type: ignore[arg-type]
+
+
+def test_the_stated_user_alone_is_tried() -> None:
+    door = Door({"debian": "debian by key"}, user="ops")
+    with pytest.raises(Unreachable, match="ops@"):
+        come(door, Login(user="ops"))
+    assert door.tried == ["ops by key"]
+
+
+@pytest.mark.parametrize(
+    ("system", "user"),
+    [("debian12", "admin"), ("ubuntu24.04", "ubuntu"), ("rhel9", "ec2-user"), ("rhel9", "rocky")],
+)
+def test_else_those_that_images_of_the_system_have(system: str, user: str) -> None:
+    assert come(Door({user: f"{user} by key"}), system=system) == f"{user} by key"
+    assert user in cloud_logins(system)
+
+
+def test_an_unknown_system_has_none() -> None:
+    assert cloud_logins("plan9") == ()
+
+
+def test_a_person_is_asked_last_and_only_where_passwords_are_taken() -> None:
+    asked: list[str] = []
+
+    def ask() -> str:
+        asked.append("asked")
+        return "secret"
+
+    shut = Door({"root": "root by password"})
+    with pytest.raises(Unreachable, match="nor is there a key for debian, admin"):
+        come(shut, Login(ask=ask))
+    assert not asked
+    door = Door({"root": "root by password"}, passwords=True)
+    assert come(door, Login(ask=ask)) == "root by password"
+    assert door.tried == ["root by key", "debian by key", "admin by key", "root by password"]
+    assert asked == ["asked"]
+
+
+def test_where_nobody_can_be_asked_the_refusal_stands() -> None:
+    with pytest.raises(Unreachable, match="refused the key"):
+        come(Door({"root": "root by password"}, passwords=True))
+
+
+def test_what_nodes_say_to_whom_they_turn_away() -> None:
+    said = 'Please login as the user "ec2-user" rather than the user "root".'
+    named = NAMED.search(said)
+    assert named
+    assert named[1] == "ec2-user"
+    assert NAMED.search('login as the user "$(reboot)"') is None
+    assert EXPIRED.search("Password change required but no TTY available.")
