@@ -87,6 +87,7 @@ def judge(
     answers: Mapping[str, Answer],
     site: Mapping[str, float] | None = None,
     baseline: Mapping[str, Mapping[str, Any]] | None = None,
+    of_node: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Acceptance]:
     """Judge nodes, each by itself and then against the others with the same GPUs.
 
@@ -94,9 +95,11 @@ def judge(
         answers: node → what it measured, or why there is nothing.
         site: measure → the site's own floor, which counts instead of published ones.
         baseline: node → what it measured before.
+        of_node: node → the floors of its group; `site` goes before them.
     """
+    floors = {name: {**(of_node or {}).get(name, {}), **(site or {})} for name in answers}
     judged = {
-        name: _one(name, answer, site or {}, (baseline or {}).get(name)) for name, answer in answers.items()
+        name: _one(name, answer, floors[name], (baseline or {}).get(name)) for name, answer in answers.items()
     }
     for gpu in {each.gpu for each in judged.values() if each.failure is None}:
         alike = {

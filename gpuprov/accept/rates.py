@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuprov.accept.floors import of_site
 from gpuprov.accept.reference import RULE_OF_ALL_REDUCE, Floor, Reference, pcie_rate, reference, rules
 from gpuprov.finding import Level
 
@@ -156,12 +157,8 @@ def _of_gpu(gpu: Mapping[str, Any], document: Mapping[str, Any], site: Mapping[s
         if value is None:
             continue
         peak = _link(document, index, known) if measure.peak == "pcie" else known.peak.get(measure.peak)
-        floor = _site(site, name) or known.floor(measure.names)
+        floor = of_site(site, name) or known.floor(measure.names)
         yield Rate(str(index), name, value, measure.unit, peak, floor)
-
-
-def _site(site: Mapping[str, float], name: str) -> Floor | None:
-    return Floor(site[name], site[name], "the site's own") if name in site else None
 
 
 def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | None:
@@ -184,7 +181,7 @@ def _pairs(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[R
     peak = known.peak.get("nvlink_gb_s_per_direction") if linked else None
     for row in rows(document, "between", "pairs"):
         if (value := number(row.get("value"))) is not None:
-            floor = _site(site, "peer") or (known.floor(("p2p_gb_s",)) if linked else None)
+            floor = of_site(site, "peer") or (known.floor(("p2p_gb_s",)) if linked else None)
             yield Rate(f"{row.get('from')}>{row.get('to')}", "peer", value, "GB/s", peak, floor)
 
 
@@ -198,7 +195,7 @@ def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iter
             value, mib = number(told.get("value")), round((number(told.get("bytes")) or 0) / 2**20)
             if value is None or mib != COMPARED_MIB:
                 continue
-            floor = _site(site, name)
+            floor = of_site(site, name)
             if floor is None and linked:
                 floor = known.floor((f"{stem}_busbw_{ranks}gpu_gb_s",))
             if floor is None and name == "all_reduce":

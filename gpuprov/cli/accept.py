@@ -93,6 +93,7 @@ def command(
         return measure_across(
             _targets(chosen, identity, known_hosts), password=chosen.password, folders=libraries,
             drained=drained, fabric=fabric, output=output, fleet=_fleet(chosen),
+            floors=_floors(floors), of_node=_stated_floors(chosen),
         )  # fmt: skip
     site, before = _floors(floors), _baseline(baseline)
     answers: dict[str, Answer] = {}
@@ -103,7 +104,7 @@ def command(
         answers = _here(level, libraries, drained)
     else:
         answers = _there(chosen, level, libraries, drained, identity, known_hosts)
-    judged = judge(answers, site, before)
+    judged = judge(answers, site, before, _stated_floors(chosen))
     told = document(judged)
     if not measured:
         _keep(judged, told, _fleet(chosen))
@@ -155,9 +156,8 @@ def _fleet(chosen: options.Chosen) -> str:
 
 
 def _floors(stated: tuple[str, ...]) -> dict[str, float]:
-    from gpuprov.accept.rates import COLLECTIVES, OF_GPU
+    from gpuprov.model.floors import NAMES
 
-    known = [*OF_GPU, "peer", *COLLECTIVES]
     found = {}
     for text in stated:
         name, _, value = text.partition("=")
@@ -165,9 +165,16 @@ def _floors(stated: tuple[str, ...]) -> dict[str, float]:
             found[name] = float(value)
         except ValueError:
             raise InvalidInput(f"--floor {text}", expected="NAME=VALUE, such as bf16=650") from None
-        if name not in known:
-            raise InvalidInput(f"--floor {text}: no such measurement", expected=", ".join(known))
+        if name not in NAMES:
+            raise InvalidInput(f"--floor {text}: no such measurement", expected=", ".join(NAMES))
     return found
+
+
+def _stated_floors(chosen: options.Chosen) -> dict[str, dict[str, float]]:
+    """Node → what the lock states for its group."""
+    from gpuprov.accept.floors import of_lock
+
+    return of_lock(chosen.lock) if chosen.lock_path.is_file() else {}
 
 
 def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:

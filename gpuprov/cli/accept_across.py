@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,8 @@ def measure_across(
     fabric: Inter | None,
     output: str,
     fleet: str,
+    floors: Mapping[str, float],
+    of_node: Mapping[str, Mapping[str, float]],
 ) -> Exit:
     """Measure between nodes, keep what came of it, and print it.
 
@@ -47,7 +50,9 @@ def measure_across(
         raise InvalidInput(f"--across with {len(names)} node", expected="two or more")
     payload = program.fabric(password=password, folders=folders, drained=drained)
     with Mesh(names, over_ssh(nodes, payload)) as mesh:
-        outcome = search_across(mesh, names, fabric, options.note)
+        outcome = search_across(
+            mesh, names, fabric, options.note, {name: {**of_node.get(name, {}), **floors} for name in names}
+        )
     told, judged = across_document(outcome), outcome.judged()
     folder = new_run("accept")
     write_text(folder / KEPT, json.dumps(told, indent=1) + "\n")

@@ -145,6 +145,7 @@ class Builder:
             connection=lay_over(self._fleet.ssh, group.ssh),
             connections={host: each.ssh for host, each in group.entries.items() if each.ssh} or None,
             hardware=hardware.model_copy(update={"nvswitch": switched}),
+            floors=group.floors,
             reboot=self._fleet.reboot,
             components=self._components(name, locker, answer, want, request, settings).model_copy(
                 update={"absent": self._absent(want, system)}

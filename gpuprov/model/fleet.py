@@ -21,6 +21,7 @@ from pydantic import (
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import HOST_NAME, Connection, lay_over, parse_destination
 from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
+from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots
 from gpuprov.model.nodeset import expand
@@ -87,6 +88,7 @@ class Group(Strict):
     hardware: HardwareProfile = HardwareProfile()
     stack: StackPolicy = StackPolicy()
     settings: Settings = Settings()
+    floors: Floors | None = Field(default=None, description="the least that `gpuprov accept` may measure")
     vars: dict[str, Any] = Field(default={}, description="Ansible variables of the site's own")
     ssh: Connection | None = Field(default=None, description="how they are reached, laid over the fleet's")
 
@@ -105,8 +107,11 @@ class Group(Strict):
     def _as_people_write_it(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The lock has a digest of the fleet: one that states nothing new keeps its own.
         written: dict[str, Any] = write(self)
-        if self.ssh is None:
-            written.pop("ssh", None)
+        for key in ("ssh", "floors"):
+            if getattr(self, key) is None:
+                written.pop(key, None)
+        if self.floors is not None:
+            written["floors"] = self.floors.stated()
         return {"hosts" if key == "entries" else key: value for key, value in written.items()}
 
     @property

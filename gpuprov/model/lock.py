@@ -25,6 +25,7 @@ from gpuprov.model.documents import (
     shaped,
     write_document,
 )
+from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
 
@@ -191,6 +192,7 @@ class LockedGroup(Strict):
     connection: Connection
     connections: dict[str, Connection] | None = None
     hardware: Hardware
+    floors: Floors | None = None
     reboot: Reboots
     repositories: dict[str, Repository]
     components: Components

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from gpuprov.model.documents import Strict
 
@@ -85,6 +91,7 @@ class Rollout(Strict):
         on_failure: `rollback` brings a failed node back to its last good set, `hold` leaves it drained.
         together: sets of nodes that move as one, such as an NVLink domain.
         settle_s: how long a node may take after its boot until everything is as it should be.
+        accept: the level of `gpuprov accept` that a node must pass before it serves again.
     """
 
     canary: Literal["one_per_group", "none"] | list[str] = "one_per_group"
@@ -95,11 +102,18 @@ class Rollout(Strict):
     hooks: Hooks = Hooks()
     window: Window | None = None
     settle_s: int = Field(default=60, ge=0)
+    accept: Literal["quick", "full"] | None = None
 
     @field_validator("serial", mode="before")
     @classmethod
     def _listed(cls, stated: object) -> object:
         return stated if isinstance(stated, list) else [stated]
+
+    @model_serializer(mode="wrap")
+    def _as_ever(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        written: dict[str, Any] = write(self)
+        return written if self.accept else {key: each for key, each in written.items() if key != "accept"}
 
     @field_validator("serial")
     @classmethod

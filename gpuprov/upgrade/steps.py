@@ -20,6 +20,7 @@ from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, render_lock
 from gpuprov.report.text import difference
 from gpuprov.upgrade import hooks
+from gpuprov.upgrade.acceptance import accepted
 from gpuprov.upgrade.context import RECORDS, UpgradeContext, rebooting
 from gpuprov.upgrade.managed import managed
 from gpuprov.upgrade.remote import PACKAGES_S, act, await_nodes, failures
@@ -75,8 +76,9 @@ def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 
 def verify(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Testinfra judges by the new lock, as often as the time to settle allows."""
-    return _judged(context, context.lock, names, folder)
+    """Testinfra judges by the new lock, as often as the time to settle allows; then a load, if asked for."""
+    failed = _judged(context, context.lock, names, folder)
+    return failed | accepted(context, [name for name in names if name not in failed], folder)
 
 
 def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures:

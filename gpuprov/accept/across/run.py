@@ -17,6 +17,7 @@ from gpuprov.accept.judge import Acceptance, refusal
 from gpuprov.accept.rates import number, part, rows
 from gpuprov.errors import GpuprovError
 from gpuprov.finding import Finding
+from gpuprov.model.nodeset import fold
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.verdict import ExpectedPaths, Inter, judge_log
 
@@ -63,7 +64,11 @@ class Outcome:
 
 
 def search_across(
-    mesh: Mesh, names: list[str], inter: Inter | None = None, note: Note = lambda _: None
+    mesh: Mesh,
+    names: list[str],
+    inter: Inter | None = None,
+    note: Note = lambda _: None,
+    floors: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Outcome:
     """Look for the node or link that holds up the others.
 
@@ -71,6 +76,7 @@ def search_across(
         names: nodes of `mesh`, neighbours near each other.
         inter: the fabric that has to carry the traffic; None: RDMA where all nodes have an active port.
         note: told what is done.
+        floors: node → measurement → the site's own floor.
     """
     looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
     outcome = Outcome(Search([]))
@@ -88,7 +94,30 @@ def search_across(
         size = ", ".join(f"{count} of {nodes}" for nodes, count in _sizes(groups).items())
         note(f"round {outcome.search.rounds}: {size}")
         outcome.search.take(conductor.round(groups))
+    outcome.paths |= _below(outcome.rounds, floors or {})
     return outcome
+
+
+def _below(
+    rounds: list[list[dict[str, Any]]], floors: Mapping[str, Mapping[str, float]]
+) -> dict[Finding, tuple[str, ...]]:
+    """Groups that stay below what the site states for one of their nodes."""
+    found: dict[Finding, tuple[str, ...]] = {}
+    for group in (group for groups in rounds for group in groups):
+        for name, key, what in _FLOORED:
+            limits = [floors[node][name] for node in group["nodes"] if name in floors.get(node, {})]
+            value = group[key]
+            if limits and value is not None and value < max(limits):
+                text = f"{what} {fold(group['nodes'])}: {value:.1f} GB/s"
+                text += f"; at least {max(limits):g} is expected (the site's own)"
+                found[Finding("bad", f"{name}.slow", text)] = tuple(group["nodes"])
+    return found
+
+
+_FLOORED = (
+    ("between_nodes", "slowest", "from node to node of"),
+    ("across_nodes", "all_reduce", "all-reduce of"),
+)
 
 
 def expected_fabric(documents: Any) -> Inter | None:

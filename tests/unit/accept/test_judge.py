@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gpuprov.accept.judge import Acceptance, document, judge
-from gpuprov.accept.rates import OF_GPU, rates
+from gpuprov.accept.rates import COLLECTIVES, OF_GPU, rates
 from gpuprov.errors import Exit, NodeFailed, Unreachable
+from gpuprov.model.floors import NAMES
 from tests.unit.accept.recorded import recorded
 
 Change = Callable[[dict[str, Any]], Any]
@@ -268,3 +269,20 @@ def test_every_rate_is_its_own_figure() -> None:
     told = recorded("quick")
     found = [(rate.gpu, rate.measure) for rate in rates(told, {})]
     assert len(found) == len(set(found)) == 2 * 11 + 2 + 3
+
+
+def test_floors_of_a_group_hold_for_its_nodes_alone() -> None:
+    answers = {"gpu01": recorded("quick"), "gpu02": recorded("quick-again")}
+    judged = {each.node: each for each in judge(answers, of_node={"gpu02": {"bf16": 900}})}
+    assert judged["gpu01"].verdict == "accepted"
+    assert rules(judged["gpu02"]) == {"bf16.slow"}
+    [first, *_] = judged["gpu02"].faults
+    assert "at least 900 is expected (the site's own)" in first.text
+    assert {each.verdict for each in judge(answers, {"bf16": 1}, of_node={"gpu02": {"bf16": 900}})} == {
+        "accepted"
+    }
+
+
+def test_every_measurement_can_have_a_floor() -> None:
+    between = {"between_nodes", "across_nodes"}
+    assert set(NAMES) == {*OF_GPU, "peer", *COLLECTIVES, *between}

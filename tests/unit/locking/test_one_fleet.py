@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuprov.accept.floors import of_lock
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
@@ -207,3 +208,15 @@ def test_a_group_that_asks_for_instances_of_a_consumer_board_is_refused(one_grou
     profile.write_text(yaml.safe_dump({"hardware": stated, "settings": {"mig": ["1g.5gb"]}}))
     with pytest.raises(Refused, match="gpu-mig"):
         build_lock(path)
+
+
+def test_floors_are_in_the_lock_where_the_fleet_states_them_alone(one_group: Write) -> None:
+    fleet = one_group(driver=580)
+    assert "floors" not in render_lock(build_lock(fleet))
+    said = yaml.safe_load(fleet.read_text())
+    [group] = said["groups"].values()
+    group["floors"] = {"bf16": 650}
+    fleet.write_text(yaml.safe_dump(said))
+    lock = build_lock(fleet)
+    assert "\n    floors:\n      bf16: 650.0\n" in render_lock(lock)
+    assert of_lock(lock) == {node: {"bf16": 650.0} for node in lock.hosts()}

@@ -270,3 +270,25 @@ def test_a_profile_reads_the_same_in_every_process() -> None:
         for seed in range(4)
     }
     assert len(said) == 1
+
+
+def test_floors_of_a_group_are_written_where_they_are_stated_alone(tmp_path: Path) -> None:
+    text = GOOD.replace("    os: debian12\n", "    os: debian12\n    floors: {bf16: 650, h2d: 50.5}\n")
+    [group] = read_fleet(fleet(tmp_path, text)).groups.values()
+    assert group.floors is not None
+    assert group.floors.stated() == {"bf16": 650.0, "h2d": 50.5}
+    assert group.model_dump(mode="json")["floors"] == {"bf16": 650.0, "h2d": 50.5}
+    assert "bf17" in complaint(tmp_path, text.replace("bf16", "bf17"))
+    assert "floors.bf16" in complaint(tmp_path, text.replace("650", "0"))
+
+
+def test_a_rollout_that_asks_for_no_load_is_written_as_ever(tmp_path: Path) -> None:
+    """The lock has a digest of the fleet: new keys must not change those that do not have them."""
+    silent = read_fleet(fleet(tmp_path, GOOD + "rollout: {serial: 2}\n")).rollout
+    asking = read_fleet(fleet(tmp_path, GOOD + "rollout: {serial: 2, accept: quick}\n")).rollout
+    assert silent is not None
+    assert asking is not None
+    assert list(silent.model_dump(mode="json")) == [
+        *("canary", "serial", "max_fail", "on_failure", "together", "hooks", "window", "settle_s")
+    ]
+    assert asking.model_dump(mode="json")["accept"] == "quick"

@@ -260,3 +260,12 @@ def test_one_that_is_killed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         told = nodes.ask({"a": {"do": "look"}}, 10)["a"]
     assert isinstance(told, Exception)
     assert nodes.ask({"a": {"do": "look"}}, 10)["a"] is told
+
+
+def test_the_sites_floors_between_nodes() -> None:
+    floors = {"gpu02": {"between_nodes": 47.0, "across_nodes": 46.0}}
+    outcome = search(NAMES, sound, floors=floors)
+    found = {path.rule: nodes for path, nodes in outcome.paths.items()}
+    assert set(found) == {"across_nodes.slow"}
+    assert "gpu02" in found["across_nodes.slow"]
+    assert {each.node: each.verdict for each in outcome.judged()}["gpu02"] == "rejected"

@@ -1,0 +1,40 @@
+"""Nodes that have to prove under load that their GPUs deliver, before they serve again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpuprov.accept.floors import of_lock
+from gpuprov.accept.judge import document, judge
+from gpuprov.accept.run import measure_there
+from gpuprov.model.documents import write_text
+from gpuprov.ssh.transport import targets
+from gpuprov.upgrade.context import UpgradeContext
+
+KEPT = "accept.json"
+
+
+def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[str, str]:
+    """Node → why it was not accepted; nothing is loaded where `rollout.accept` states no level.
+
+    Nodes are drained by then, so a scheduler's program that runs there gives out no jobs.
+    """
+    level = context.rollout.accept
+    if level is None or not names:
+        return {}
+    options = context.options
+    nodes = targets(context.lock, names)
+    answers = dict(
+        measure_there(nodes, level, forks=options.forks, password=options.become_password, drained=True)
+    )
+    judged = judge(answers, of_node=of_lock(context.lock))
+    write_text(folder / KEPT, json.dumps(document(judged), indent=1) + "\n")
+    failed = {}
+    for each in judged:
+        if each.failure is not None:
+            failed[each.node] = f"accept: {each.failure}"
+        elif each.faults:
+            more = f" and {len(each.faults) - 1} more" if len(each.faults) > 1 else ""
+            failed[each.node] = f"accept: {each.faults[0].text}{more}"
+    return failed
