@@ -17,6 +17,7 @@ MODULES = (
     ),
 )
 ACROSS = (*MODULES, "gpuprov.accept.node.member", "gpuprov.accept.node.fabric")
+ALL_REDUCE = (*MODULES, "gpuprov.accept.node.allreduce")
 ACROSS_S = 1800
 """A program that waits for orders ends itself after so long, at the latest."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")

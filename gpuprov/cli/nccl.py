@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
@@ -97,8 +98,10 @@ def check(
     """Measure an all-reduce between the GPUs of HOST (a node of the lock, or [USER@]HOST[:PORT]), or of this
     machine, against what its links can do.
 
-    Nothing is set on the machine: variants differ by the environment of the processes started there.
+    nccl-tests measure where they are on the PATH, else libnccl itself, else PyTorch (or always, with
+    --python). Nothing is set on the machine: variants differ by the environment of what is started there.
     """
+    from gpuprov.accept.allreduce import write_script
     from gpuprov.nccl.check import (
         SCHEMA,
         VARIANTS,
@@ -120,14 +123,15 @@ def check(
 
     def measure_all(shell: Shell) -> tuple[Machine, list[Measurement]]:
         machine = inspect_machine(gpus, shell)
-        name, line = tool(machine.gpus, python, shell)
+        name, line = tool(machine.gpus, python, shell, write_script(Path(folder)))
         return machine, [measure(machine, each, name, line, timeout_s, shell) for each in wanted]
 
-    if host is None:
-        machine, outcomes = measure_all(Local())
-    else:
-        target = options.way_to(host, lock_path, identity, known_hosts)
-        machine, outcomes = on_node(target, measure_all, command_s=timeout_s)
+    with tempfile.TemporaryDirectory() as folder:
+        if host is None:
+            machine, outcomes = measure_all(Local())
+        else:
+            target = options.way_to(host, lock_path, identity, known_hosts)
+            machine, outcomes = on_node(target, measure_all, command_s=timeout_s)
     runs = [outcome.as_dict(machine.gpus, parameters) for outcome in outcomes]
     if output == "json":
         click.echo(json.dumps({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs}, indent=2))

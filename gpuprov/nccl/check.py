@@ -133,29 +133,46 @@ def _smi(shell: Shell, *arguments: str) -> str:
     return text
 
 
-def tool(gpus: int, python: str | None = None, shell: Shell = LOCAL) -> tuple[str, list[str]]:
-    """The name and command line of what can run an all-reduce there: nccl-tests, or a Python with PyTorch.
+def tool(
+    gpus: int, python: str | None = None, shell: Shell = LOCAL, script: Path | None = None
+) -> tuple[str, list[str]]:
+    """The name and command line of what can run an all-reduce there.
+
+    nccl-tests where they are on the PATH, else libnccl itself, else a Python with PyTorch.
+
+    Args:
+        python: an interpreter with PyTorch, which is taken then.
+        script: our program for libnccl.
 
     Raises:
-        NodeFailed: neither is there.
+        NodeFailed: none of them is there.
     """
     tests = shell.find("all_reduce_perf")
     if tests and python is None:
         return "nccl-tests", [tests, "-b", "1M", "-e", "1G", "-f", "4", "-g", str(gpus)]
+    if script is not None and python is None:
+        for interpreter in shell.pythons:
+            line = [interpreter, "-IBS", shell.place(script)]
+            if _ends_well([*line, "0"], shell):
+                return "libnccl", [*line, str(gpus)]
     for interpreter in [python] if python else shell.pythons:
         if _has_torch(interpreter, shell):
             driver = shell.place(Path(__file__).with_name("allreduce.py"))
             return "PyTorch", [interpreter, driver, str(gpus)]
     raise NodeFailed(
-        f"neither `all_reduce_perf` nor a Python with PyTorch is on {shell.where}",
-        do="put nccl-tests on the PATH, or name an interpreter with --python",
+        f"neither `all_reduce_perf` nor libnccl nor a Python with PyTorch is on {shell.where}",
+        do="install NCCL, put nccl-tests on the PATH, or name an interpreter with --python",
     )
 
 
 def _has_torch(python: str, shell: Shell) -> bool:
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    return _ends_well([python, "-c", probe], shell)
+
+
+def _ends_well(command: Sequence[str], shell: Shell) -> bool:
     try:
-        return shell.run([python, "-c", probe], {}, _SMI_TIMEOUT_S)[1] == 0
+        return shell.run(command, {}, _SMI_TIMEOUT_S)[1] == 0
     except (OSError, TimeoutError):
         return False
 

@@ -155,6 +155,11 @@ _PARSING = Lock()
 (https://github.com/python/cpython/issues/106905)."""
 
 
+def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
+    """The same as a file's text, which takes no standard input."""
+    return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
+
+
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
     """All modules in one text that makes them importable under their names without a file."""

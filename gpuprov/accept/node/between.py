@@ -75,7 +75,9 @@ class Nccl(Library):
         for rank in self._ranks:
             self.call("ncclCommDestroy", c_void_p(rank))
 
-    def measure(self, size: int, seconds: float) -> "Values":
+    def measure(
+        self, size: int, seconds: float, names: "Sequence[str]" = ("all_reduce", "all_gather", "all_to_all")
+    ) -> "Values":
         """Bus bandwidth in GB/s (as nccl-tests counts it) of each collective over `size` bytes, proven right.
 
         Raises:
@@ -91,13 +93,16 @@ class Nccl(Library):
             take.append(gpu.allocate(whole))
         told = {}
         share = float(count - 1) / count
-        for name, factor in (("all_reduce", 2 * share), ("all_gather", share), ("all_to_all", share)):
+        for name in names:
+            factor = 2 * share if name == "all_reduce" else share
             start = getattr(self, "_" + name)(send, take, piece)
             self._fill(name, send, piece)
             self._together(start)()
             wrong = self._wrong(name, take, piece)
             told[name] = dict(
-                self._rate(self._together(start), factor * whole / 1e9, seconds / 3), bytes=whole, wrong=wrong
+                self._rate(self._together(start), factor * whole / 1e9, seconds / len(names)),
+                bytes=whole,
+                wrong=wrong,
             )
         for gpu, one, other in zip(self._gpus, send, take):
             gpu.use()

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from gpuprov.accept.allreduce import write_script
 from gpuprov.cli.nccl import command
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.nccl import allreduce
 from gpuprov.nccl.check import Machine, estimate, inspect_machine, measure, tool
 from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
+from gpuprov.nccl.shells import Local
 from tests import H200
 from tests.unit.programs import write_program
 
@@ -164,3 +167,32 @@ def test_limits() -> None:
 
 def test_estimate() -> None:
     assert estimate(7e9, 100.0, 4) == {"parameters": 7e9, "seconds": 0.28, "seconds_ring": 0.42}
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, "libnccl"), (1, "PyTorch")])
+def test_libnccl_itself_is_taken_where_it_loads(code: int, name: str, tmp_path: Path) -> None:
+    write_program(tmp_path / "torch-python", "exit 0")
+    script = tmp_path / "own.py"
+    script.write_text(f"import sys; sys.exit({code})")
+    found, line = tool(4, None, Here(), script)
+    assert found == name
+    assert (str(script) in line, line[-1]) == (code == 0, "4")
+
+
+class Here(Local):
+    """This machine, whose Python has PyTorch as far as can be told."""
+
+    pythons = (sys.executable,)
+
+    def run(self, command: Any, environment: Any, timeout_s: float) -> tuple[str, int]:
+        """See `Shell`."""
+        return ("", 0) if "torch" in str(command) else super().run(command, environment, timeout_s)
+
+
+def test_the_program_for_libnccl_says_what_is_missing(tmp_path: Path) -> None:
+    line = [sys.executable, "-IBS", str(write_script(tmp_path)), "0"]
+    assert Local().run(line, {}, 30) == (
+        "libcuda.so.1 cannot be loaded: libcuda.so.1: cannot open shared object file: No such file or"
+        " directory\n",
+        1,
+    )
