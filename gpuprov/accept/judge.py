@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gpuprov.accept import frameworks
 from gpuprov.accept.health import findings
 from gpuprov.accept.neighbours import across, slower, within
 from gpuprov.accept.rates import Rate, part, rates, rows
@@ -138,7 +139,12 @@ def _judged(
     name: str, told: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
 ) -> Acceptance:
     measured = tuple(rates(told, site))
-    found = [*(_floor(rate) for rate in measured if rate.level != "ok"), *findings(told), *within(measured)]
+    found = [
+        *(_floor(rate) for rate in measured if rate.level != "ok"),
+        *findings(told),
+        *frameworks.findings(told),
+        *within(measured),
+    ]
     if before is not None:
         found += slower(measured, rates(before, site))
     return Acceptance(name, measured, tuple(found), document=told)

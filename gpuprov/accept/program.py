@@ -18,6 +18,13 @@ MODULES = (
 )
 ACROSS = (*MODULES, "gpuprov.accept.node.member", "gpuprov.accept.node.fabric")
 ALL_REDUCE = (*MODULES, "gpuprov.accept.node.allreduce")
+FRAMEWORK = (
+    "gpuprov.probe.node.base",
+    "gpuprov.probe.node.main",
+    "gpuprov.accept.node.workers",
+    "gpuprov.accept.node.framework",
+)
+FRAMEWORK_S = 600
 ACROSS_S = 1800
 """A program that waits for orders ends itself after so long, at the latest."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")
@@ -68,6 +75,11 @@ def program(
     plan = {**PLANS[level], "level": level, "kinds": KINDS, "folders": list(folders)}
     plan |= {"drained": drained, "busy": busy}
     return pack(MODULES, plan, become=become, password=password)
+
+
+def framework(python: str) -> Payload:
+    """The program for one interpreter with PyTorch, JAX or TensorFlow."""
+    return pack(FRAMEWORK, {"seconds": FRAMEWORK_S}, python=python)
 
 
 def fabric(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuprov.accept.program import PLANS, Level, program
+from gpuprov.accept.program import FRAMEWORK_S, PLANS, Level, framework, program
 from gpuprov.errors import GpuprovError
 from gpuprov.probe.here import run_here
 from gpuprov.probe.payload import ANSWER_LIMIT
@@ -25,6 +25,43 @@ def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = F
     seconds = PLANS[level]["seconds"] + BEYOND_S
     done = run_here(payload.command, payload.stdin, seconds=seconds, limit=ANSWER_LIMIT)
     return payload.answer(done.stdout, done.stderr)
+
+
+def frameworks_here(python: str) -> dict[str, Any]:
+    """What the frameworks of an interpreter of this machine make of its GPUs.
+
+    Raises:
+        NodeFailed: no answer.
+    """
+    payload = framework(python)
+    seconds = FRAMEWORK_S + BEYOND_S
+    done = run_here(payload.command, payload.stdin, seconds=seconds, limit=ANSWER_LIMIT)
+    return payload.answer(done.stdout, done.stderr)
+
+
+def frameworks_there(
+    nodes: list[Target], python: str, *, forks: int = 64
+) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
+    """The same on each node, as its answers come."""
+    payload = framework(python)
+    limits = ConnectionLimits(connect_s=10, command_s=FRAMEWORK_S + BEYOND_S, answer_bytes=ANSWER_LIMIT)
+
+    def visit(session: Session) -> dict[str, Any]:
+        done = session.run(payload.command, payload.stdin)
+        return payload.answer(done.stdout, done.stderr)
+
+    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+        yield target.name, answer
+
+
+def with_frameworks(
+    told: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
+) -> Mapping[str, Any] | GpuprovError:
+    """A node's measurements with what an interpreter there said, or why it said nothing."""
+    if isinstance(told, GpuprovError):
+        return told
+    said = {"error": str(answer)} if isinstance(answer, GpuprovError) else dict(answer)
+    return {**told, "framework": {**said, "interpreter": python}}
 
 
 def measure_there(

@@ -49,6 +49,11 @@ KEPT = "accept.json"
     type=click.Path(path_type=Path, dir_okay=False),
     help="judge again what was measured before: a file of `-o json`",
 )
+@click.option(
+    "--framework",
+    metavar="PYTHON",
+    help="also what PyTorch, JAX or TensorFlow of that interpreter of the nodes make of the GPUs",
+)
 @click.option("--across", is_flag=True, help="between NODES instead: find the node or link that is slow")
 @click.option(
     "--fabric",
@@ -67,6 +72,7 @@ def command(
     libraries: tuple[str, ...],
     baseline: str | None,
     measured: tuple[Path, ...],
+    framework: str | None,
     across: bool,
     fabric: Inter | None,
     identity: str | None,
@@ -102,8 +108,14 @@ def command(
             answers |= _of_file(path)
     elif local:
         answers = _here(level, libraries, drained)
+        if framework is not None:
+            answers = _frameworks_here(answers, framework)
     else:
         answers = _there(chosen, level, libraries, drained, identity, known_hosts)
+        if framework is not None:
+            answers = _frameworks_there(
+                answers, framework, _targets(chosen, identity, known_hosts), chosen.forks
+            )
     judged = judge(answers, site, before, _stated_floors(chosen))
     told = document(judged)
     if not measured:
@@ -141,6 +153,35 @@ def _there(
         )
     )
     return {node.name: found[node.name] for node in nodes}
+
+
+def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answer]:
+    from gpuprov.accept.run import frameworks_here, with_frameworks
+    from gpuprov.ssh.contained import contained
+
+    found = {}
+    for name, told in answers.items():
+        if _measured(told):
+            told = with_frameworks(told, python, contained(name, lambda: frameworks_here(python)))
+        found[name] = told
+    return found
+
+
+def _frameworks_there(
+    answers: dict[str, Answer], python: str, nodes: list[Target], forks: int
+) -> dict[str, Answer]:
+    from gpuprov.accept.run import frameworks_there, with_frameworks
+
+    wanted = [node for node in nodes if _measured(answers[node.name])]
+    said = dict(frameworks_there(wanted, python, forks=forks))
+    return {
+        name: with_frameworks(told, python, said[name]) if name in said else told
+        for name, told in answers.items()
+    }
+
+
+def _measured(told: Answer) -> bool:
+    return not isinstance(told, GpuprovError) and not told.get("refused")
 
 
 def _targets(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> list[Target]:

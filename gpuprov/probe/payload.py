@@ -105,9 +105,12 @@ for p in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/py
  p=$(command -v "$p") && break; done
 if [ -z "$p" ]; then echo "<<gpuprov NONCE no-python>>"; exit 127; fi
 set --; if [ "$(id -u)" != 0 ]; then SUDO; fi
-exec "$@" "$p" -IBS -c "import sys,zlib,base64;\
-exec(zlib.decompress(base64.b64decode(next(l for l in sys.stdin.buffer if len(l)>999))))"
+exec "$@" "$p" -IBS -c "READ"
 """
+_READ = (
+    "import sys,zlib,base64;"
+    "exec(zlib.decompress(base64.b64decode(next(l for l in sys.stdin.buffer if len(l)>999))))"
+)
 _SUDO_IF_ALLOWED = "if sudo -n true </dev/null >/dev/null 2>&1; then set -- sudo -n --; fi"
 _SUDO_ASKED = 'set -- sudo -S -p "" --'
 _NO_SUDO = ":"
@@ -131,23 +134,38 @@ def build(
 
 
 def pack(
-    modules: tuple[str, ...], question: Mapping[str, Any], *, become: bool = True, password: str | None = None
+    modules: tuple[str, ...],
+    question: Mapping[str, Any],
+    *,
+    become: bool = True,
+    password: str | None = None,
+    python: str | None = None,
 ) -> Payload:
     """Any program for a node: the last module's `main` gets the question, with the answer's nonce in it.
 
     Args:
         modules: full names, each after those that it imports.
         become, password: as `build`.
+        python: an interpreter of the site's, which runs the program with all that belongs to it, and without
+            root's rights; None: whichever Python the node has.
     """
     nonce = secrets.token_hex(8)
-    sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
-    script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo)
-    # One line of sh: csh cannot carry a newline inside quotes.
-    command = "exec /bin/sh -c '" + script.strip().replace("; do\n", "; do").replace("\n", "; ") + "'"
     chosen = json.dumps({**question, "nonce": nonce})
     program = zlib.compress(f"{_program(modules)}\nmain(json.loads({chosen!r}))\n".encode(), 9)
-    secret = b"" if password is None else password.encode() + b"\n"
+    secret = b"" if password is None or python is not None else password.encode() + b"\n"
+    command = _command(nonce, become, password) if python is None else _by(python)
     return Payload(command, secret + base64.b64encode(program) + b"\n", nonce)
+
+
+def _command(nonce: str, become: bool, password: str | None) -> str:
+    sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
+    script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo).replace("READ", _READ)
+    # One line of sh: csh cannot carry a newline inside quotes.
+    return "exec /bin/sh -c '" + script.strip().replace("; do\n", "; do").replace("\n", "; ") + "'"
+
+
+def _by(python: str) -> str:
+    return "exec /bin/sh -c " + shlex.quote(f'exec {shlex.quote(python)} -B -c "{_READ}"')
 
 
 _PARSING = Lock()

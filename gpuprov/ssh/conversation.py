@@ -8,7 +8,7 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import paramiko
 
@@ -123,10 +123,14 @@ class ChannelConversation(Conversation):
 class PipeConversation(Conversation):
     """With a process of this machine: `ssh`, or a program here."""
 
-    def __init__(self, argv: list[str], stdin: bytes, limit: int) -> None:
+    def __init__(
+        self, argv: list[str], stdin: bytes, limit: int, environment: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(limit)
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+        self._process = subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment
+        )
         self._said: list[bytes] = []
         threading.Thread(target=self._drain, daemon=True).start()
         self.say(stdin)

@@ -125,6 +125,11 @@ class LocalSession(Session):
         done = run_here(command, stdin, seconds=seconds, limit=limit, environment=login_environment())
         return Output(done.code, done.stdout, done.stderr)
 
+    def converse(self, command: str, stdin: bytes = b"") -> Conversation:
+        """See `Session`."""
+        argv = ["/bin/sh", "-c", command]
+        return PipeConversation(argv, stdin, self._limits.answer_bytes, login_environment())
+
 
 class OpenSshSession(Session):
     """Every command by a connection of the system's `ssh`."""

@@ -1,0 +1,51 @@
+"""What a framework's interpreter said of the GPUs, against what the driver and cuBLASLt reached on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuprov.accept.rates import number, part, rows
+from gpuprov.finding import Finding
+
+SHARE = 0.9
+"""Of cuBLASLt's rate on the same GPU; GPUs of one node differ by less (Hugging Face's rule)."""
+
+
+def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """What each framework must do: see all GPUs, compute on tensor cores, have the NCCL that is expected."""
+    told = part(document, "framework")
+    if not told:
+        return
+    where = str(told.get("interpreter"))
+    if "error" in told:
+        yield Finding("bad", "framework.error", f"{where}: {told['error']}")
+    elif not part(told, "frameworks"):
+        yield Finding("bad", "framework.none", f"{where} has neither PyTorch nor JAX nor TensorFlow")
+    for name in part(told, "frameworks"):
+        yield from _one(document, name, part(told, "frameworks", name))
+
+
+def _one(document: Mapping[str, Any], name: str, told: Mapping[str, Any]) -> Iterator[Finding]:
+    who = f"{name} {told.get('version', '')}".strip()
+    if "error" in told:
+        yield Finding("bad", "framework.error", f"{name}: {told['error']}")
+        return
+    listed, seen = rows(document, "gpus"), rows(told, "gpus")
+    if len(seen) != len(listed):
+        text = f"{who} sees {len(seen)} GPUs, the driver lists {len(listed)}"
+        yield Finding("bad", "framework.gpus", text)
+    for ours, theirs in zip(listed, seen, strict=False):
+        reached, rate = number(part(ours, "matrix", "bf16").get("value")), number(theirs.get("bf16"))
+        if reached is not None and rate is not None and rate < SHARE * reached:
+            text = (
+                f"GPU {ours.get('index')}: {who} reaches {rate:.1f} TFLOP/s of bf16, cuBLASLt {reached:.1f}"
+            )
+            yield Finding("bad", "framework.slow", f"{text}; at least {SHARE:.0%} of it is expected")
+    own, expected = told.get("nccl"), part(document, "between", "nccl").get("version")
+    if own is not None and expected is not None and own != expected:
+        text = f"{who} brings NCCL {own}, the node has {expected}: both are used, by whoever loads which"
+        yield Finding("warn", "framework.nccl", text)
+    if seen and not any(found for found in seen if number(found.get("bf16")) is None):
+        rates = ", ".join(f"{number(each.get('bf16')) or 0:.1f}" for each in seen)
+        yield Finding("ok", "framework.rate", f"{who}: {rates} TFLOP/s of bf16")
