@@ -92,14 +92,19 @@ def _require(path: str) -> None:
         )
 
 
-@lru_cache(maxsize=32)
 def private_key(path: str) -> paramiko.PKey:
-    """A private key of a file.
+    """A private key of a file, read anew once it was written.
 
     Raises:
         InvalidInput: there is none, or it cannot be used without a person.
     """
     _require(path)
+    about = Path(path).stat()
+    return _read_once(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=32)
+def _read_once(path: str, written_ns: int, size: int) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):

@@ -25,7 +25,7 @@ from gpuprov.model.lock import Lock, read_lock
 from gpuprov.verify import run_verification
 from gpuprov.verify.wanted import wanted
 from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHED
-from tests.lab.provisioned_node import gpuprov
+from tests.lab.command_line import gpuprov
 
 COLUMNS = {
     "first": "the role does its work on such a node, with nothing else of gpuprov's there",
@@ -134,11 +134,12 @@ class Trials:
             NodePlan(node.name, tuple(dict.fromkeys(("preflight", "repositories", role))), False, (), ())
             for role, node in nodes.items()
         ]
-        outcomes = converge(run, plans).outcomes
+        result = converge(run, plans)
         told = {}
         for role, node in nodes.items():
-            outcome = outcomes[node.name]
+            outcome, seen = result.outcomes[node.name], result.drift.get(node.name)
             failures = [f"{each['role']}: {each.get('msg')}" for each in outcome.failed]
+            failures += [seen.reason] if seen and seen.reason else []
             failures += [outcome.unreachable] if outcome.unreachable else []
             failures += [f"changed {', '.join(changed[node.name])}"] if idle and changed[node.name] else []
             told[role] = "; ".join(failures) or "seen"
