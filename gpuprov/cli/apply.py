@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="do not verify afterwards")
 @click.option("--allow-downgrade", is_flag=True, help="take packages back that are newer than the lock's")
 @click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
+@click.option("--image", is_flag=True, help="this tree is an image of a group in the making; see below")
 @click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
 @click.option("-D", "--diff", is_flag=True, help="show what changes in files")
 @options.yes_option
@@ -49,6 +50,7 @@ def command(
     no_verify: bool,
     allow_downgrade: bool,
     force: bool,
+    image: bool,
     check: bool,
     diff: bool,
     yes: bool,
@@ -58,6 +60,9 @@ def command(
 
     Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
     A node that another run of gpuprov is at work on is left alone (exit 5).
+
+    With --image NODES is a group, and the tree that this runs in becomes an image for it: nothing is started,
+    no GPU is needed, and what only a booted machine can be is left for its first boot (docs/FIRST_BOOT.md).
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose
@@ -65,6 +70,11 @@ def command(
     from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
 
+    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
+    if image:
+        from gpuprov.cli.common.image import apply_image
+
+        return apply_image(chosen, output, consent, verified=not no_verify, verbose=verbose, yes=yes)
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
@@ -72,7 +82,6 @@ def command(
     if not proposal.busy:
         return _nothing_to_do(chosen, proposal, output)
     options.ask(f"change {len(proposal.busy)} nodes", yes=yes or check)
-    consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     progress = Progress(options.note, diffs=diff)
     run = RunContext(chosen.lock, new_run("apply"), how, consent, progress.event, options.note)
     if check:

@@ -13,13 +13,20 @@ from gpuprov.errors import Exit
 @click.command()
 @options.on_nodes
 @click.option("--local", is_flag=True, help="this machine is the node: look here, without SSH")
+@click.option("--image", is_flag=True, help="this tree is an image of a group: look at what one shows")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="also write JUnit XML here")
 @options.verbose_option
-def command(chosen: options.Chosen, output: str, local: bool, junit: Path | None, verbose: int) -> Exit:
+def command(
+    chosen: options.Chosen, output: str, local: bool, image: bool, junit: Path | None, verbose: int
+) -> Exit:
     """Look at every node and say where it is not as the lock says. Changes nothing.
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
     """
+    if image:
+        from gpuprov.cli.common.image import verify_image
+
+        return verify_image(chosen, output, verbose=verbose)
     from gpuprov.report.history import keep
     from gpuprov.report.history.record import of_verdict
     from gpuprov.report.verification import recap

@@ -15,6 +15,7 @@ from testinfra.host import Host
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
+from gpuprov.roles.image import waits_for
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import route
 from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
@@ -31,18 +32,20 @@ PAUSES_S = (0.5, 1.0, 2.0)
 
 @dataclass
 class NodeUnderTest:
-    """One node; `lost` is why it cannot be judged (any further)."""
+    """One node; `lost` is why it cannot be judged (any further), `image` says that it never was booted."""
 
     name: str
     group: LockedGroup
     backend: ShellBackend
     host: Node
     lost: GpuprovError | None = field(default=None)
+    image: bool = False
 
     @cached_property
     def wanted(self) -> dict[str, Expectation]:
-        """What is wanted of it, by check id."""
-        return wanted(self.group)
+        """What is wanted of it, by check id; of an image what one can show."""
+        found = wanted(self.group)
+        return {check: each for check, each in found.items() if not self.image or waits_for(each) is None}
 
     def connect(self) -> None:
         """Open its shell; what went wrong is kept in `lost`.
@@ -70,9 +73,10 @@ class NodeUnderTest:
 
 
 def nodes_under_test(
-    lock: Lock, *, local: bool, limits: TimeLimits, password: str | None = None
+    lock: Lock, *, local: bool, limits: TimeLimits, password: str | None = None, image: bool = False
 ) -> list[NodeUnderTest]:
-    """All nodes of a lock, not yet connected; `local` means this machine in place of every one."""
+    """All nodes of a lock, not yet connected; `local` means this machine in place of every one, `image` that
+    what waits for a boot is not asked."""
     nodes = []
     for name, group in lock.hosts().items():
         argv, greeting = HERE, ""
@@ -84,7 +88,7 @@ def nodes_under_test(
         backend = ShellBackend(name, shell, limits.node_s)
         host = Host(backend)
         backend.set_host(host)
-        nodes.append(NodeUnderTest(name, group, backend, host))
+        nodes.append(NodeUnderTest(name, group, backend, host, image=image))
     return nodes
 
 

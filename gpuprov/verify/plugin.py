@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     ours.addoption("--lock", type=Path, default=Path("fleet.lock.yml"), help="the lock to verify against")
     ours.addoption("--limit", default="", help="only these nodes, such as gpu[01-08]")
     ours.addoption("--local", action="store_true", help="this machine in place of the lock's nodes, no SSH")
+    ours.addoption("--image", action="store_true", help="a tree that never was booted: only what it can show")
     ours.addoption("--sudo-password-fd", type=int, help="read sudo's password from this file descriptor")
     ours.addoption("--account", type=Path, help="write what was seen to this file, a JSON object a line")
     ours.addoption(
@@ -49,7 +50,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     except GpuprovError as error:
         raise pytest.UsageError(str(error)) from None
     limits = TimeLimits(option.command_timeout, option.node_timeout)
-    nodes = nodes_under_test(lock, local=option.local, limits=limits, password=_password(option))
+    password = _password(option)
+    nodes = nodes_under_test(lock, local=option.local, limits=limits, password=password, image=option.image)
     session.config.pluginmanager.register(Verification(nodes, EventLog(option.account)))
 
 

@@ -35,6 +35,7 @@ def run_verification(
     json: Path | None = None,
     forks: int = 64,
     local: bool = False,
+    image: bool = False,
     password: str | None = None,
     limits: TimeLimits | None = None,
 ) -> Verdict:
@@ -46,6 +47,7 @@ def run_verification(
         json: write the results here, schema gpuprov.verify/1.
         forks: nodes at a time.
         local: look at this machine instead of connecting to the one host.
+        image: leave out what a tree that never was booted cannot show.
         password: sudo's, where it asks for one.
 
     Raises:
@@ -59,7 +61,7 @@ def run_verification(
     together = min(max(1, forks), NODES_IN_A_PROCESS)
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
-    how = _How(local, password, limits or TimeLimits())
+    how = _How(local, image, password, limits or TimeLimits())
     checked_at = now()
     with ThreadPoolExecutor(processes) as pool:
         verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
@@ -78,13 +80,14 @@ def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
 @dataclass(frozen=True)
 class _How:
     local: bool
+    image: bool
     password: str | None
     limits: TimeLimits
 
     def options(self) -> list[str]:
         limits = self.limits
         told = ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
-        return [*told, "--local"] if self.local else told
+        return [*told, *["--local"] * self.local, *["--image"] * self.image]
 
 
 def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:

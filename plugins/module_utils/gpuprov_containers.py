@@ -42,12 +42,12 @@ def ask(*argv: str) -> str:
 
 
 def runs(unit: str) -> bool:
-    """Whether a service has a process.
+    """Whether a service has a process; none has one in a tree that is not booted, where systemctl says nothing.
 
     Raises:
         Silent: systemd does not say.
     """
-    return ask("systemctl", "show", "--value", "--property=MainPID", unit).strip() != "0"
+    return ask("systemctl", "show", "--value", "--property=MainPID", unit).strip() not in ("0", "")
 
 
 def of_docker() -> "list[str]":

@@ -1,8 +1,9 @@
 """What the role preflight judges of a node: one JSON document. Waits for others to finish; changes nothing.
 
 Runs on the node, with plugins/module_utils beside it. Argument: a JSON object
-`{"wait": seconds, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null]}`.
+`{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
+"sources": [url or null]}`. A tree that is not `booted` has no cloud-init at work, firmware or users of GPUs: those
+are the builder's.
 """
 
 from __future__ import annotations
@@ -159,15 +160,16 @@ def lost() -> list[str]:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 hands numbers on as text
-    status, said = run("cloud-init", "status", "--wait", seconds=wait)
+    booted = str(asked["booted"]) == "True"
+    status, said = run("cloud-init", "status", "--wait", seconds=wait) if booted else (0, "")
     look = {
         "os": operating_system(),
         "arch": os.uname().machine,
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
         "package_lock": wait_for_packages(wait),
         "too_full": too_full(asked["free_mb"]),
-        "secure_boot": secure_boot(),
-        "gpu_users": users_of_gpus(asked["bystanders"]),
+        "secure_boot": secure_boot() if booted else {"on": False, "key_enrolled": False},
+        "gpu_users": users_of_gpus(asked["bystanders"]) if booted else [],
     }
     if shutil.which("dpkg"):
         look["runfile"] = runfile_traces()

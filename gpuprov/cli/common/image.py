@@ -1,0 +1,98 @@
+"""An image in the making: what `apply --image` and `verify --image` do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit, InvalidInput
+
+if TYPE_CHECKING:
+    from gpuprov.apply.context import Consent
+    from gpuprov.model.lock import Lock
+    from gpuprov.verify import Verdict
+
+
+def group_of(chosen: options.Chosen) -> str:
+    """The group that machines made from this image will be of.
+
+    Raises:
+        InvalidInput: none is named, or several.
+    """
+    named = chosen.stated or tuple(chosen.lock.groups)
+    if len(named) != 1:
+        raise InvalidInput(
+            f"{len(named)} groups", expected="one: an image is for one", do="name a group of the lock"
+        )
+    return named[0]
+
+
+def apply_image(
+    chosen: options.Chosen, output: str, consent: Consent, *, verified: bool, verbose: int, yes: bool
+) -> Exit:
+    """Bring this tree to the lock, as far as an image can be, and leave the rest for the first boot."""
+    from gpuprov.apply.context import Options, RunContext
+    from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
+    from gpuprov.report.image import image_document, image_exit, image_lines
+    from gpuprov.report.progress import Progress
+    from gpuprov.runs import new_run
+
+    group = group_of(chosen)
+    lock = image_lock(chosen.lock, group)
+    options.ask("make this tree an image", yes=yes)
+    progress, how = Progress(options.note), Options(1, verbosity=verbose)
+    run = RunContext(lock, new_run("apply"), how, consent, progress.event, options.note)
+    with progress.alive():
+        image = make_image(run)
+    verdict = _look(lock) if verified and image.outcome.ok else None
+    if image.outcome.ok:
+        leave_for_first_boot(chosen.lock, group)
+    waiting = left_out(lock)
+    if output == "json":
+        options.print_json(image_document(run.id, image, verdict, waiting))
+    else:
+        for line in image_lines(image, verdict, waiting):
+            click.echo(line)
+    _say_failures(verdict)
+    options.note(f"everything that was done is in {run.folder}")
+    return image_exit(image, verdict)
+
+
+def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
+    """Look at what this tree shows, and name what it cannot."""
+    from gpuprov.apply.image import image_lock
+    from gpuprov.report.image import waiting_lines
+    from gpuprov.report.verification import recap
+
+    lock = image_lock(chosen.lock, group_of(chosen))
+    verdict, waiting = _look(lock), left_out(lock)
+    if output == "json":
+        options.print_json({**verdict.document(), "not_judged": waiting})
+    else:
+        for line in [recap(verdict, details=verbose > 0), *waiting_lines(waiting)]:
+            click.echo(line)
+    return verdict.exit_code
+
+
+def left_out(lock: Lock) -> dict[str, list[str]]:
+    """What is waited for → the checks that no image shows."""
+    from gpuprov.roles.image import postponed
+    from gpuprov.verify.wanted import wanted
+
+    [group] = lock.groups.values()
+    return postponed(wanted(group).values())
+
+
+def _look(lock: Lock) -> Verdict:
+    from gpuprov.verify import run_verification
+
+    return run_verification(lock, lock.hosts(), image=True)
+
+
+def _say_failures(verdict: Verdict | None) -> None:
+    from gpuprov.report.verification import recap
+
+    if verdict and verdict.exit_code:
+        options.note(recap(verdict, details=True))

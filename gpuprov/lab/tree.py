@@ -1,0 +1,75 @@
+"""A tree of which an image is made, without a boot: systemd-nspawn runs one program in it after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprov.errors import NodeFailed
+from gpuprov.lab import engine
+from gpuprov.lab.archive import harvest, lend
+from gpuprov.lab.host import execute, require_tools
+from gpuprov.lab.images import Image, contained, find_image, save_image
+from gpuprov.lab.lab import Lab
+
+HOUR_S = 3600.0
+
+
+@dataclass
+class Tree:
+    """A root folder that no system was ever booted from."""
+
+    folder: Path
+    base: Image
+
+    @property
+    def root(self) -> Path:
+        """The whole tree."""
+        return self.folder / "root"
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that is installed in it."""
+        [path] = (self.root / "usr/lib/modules").iterdir()
+        return path.name
+
+    def run(self, command: str) -> str:
+        """What a shell command prints; it has this machine's network, and systemd does not run.
+
+        Raises:
+            NodeFailed: it failed.
+        """
+        quiet = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8", "HOME=/root")
+        return execute(contained(self.root, *quiet, "sh", "-c", command), timeout=HOUR_S)
+
+    def fails(self, command: str) -> str:
+        """What a command says that must fail."""
+        try:
+            said = self.run(command)
+        except NodeFailed as failure:
+            return str(failure)
+        raise NodeFailed(f"`{command}` did not fail: {said}")
+
+    def save(self, name: str) -> None:
+        """Keep it as an image, for `Lab.up(image=name)`; it is not to be used any more."""
+        engine.unmount_below(self.root)
+        harvest(self.folder / "upper")
+        save_image(name, self.folder / "upper", self.base)
+
+
+@contextmanager
+def tree(lab: Lab, image: str = "debian12") -> Iterator[Tree]:
+    """A tree of a lab's, gone when the block ends."""
+    require_tools()
+    base = find_image(image)
+    made = Tree(lab.folder.with_name(f"{lab.name}.tree"), base)
+    upper = made.folder / "upper"
+    lend(upper)
+    engine.mount(made.root, base.layers, upper, made.folder / "work")
+    try:
+        yield made
+    finally:
+        engine.unmount_below(made.folder)
+        execute(["rm", "-rf", "--one-file-system", made.folder])

@@ -1,0 +1,73 @@
+"""The end of an image's making: what was done, what it shows, and what waits for the first boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuprov.errors import Exit, worst
+from gpuprov.report.printable import printable
+from gpuprov.runs import now
+
+if TYPE_CHECKING:
+    from gpuprov.apply.image import Image
+    from gpuprov.verify.verdict import Verdict
+
+
+def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]) -> Iterator[str]:
+    """One line of what was done, then what waits.
+
+    Args:
+        waiting: what is waited for → checks.
+    """
+    if not image.outcome.ok:
+        failure = image.outcome.failed[0] if image.outcome.failed else {"msg": image.outcome.unreachable}
+        yield printable(
+            f"image  changed={image.outcome.changed}  FAILED  {failure.get('role') or ''}: {failure['msg']}"
+        )
+        return
+    wrong = [check.check for node in verdict.nodes for check in node.failed_checks] if verdict else []
+    seen = (
+        f"NOT VERIFIED  {', '.join(wrong)}"
+        if wrong
+        else f"verified ({shown(verdict)} checks)"
+        if verdict
+        else ""
+    )
+    yield f"image  changed={image.outcome.changed}  {seen}".rstrip()
+    yield from waiting_lines(waiting)
+    for role, what in image.roles.items():
+        yield f"  the role {role} waits for {what}"
+
+
+def waiting_lines(waiting: dict[str, list[str]]) -> Iterator[str]:
+    """What no image shows, by what it waits for."""
+    yield f"left for the first boot: {sum(map(len, waiting.values()))} checks"
+    for what, checks in waiting.items():
+        yield f"  {what}: {', '.join(checks)}"
+
+
+def shown(verdict: Verdict | None) -> int:
+    """How many checks were judged."""
+    return sum(len(node.checks) for node in verdict.nodes) if verdict else 0
+
+
+def image_exit(image: Image, verdict: Verdict | None) -> Exit:
+    """The exit code of an image's making."""
+    return worst(Exit.OK if image.outcome.ok else Exit.FAILED, verdict.exit_code if verdict else Exit.OK)
+
+
+def image_document(
+    run: str, image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Schema gpuprov.image/1."""
+    return {
+        "schema": "gpuprov.image/1",
+        "finished_at": now(),
+        "run": run,
+        "status": "ok" if image.outcome.ok else "failed",
+        "changed": image.outcome.changed,
+        "failed": image.outcome.failed,
+        "first_boot": {"checks": waiting, "roles": image.roles},
+        "verification": verdict.document() if verdict else None,
+    }

@@ -1,0 +1,58 @@
+"""What an image that is being made cannot show: it waits for the first boot of a machine made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.table import UNITS
+
+HARDWARE, BOOT, SERVICES = "the machine's hardware", "a boot of its own", "running services"
+KERNEL, DRIVES, LOGIN = "the machine's own kernel", "the machine's drives", "a login that proves it"
+AT_FIRST_BOOT = {"storage": DRIVES, "ssh_hardening": LOGIN, "firewall": LOGIN}
+"""Role → what it waits for as a whole."""
+OF_HARDWARE = ("gpu.model", "gpu.count", "gpu.nvswitches")
+OF_SERVICES = (
+    "docker.config",  # a drop-in of the unit could have the last word
+    "docker.daemon",
+    "docker.limits",
+    "containerd.config",
+    "containerd.plugin",
+    "cuda.environment",  # what a service gets
+    "nccl.configuration",
+    "tuning.environment",
+    "tuning.debugging",
+    "tuning.limits",
+    "tuning.service_limits",
+)
+OF_KERNEL = ("tuning.sysctl", "tuning.hugepages", "tuning.governor")
+
+
+def waits_for(expectation: Expectation) -> str | None:
+    """What a statement waits for; None where an image shows it."""
+    check = expectation.check
+    if expectation.role in AT_FIRST_BOOT:
+        return AT_FIRST_BOOT[expectation.role]
+    if expectation.needs_driver or check in OF_HARDWARE or check.startswith("hardware."):
+        return HARDWARE
+    if expectation.reboot:
+        return BOOT
+    if check in UNITS or check in OF_SERVICES:
+        return SERVICES
+    return KERNEL if check in OF_KERNEL else None
+
+
+def postponed_roles(group: LockedGroup) -> dict[str, str]:
+    """The group's roles that an image does not run → what they wait for."""
+    stated = {"storage": "scratch", "ssh_hardening": "ssh", "firewall": "firewall"}
+    return {role: what for role, what in AT_FIRST_BOOT.items() if group.setting(stated[role]) is not None}
+
+
+def postponed(expected: Iterable[Expectation]) -> dict[str, list[str]]:
+    """What is waited for → the checks that wait for it."""
+    found: dict[str, list[str]] = {}
+    for each in expected:
+        if what := waits_for(each):
+            found.setdefault(what, []).append(each.check)
+    return found

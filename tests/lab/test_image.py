@@ -1,0 +1,130 @@
+"""Images: a tree that never was booted is brought to a lock; machines made from it need one first boot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuprov.lab import Lab, simulator
+from gpuprov.lab.mirror.serve import served
+from gpuprov.lab.tree import Tree, tree
+from gpuprov.lab.variants import with_cloud_init, with_control_groups
+from tests.lab.cloud_node import MACHINE, await_state, journal, user_data, write_fleet
+from tests.lab.package_index import build_index
+from tests.lab.stub_compiler import with_played_compiler
+
+Step = Callable[[Path], None]
+LOCK = "/root/fleet.lock.yml"
+CARRIED = "/etc/gpuprov/fleet.lock.yml"
+GPUPROV = "/opt/gpuprov/bin/gpuprov"
+INSTALL = (
+    "apt-get -q update && apt-get -q -y install --no-install-recommends python3-venv"
+    " && python3 -m venv /opt/gpuprov"
+    " && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index --find-links /srv/wheels gpuprov"
+    " && rm -r /srv/wheels"
+)
+APPLY = f"{GPUPROV} apply --image train --lock {LOCK} --yes 2>&1"
+VERIFY = f"{GPUPROV} verify --image train --lock {LOCK}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("image")
+    build_index(folder / "mirror")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def version(folder: Path) -> str:
+    """The driver's, of the lock that is written into the folder."""
+    return write_fleet(folder).groups["train"].components.driver.version
+
+
+@pytest.fixture(scope="module")
+def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
+    """A tree of which an image was made."""
+    with tree(module_lab) as made:
+        simulator.install(made.root, MACHINE)
+        with_played_compiler(version)(made.root)
+        (made.root / "srv/wheels").mkdir()
+        for wheel in (folder / "mirror/simple").glob("*/*.whl"):
+            shutil.copy(wheel, made.root / "srv/wheels")
+        shutil.copy(folder / "fleet.lock.yml", made.root / LOCK.lstrip("/"))
+        made.run(INSTALL)
+        begun = time.monotonic()
+        print(made.run(APPLY), f"made in {time.monotonic() - begun:.0f} s")  # noqa: T201
+        yield made
+
+
+@pytest.fixture(scope="module")
+def image(module_lab: Lab, built: Tree) -> Iterator[str]:
+    """The name of the image; its tree is gone."""
+    name = f"made-{os.getpid()}"
+    built.save(name)
+    yield name
+    module_lab.down()
+    module_lab.drop(name)
+
+
+def test_an_image_shows_what_it_can_and_names_the_rest(built: Tree) -> None:
+    judged = json.loads(built.run(f"{VERIFY} -o json 2>/dev/null"))
+    checks = {check["check"] for node in judged["nodes"] for check in node["checks"]}
+    waiting = {check for each in judged["not_judged"].values() for check in each}
+    print(f"{len(checks)} checks judged, {len(waiting)} left: {judged['not_judged']}")  # noqa: T201
+    assert judged["summary"]["passed"] == 1, judged
+    assert {"driver.packages", "driver.module_on_disk", "docker.packages", "pins.hold"} <= checks
+    assert {"driver.loaded", "gpu.count", "docker.unit", "gpu.clocks"} <= waiting
+    assert not checks & waiting
+    told = built.run(VERIFY)
+    assert f"left for the first boot: {len(waiting)} checks" in told
+    assert "a boot of its own: " in told
+
+
+def test_nothing_was_started_and_a_second_run_changes_nothing(built: Tree) -> None:
+    assert built.run("ls /usr/sbin/policy-rc.d /run/docker.pid /run/docker.sock 2>/dev/null || true") == ""
+    assert "changed=0" in built.run(APPLY)
+
+
+def test_a_fault_of_an_image_is_seen_without_a_boot_and_mended(built: Tree) -> None:
+    held = built.run("apt-mark showhold").split()
+    built.run(f"apt-mark unhold {held[0]}; rm /etc/modprobe.d/gpuprov-nouveau.conf")
+    said = built.fails(VERIFY)
+    assert "exited with 1" in said
+    failed = json.loads(built.run(f"{VERIFY} -o json 2>/dev/null || true"))["nodes"][0]["checks"]
+    assert {check["check"] for check in failed if check["status"] == "failed"} >= {
+        "pins.hold",
+        "nouveau.blacklist",
+    }
+    built.run(APPLY)
+    built.run(VERIFY)
+
+
+def test_machines_made_from_it_are_clean_after_their_first_boot(
+    module_lab: Lab, image: str, folder: Path, version: str, another_lab: Lab
+) -> None:
+    nodes = module_lab.up(2, gpu=MACHINE, image=image, names=["one", "two"], prepare=[with_control_groups])
+    begun = time.monotonic()
+    for node in nodes:
+        told = await_state(node)
+        print(told)  # noqa: T201
+        assert (told["state"], told["exit_code"]) == ("done", 0), journal(node)
+    ready = time.monotonic() - begun
+    for node in nodes:
+        assert node.run(f"{GPUPROV} drift --lock {CARRIED} here").returncode == 0
+        assert node.run(f"{GPUPROV} verify --lock {CARRIED} here").returncode == 0
+        node.stop()
+    with served(folder / "mirror") as index:
+        data = user_data(folder, "--index", f"{index.url}/simple")
+        steps: list[Step] = [with_control_groups, with_played_compiler(version), with_cloud_init(data)]
+        [fresh] = another_lab.up(1, gpu=MACHINE, prepare=steps)
+        begun = time.monotonic()
+        assert await_state(fresh)["state"] == "done", journal(fresh)
+        afresh = time.monotonic() - begun
+    print(f"two of the image: {ready:.0f} s; one afresh: {afresh:.0f} s; ratio {ready / afresh:.2f}")  # noqa: T201
+    assert ready < afresh

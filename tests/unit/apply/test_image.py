@@ -1,0 +1,173 @@
+"""An image in the making: its kernel, its plan, and that nothing is started."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.apply import image as module
+from gpuprov.apply.context import RunContext
+from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image, offline
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.firstboot import files
+from gpuprov.model.lock import Lock, Setting, read_lock
+from gpuprov.roles.image import postponed
+from gpuprov.roles.table import expectations
+from tests import RECORDED_LOCK
+
+KERNEL = "6.1.0-56-amd64"
+SCRATCH = [{"mount": "/scratch", "filesystem": "xfs", "devices": ["/dev/nvme0n1"]}]
+
+
+def lock_for(kernel: str, **settings: object) -> Lock:
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.groups.items()
+    stated = {
+        key: Setting(value=value, reason="test", source="test")
+        for key, value in {"kernel": kernel, **settings}.items()
+    }
+    changed = group.model_copy(update={"settings": {**group.settings, **stated}})
+    assert name
+    return lock.model_copy(update={"groups": {"train": changed}})
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a tree has its kernels, and what it must not start."""
+    (tmp_path / "modules" / KERNEL).mkdir(parents=True)
+    (tmp_path / "sbin").mkdir()
+    monkeypatch.setattr(module, "MODULES", tmp_path / "modules")
+    monkeypatch.setattr(module, "NO_STARTS", tmp_path / "sbin/policy-rc.d")
+    monkeypatch.setattr(module, "WANTED", tmp_path / "wants/gpuprov-first-boot.service")
+    monkeypatch.setattr(module, "ENDED", tmp_path / "state")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name in ("LOCK", "ORDER", "PROGRAM", "UNIT_PATH"):
+        monkeypatch.setattr(files, name, str(tmp_path / "files" / name))
+    return tmp_path
+
+
+@pytest.mark.parametrize("stated", ["running", KERNEL])
+def test_the_kernel_is_the_trees(tree: Path, stated: str) -> None:
+    [group] = image_lock(lock_for(stated), "train").groups.values()
+    assert group.setting("kernel") == KERNEL
+    assert group.hosts == {"here": "local"}
+
+
+def test_of_several_kernels_one_has_to_be_named(tree: Path) -> None:
+    (tree / "modules/6.1.0-57-amd64").mkdir()
+    with pytest.raises(
+        InvalidInput, match=r"this tree has 6.1.0-56-amd64, 6.1.0-57-amd64; .*settings.kernel"
+    ):
+        image_lock(lock_for("running"), "train")
+    [group] = image_lock(lock_for("6.1.0-57-amd64"), "train").groups.values()
+    assert group.setting("kernel") == "6.1.0-57-amd64"
+
+
+def test_a_kernel_that_is_not_there_is_refused(tree: Path) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"the lock is for the kernel 5\.0, and this tree has 6.1.0-56-amd64"
+    ):
+        image_lock(lock_for("5.0"), "train")
+
+
+def test_nothing_is_started_meanwhile_and_nothing_is_left_of_that(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SYSTEMD_OFFLINE", raising=False)
+    with offline():
+        assert os.environ["SYSTEMD_OFFLINE"] == "1"
+        assert (tree / "sbin/policy-rc.d").read_text() == "#!/bin/sh\nexit 101\n"
+        assert os.access(tree / "sbin/policy-rc.d", os.X_OK)
+    assert "SYSTEMD_OFFLINE" not in os.environ
+    assert not (tree / "sbin/policy-rc.d").exists()
+
+
+def test_a_builders_own_policy_stays(tree: Path) -> None:
+    (tree / "sbin/policy-rc.d").write_text("the builder's\n")
+    with offline():
+        pass
+    assert (tree / "sbin/policy-rc.d").read_text() == "the builder's\n"
+
+
+class Played:
+    """What is seen, call by call, and what the playbook was told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: list[Difference]) -> None:
+        self.told: list[dict[str, Any]] = []
+        looks = iter(seen)
+        monkeypatch.setattr(
+            module, "survey", lambda *_, **__: [NodeDrift("here", "drifted", tuple(next(looks)))]
+        )
+        monkeypatch.setattr(module, "run_playbook", self._run)
+
+    def _run(self, playbook: str, nodes: dict[str, dict[str, Any]], run: object) -> dict[str, NodeOutcome]:
+        assert os.environ["SYSTEMD_OFFLINE"] == "1"
+        self.told.append(nodes["here"])
+        return {"here": NodeOutcome(changed=3)}
+
+
+def differs(check: str, role: str | None) -> Difference:
+    return Difference(check, "as stated", "otherwise", "error", role, reboot=False)
+
+
+def run_of(lock: Lock, folder: Path) -> RunContext:
+    return RunContext(image_lock(lock, "train"), folder)
+
+
+def test_roles_run_but_for_those_that_wait(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [differs("driver.packages", "nvidia_driver"), differs("scratch.mounted", "storage")]
+    waiting = [
+        differs("gpu.clocks_unit", "gpu_settings"),
+        differs("gpu.count", None),
+        differs("scratch.mounted", "storage"),
+    ]
+    played = Played(monkeypatch, before, waiting)
+    made = make_image(run_of(lock_for(KERNEL, scratch=SCRATCH), tree))
+    assert made.outcome.ok
+    assert made.outcome.changed == 3
+    assert made.roles == {"storage": "the machine's drives"}
+    [told] = played.told
+    assert "nvidia_driver" in told["gpuprov_roles"]
+    assert "storage" not in told["gpuprov_roles"]
+    assert told["system_tuning_booted"] is False
+
+
+def test_what_an_image_shows_has_to_be_so(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Played(
+        monkeypatch,
+        [differs("driver.packages", "nvidia_driver")],
+        [differs("driver.packages", "nvidia_driver")],
+    )
+    made = make_image(run_of(lock_for(KERNEL), tree))
+    assert [event["msg"] for event in made.outcome.failed] == ["driver.packages is still otherwise"]
+
+
+def test_a_tree_that_shows_all_is_not_touched(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(monkeypatch, [differs("gpu.count", None)], [])
+    assert make_image(run_of(lock_for(KERNEL), tree)).outcome.changed == 0
+    assert played.told == []
+
+
+def test_the_first_boot_is_left_with_the_machines_own_kernel(tree: Path) -> None:
+    for name in ("done", "state.json"):
+        (tree / "state").mkdir(exist_ok=True)
+        (tree / "state" / name).write_text("of the builder\n")
+    leave_for_first_boot(lock_for("running"), "train")
+    order = json.loads((tree / "files/ORDER").read_text())
+    assert order["install"]["program"].endswith("/gpuprov")
+    assert order["install"]["requirement"] == ""
+    assert (tree / "wants/gpuprov-first-boot.service").is_symlink()
+    assert list((tree / "state").iterdir()) == []
+    [group] = read_lock(tree / "files/LOCK").groups.values()
+    assert group.setting("kernel") == "running"
+
+
+def test_what_is_left_out_is_what_the_lock_states() -> None:
+    [group] = lock_for(KERNEL).groups.values()
+    assert "gpu.clocks_unit" in postponed(expectations(group))["running services"]
