@@ -19,6 +19,10 @@ OF_SERVICES = (
     "docker.limits",
     "containerd.config",
     "containerd.plugin",
+    "driver.unpackaged",  # where services look for libraries
+    "cuda.unpackaged",
+    "cudnn.unpackaged",
+    "nccl.unpackaged",
     "cuda.environment",  # what a service gets
     "nccl.configuration",
     "tuning.environment",
