@@ -49,7 +49,7 @@ PASSING = re.compile(
     r"Temporary failure|Could not (resolve|connect|get lock)|[Cc]onnection (refused|reset|failed|broken)"
     r"|[Tt]imed out|Network is unreachable|No route to host|Max retries|Failed to (fetch|establish)"
     r"|Hash Sum mismatch|unexpected size|not known\b|IncompleteRead|took longer than"
-    r"|still at work|has held the|does not answer as it should|50[0-4] "
+    r"|still at work|has held the|does not answer as it should|\b50[0234] +[A-Z]"
 )
 
 
