@@ -58,7 +58,9 @@ def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
         shutil.copy(folder / "fleet.lock.yml", made.root / LOCK.lstrip("/"))
         made.run(INSTALL)
         begun = time.monotonic()
-        print(made.run(APPLY), f"made in {time.monotonic() - begun:.0f} s")  # noqa: T201
+        said = made.run(f"{APPLY}; echo exit $?")
+        print(said, f"made in {time.monotonic() - begun:.0f} s")  # noqa: T201
+        assert said.endswith("exit 0\n"), said
         yield made
 
 
