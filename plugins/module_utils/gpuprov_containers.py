@@ -42,7 +42,7 @@ def ask(*argv: str) -> str:
 
 
 def runs(unit: str) -> bool:
-    """Whether a service has a process; none has one in a tree that is not booted, where systemctl says nothing.
+    """Whether a service has a process. In a tree that is not booted none has, and systemctl says nothing.
 
     Raises:
         Silent: systemd does not say.

@@ -2,8 +2,8 @@
 
 Runs on the node, with plugins/module_utils beside it. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null]}`. A tree that is not `booted` has no cloud-init at work, firmware or users of GPUs: those
-are the builder's.
+"sources": [url or null]}`. A tree that is not `booted` has no cloud-init at work, no firmware and no users of
+GPUs: those are the builder's.
 """
 
 from __future__ import annotations
