@@ -58,7 +58,7 @@ def _dkms(seen: Examination) -> list[DkmsModule]:
 def build_failed(seen: Examination) -> Iterator[Fault]:
     """DKMS has the source for this kernel and no installed build."""
     mine = _dkms(seen)
-    if not mine or module_for(seen, seen.kernel) or not expected(seen):
+    if seen.in_container or not mine or module_for(seen, seen.kernel) or not expected(seen):
         return
     if any(each.state == "installed" and each.kernel == seen.kernel for each in mine):
         return
@@ -66,7 +66,7 @@ def build_failed(seen: Examination) -> Iterator[Fault]:
     lines = [f"{path}: {line}" for path, errors in logs.items() for line in errors[-2:]]
     headers = seen.kernel in seen.kernels.headers
     yield Fault(
-        "broken",
+        "risk" if seen.loaded_driver else "broken",
         f"DKMS has {mine[0].name} {mine[0].version}, and no build of it is installed for {seen.kernel}",
         (
             *(

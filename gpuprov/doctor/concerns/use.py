@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
+from gpuprov.probe.facts import Missing
 
 ENDED = (
     "nvidia-persiste",
@@ -118,6 +119,8 @@ def mig_left(seen: Examination) -> Iterator[Fault]:
     """MIG is on without instances: CUDA finds no device."""
     for gpu in seen.gpus:
         if gpu.mig.current and not gpu.mig_devices:
+            if not seen.is_root:
+                raise Missing("smi", "who may not use an instance of MIG does not see it")
             yield Fault(
                 "broken",
                 f"GPU {gpu.index}: MIG is on, and no instance is made: CUDA sees no device (100)",

@@ -179,6 +179,26 @@ def test_after_a_new_module_services_run_as_before() -> None:
     ]
 
 
+def test_a_build_that_is_missing_is_seen_from_the_host_alone() -> None:
+    def unbuilt(told: Collectors) -> None:
+        told["disk_modules"], told["dkms"] = {}, [["nvidia", "580.159.04", "", "", "added"]]
+
+    def contained(told: Collectors) -> None:
+        told["host_state"]["virtual"] = "container"
+
+    assert [each[:2] for each in judged(unbuilt)] == [("risk", "driver.build_failed")]
+    assert judged(unbuilt, contained) == []
+
+
+def test_instances_that_a_user_may_not_see_are_unknown() -> None:
+    told = bare_metal()
+    FAULTS["cuda.mig_left"][0](told)
+    told["system"]["uid"] = 1000
+    found = diagnose(as_examined(told))
+    assert "cuda.mig_left" not in [fault.rule for fault in found.faults]
+    assert "cuda.mig_left" in dict(found.unknown)
+
+
 def test_a_lost_gpu_explains_what_follows() -> None:
     def gone(told: dict) -> None:  # type: ignore[type-arg]
         told["pci_links"][FIRST][0].update(lost=True)

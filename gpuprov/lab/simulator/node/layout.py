@@ -58,8 +58,8 @@ def query_text(lines: list[Line], values: Mapping[str, str], sections: frozenset
         yield f"{label:<55}: {line.value.format_map(values)}" if line.value else label
 
 
-def query_xml(lines: list[Line], values: Mapping[str, str], clocks: list[str]) -> Iterator[str]:
-    """The XML between <gpu> and </gpu>, `clocks` standing for the list of supported clocks."""
+def query_xml(lines: list[Line], values: Mapping[str, str], parts: Mapping[str, list[str]]) -> Iterator[str]:
+    """The XML between <gpu> and </gpu>; `parts` has the lines of what the layout only names."""
     entries = [line for line in lines if line.tag is not None and not line.extra]
     open_tags: list[str] = []
     for position, line in enumerate(entries):
@@ -68,8 +68,8 @@ def query_xml(lines: list[Line], values: Mapping[str, str], clocks: list[str]) -
         indent = "\t" * (line.tag_depth + 2)
         value = _escaped(line.value.format_map(values))
         following = entries[position + 1].tag_depth if position + 1 < len(entries) else 0
-        if line.tag == "SUPPORTED_CLOCKS":
-            yield from clocks
+        if line.tag is not None and line.tag in parts:
+            yield from parts[line.tag]
         elif line.tag == "TEXT":
             yield indent + value
         elif following > line.tag_depth or not value:

@@ -129,9 +129,23 @@ def _xml(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
     clocks = list(_supported_clocks_xml(driver))
     for gpu in gpus:
         yield f'\t<gpu id="{gpu.bus_id}">'
-        yield from query_xml(lines, values_of(driver, gpu), clocks)
+        parts = {"SUPPORTED_CLOCKS": clocks, "MIG_DEVICES": list(_instances_xml(driver, gpu))}
+        yield from query_xml(lines, values_of(driver, gpu), parts)
         yield "\t</gpu>\n"
     yield "</nvidia_smi_log>"
+
+
+def _instances_xml(driver: Driver, gpu: SimGpu) -> Iterator[str]:
+    """What a MIG device is known by; its memory and errors are not played."""
+    instances = driver.settings.of(gpu).get("instances", [])
+    for number, _ in enumerate(instances):
+        yield "\t\t\t<mig_device>"
+        yield f"\t\t\t\t<index>{number}</index>"
+        yield f"\t\t\t\t<gpu_instance_id>{number + 1}</gpu_instance_id>"
+        yield "\t\t\t\t<compute_instance_id>0</compute_instance_id>"
+        yield "\t\t\t</mig_device>"
+    if not instances:
+        yield "\t\t\tNone"
 
 
 def _supported_clocks_xml(driver: Driver) -> Iterator[str]:
