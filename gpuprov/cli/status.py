@@ -167,10 +167,10 @@ def _full_screen(watch: Watch, view: View) -> int:
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             lines = console.size.height
-            live.update(
-                status_table(watch.nodes(), lines, folded=view.folded, only_odd=view.only_odd, top=view.top),
-                refresh=True,
+            table, view.top = status_table(
+                watch.nodes(), lines, folded=view.folded, only_odd=view.only_odd, top=view.top
             )
+            live.update(table, refresh=True)
             key = pressed(0.5)
             if key in ("q", "\x03", "\x04"):
                 return _code(watch.nodes())

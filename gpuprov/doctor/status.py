@@ -24,6 +24,8 @@ COMPARED = ("name", "total_mib", "limit_w", "max_clock", "persistence")
 STALE = 3
 """Intervals without a reading, beside the time that a connection may take, after which the last one is "
 "old."""
+LEAVE_S = 3.0
+"""For all connections together to be closed in; a node that is silent just then is left behind."""
 _QUESTION = Parameters(collectors=("status",))
 
 
@@ -201,8 +203,9 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
+        until = time.monotonic() + LEAVE_S
         for thread in self._threads:
-            thread.join(0.2 if len(self._threads) > 20 else 2)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def nodes(self) -> list[NodeNow]:
         """The last reading of each, in the order of the targets; one that is old counts as none."""

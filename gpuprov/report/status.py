@@ -84,15 +84,17 @@ def _gib(mib: float | None) -> str:
     return "-" if mib is None else f"{mib / 1024:.0f}"
 
 
-def status_table(nodes: Sequence[NodeNow], lines: int, *, folded: bool, only_odd: bool, top: int) -> Table:
-    """A table for a terminal of so many lines, from row `top` on."""
+def status_table(
+    nodes: Sequence[NodeNow], lines: int, *, folded: bool, only_odd: bool, top: int
+) -> tuple[Table, int]:
+    """A table for a terminal of so many lines, from row `top` on or the last that fills it; and that row."""
     from rich.table import Table
     from rich.text import Text
 
     rows = list(status_rows(nodes, folded=folded))
     shown = [row for row in rows if row[1]] if only_odd else rows
-    top = max(0, min(top, len(shown) - 1))
     room = max(1, lines - 4)
+    top = max(0, min(top, len(shown) - room))
     away = sum(node.failure is not None for node in nodes)
     gpus = sum(len(node.gpus) for node in nodes)
     odd_ones = sum(stands for _, stands in rows)
@@ -108,4 +110,4 @@ def status_table(nodes: Sequence[NodeNow], lines: int, *, folded: bool, only_odd
         table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=2 if name in ("WHO", "ODD") else None)
     for cells, stands in shown[top : top + room]:
         table.add_row(*(Text(cell) for cell in cells), style="bold red" if stands else "")
-    return table
+    return table, top

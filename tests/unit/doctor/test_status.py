@@ -93,8 +93,10 @@ def test_a_table_fits_the_terminal() -> None:
     many = [read_node(f"gpu{n:03}", facts(*[{}] * 8)) for n in range(40)]
     for lines in (12, 24, 80):
         console = Console(width=140, height=lines, record=True, file=io.StringIO())
-        console.print(status_table(many, lines, folded=False, only_odd=False, top=5000))
-        assert len(console.export_text().splitlines()) <= lines
+        table, top = status_table(many, lines, folded=False, only_odd=False, top=5000)
+        console.print(table)
+        assert len(console.export_text().splitlines()) == lines - 1
+        assert top == 320 - (lines - 4), "the last rows fill the terminal, and a step up shows at once"
 
 
 def test_keys() -> None:
@@ -135,6 +137,20 @@ def test_a_node_that_dies_in_the_middle_comes_back(target: Target, monkeypatch: 
     assert len(connections) == 2
     assert {"the connection broke", None} <= seen
     assert watch.nodes()[0].failure is None
+
+
+def test_leaving_does_not_wait_for_silent_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def session(node: Target, limits: object) -> Iterator[Any]:
+        yield type("Session", (), {"target": node})()
+
+    monkeypatch.setattr(status, "open_session", session)
+    monkeypatch.setattr(status, "ask", lambda *_: time.sleep(30))
+    monkeypatch.setattr(status, "LEAVE_S", 0.3)
+    begun = time.monotonic()
+    with Watch([Target(f"gpu{n}", "192.0.2.1", Connection()) for n in range(40)], 0.05):
+        time.sleep(0.2)
+    assert time.monotonic() - begun < 3
 
 
 def test_a_reading_that_failed_keeps_the_connection(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
