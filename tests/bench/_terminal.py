@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -45,9 +46,12 @@ class Terminal:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code; None while it runs."""
-        dead, _, code = self._tmux("display-message", "-p", "#{pane_dead} #{pane_dead_status}").partition(" ")
-        return int(code) if dead == "1" else None
+        """Its exit code, or the signal that ended it with a minus; None while it runs."""
+        told = self._tmux("display-message", "-p", "#{pane_dead},#{pane_dead_status},#{pane_dead_signal}")
+        dead, code, signal = told.split(",")
+        if dead != "1" or not code + signal:
+            return None
+        return int(code) if code else -int(signal)
 
     def text(self, *, colours: bool = False) -> str:
         """What it shows now, line by line; with the escapes of colours where asked for."""
@@ -97,4 +101,5 @@ def picture(ansi: str, width: int, title: str, path: Path) -> None:
     console = Console(width=width, record=True, file=StringIO(), force_terminal=True, legacy_windows=False)
     for line in ansi.splitlines():
         console.print(Text.from_ansi(line), no_wrap=True, overflow="crop")
-    console.save_svg(str(path), title=title)
+    # Its font would come from elsewhere; the reader's own will do.
+    path.write_text(re.sub(r"\s*@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.S) + "\n")

@@ -38,9 +38,9 @@ from tests.lab.command_line import PROGRAM
 from tests.lab.stub_driver_node import drive, locked_group
 
 WIDTH, HEIGHT = 132, 30
-CHANGED = {17: "nvidia-smi -i 5 -pl 500", 42: "nvidia-smi -pm 0", 63: "nvidia-smi -pl 650"}
+CHANGED = {4: "nvidia-smi -i 5 -pl 500", 9: "nvidia-smi -pm 0", 17: "nvidia-smi -pl 650"}
 """Target → what is done to the node before its reading is taken."""
-SILENT = 120
+SILENT = 12
 ANSWER = """\
 #!/bin/sh
 # Answers one question of the probe with a reading that was taken before.
@@ -114,13 +114,20 @@ def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
         f"  controller {share:.0%} of a core; on the wire {sent / 1024:.1f} KiB to a node and "
         f"{received / 1024:.1f} KiB from it a reading"
     )
-    good = all([kept, dies(terminal, node, interval), keys(terminal, count)])
-    if options.picture:
-        shown(terminal, options.picture)
+    good = all([kept, dies(terminal, node, interval, options.picture), keys(terminal, count)])
+    return 0 if leaves(terminal) and good else 1
+
+
+def leaves(terminal: Terminal) -> bool:
+    """`q` ends it, at once and with the exit code of a fleet that is all there."""
+    begun = time.monotonic()
     terminal.press("q")
-    time.sleep(3)
-    print(f"  q: exit {terminal.ended}")
-    return 0 if good and terminal.ended is not None else 1
+    while terminal.ended is None and time.monotonic() - begun < 15:
+        time.sleep(0.1)
+    print(f"  q: exit {terminal.ended} after {time.monotonic() - begun:.1f} s")
+    if terminal.ended != 0:
+        print(terminal.text())
+    return terminal.ended == 0
 
 
 def intervals(times: list[list[str]], interval: float, count: int) -> bool:
@@ -145,20 +152,22 @@ def wire(node: Node) -> tuple[int, int]:
     return sum(each["rx"]["bytes"] for each in counted), sum(each["tx"]["bytes"] for each in counted)
 
 
-def dies(terminal: Terminal, node: Node, interval: float) -> bool:
+def dies(terminal: Terminal, node: Node, interval: float, path: Path | None) -> bool:
     """One node falls silent, as one without power, and comes back; the others are read as before."""
     with silent(node, str(RANGE[SILENT])):
         node.run(": >/run/readings")
         seconds = terminal.until(lambda text: " 1 without an answer" in text, STALE * interval + 60)
-        terminal.press("o")
+        terminal.press("f")
         terminal.until(lambda text: f"gpu{SILENT:04} " in text, 5)
         [line] = [line for line in terminal.text().splitlines() if line.startswith(f"gpu{SILENT:04} ")]
         print(f"  a node that falls silent is told after {seconds:.1f} s: {' '.join(line.split())}")
+        if path:
+            picture(terminal.text(colours=True), WIDTH, "gpuprov status --watch", path)
         times = [line.split() for line in node.run("cat /run/readings").stdout.splitlines()]
         kept = intervals(times, interval, len({address for _, address in times}))
     seconds = terminal.until(lambda text: " 0 without an answer" in text, 60)
     print(f"  and is read again {seconds:.1f} s after it came back")
-    terminal.press("o")
+    terminal.press("f")
     return kept
 
 
@@ -199,14 +208,6 @@ def keys(terminal: Terminal, count: int) -> bool:
         assert max(map(len, terminal.text().splitlines())) <= width
     print("  keys and sizes, seconds until shown: " + ", ".join(f"{n} {s:.1f}" for n, s in took.items()))
     return True
-
-
-def shown(terminal: Terminal, path: Path) -> None:
-    """The folded fleet, as a picture."""
-    terminal.press("f")
-    terminal.until(lambda text: "f GPUs" in text, 10)
-    picture(terminal.text(colours=True), WIDTH, "gpuprov status --watch", path)
-    print(f"  {path}")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def _driven(node: Node) -> Node:
 
 def _sliced(lab: Lab) -> Node:
     node = _with_gpus("debian12", "h100x8")(lab)
-    node.run("nvidia-smi -i 0 -mig 1; nvidia-smi mig -i 0 -cgi 9,9 -C")
+    node.run("nvidia-smi -i 0 -mig 1; nvidia-smi mig -i 0 -cgi 3g.40gb,3g.40gb -C")
     return node
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuprov.doctor.judge import Diagnosis, diagnose
+from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, Node
 from tests.campaign._doctor_faults import Seeded, seeded
 from tests.campaign._doctor_healthy import of_the_lab, recorded
@@ -97,8 +98,11 @@ def _healthy(tally: Tally, names: list[str]) -> None:
             tally.say("healthy", f"healthy: {name}", alarms(found), _aside(found))
     for number, machine in enumerate(of_the_lab()):
         if any(each in machine.name for each in names):
-            with Lab(f"doctor-{os.getpid()}-{number}") as lab:
-                found = machine.look(lab)
+            try:
+                with Lab(f"doctor-{os.getpid()}-{number}") as lab:
+                    found = machine.look(lab)
+            except GpuprovError as error:
+                found = Diagnosis(machine.name, failure=error)
             tally.counts["of the lab"] += 1
             tally.say("healthy", f"healthy: {machine.name}", alarms(found), _aside(found))
 
