@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -171,18 +172,20 @@ def _full_screen(watch: Watch, view: View) -> int:
                 watch.nodes(), lines, folded=view.folded, only_odd=view.only_odd, top=view.top
             )
             live.update(table, refresh=True)
-            key = pressed(0.5)
-            if key in ("q", "\x03", "\x04"):
-                return _code(watch.nodes())
-            _turn(view, key, lines)
+            for key in pressed(0.5):
+                if key in ("q", "\x03", "\x04"):
+                    return _code(watch.nodes())
+                _turn(view, key, lines)
 
 
 def _turn(view: View, key: str, lines: int) -> None:
     steps = {
         "j": 1,
         "\x1b[B": 1,
+        "\x1bOB": 1,
         "k": -1,
         "\x1b[A": -1,
+        "\x1bOA": -1,
         " ": lines - 4,
         "\x1b[6~": lines - 4,
         "\x1b[5~": 4 - lines,
@@ -212,15 +215,19 @@ def _keys() -> Iterator[_Pressed]:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
 
 
+KEYS = re.compile(r"\x1b\[[\d;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
+"""One key each: what arrows and the like send, or one character."""
+
+
 class _Pressed:
-    """Waits for a key for some seconds; empty when none was pressed."""
+    """Waits for keys for some seconds; those that came together are told one by one."""
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle
 
-    def __call__(self, seconds: float) -> str:
+    def __call__(self, seconds: float) -> list[str]:
         if self._handle is None:
             time.sleep(seconds)
-            return ""
+            return []
         ready, _, _ = select.select([self._handle], [], [], seconds)
-        return os.read(self._handle, 16).decode("utf-8", "replace") if ready else ""
+        return KEYS.findall(os.read(self._handle, 256).decode("utf-8", "replace")) if ready else []

@@ -168,6 +168,7 @@ def dies(terminal: Terminal, node: Node, interval: float, path: Path | None) -> 
     seconds = terminal.until(lambda text: " 0 without an answer" in text, 60)
     print(f"  and is read again {seconds:.1f} s after it came back")
     terminal.press("f")
+    terminal.until(lambda text: "f fold" in text, 5)
     return kept
 
 

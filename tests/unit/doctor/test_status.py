@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuprov.cli.common.group import run
-from gpuprov.cli.status import View, _turn
+from gpuprov.cli.status import View, _Pressed, _turn
 from gpuprov.doctor import status
 from gpuprov.doctor.status import NodeNow, Watch, odd, read_node, status_document, usual
 from gpuprov.errors import NodeFailed, Unreachable
@@ -104,6 +105,13 @@ def test_keys() -> None:
     for key in ("f", "o", "j", "j", "k", "\x1b[6~"):
         _turn(view, key, 24)
     assert (view.folded, view.only_odd, view.top) == (True, True, 21)
+
+
+def test_keys_that_come_together_are_told_one_by_one() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"ff\x1b[B\x1bOA\x1b[6~ q")
+    assert _Pressed(reader)(1) == ["f", "f", "\x1b[B", "\x1bOA", "\x1b[6~", " ", "q"]
+    assert _Pressed(reader)(0.01) == []
 
 
 @pytest.fixture
