@@ -26,9 +26,11 @@ class Terminal:
         if shutil.which("tmux") is None:
             raise SystemExit("no tmux here: apt-get install tmux")
         self._server = f"gpuprov-{os.getpid()}"
+        self._said = folder / "exit-code"
         size = ["-x", str(width), "-y", str(height)]
-        self._tmux("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *command)
-        self._tmux("set-option", "-g", "remain-on-exit", "on")
+        # tmux does not always tell how a command ended.
+        watched = ["sh", "-c", '"$@"; echo $? >"$0"; sleep 60', str(self._said), *command]
+        self._tmux("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *watched)
 
     def __enter__(self) -> Self:
         return self
@@ -42,16 +44,14 @@ class Terminal:
     @property
     def pid(self) -> int:
         """The command's process."""
-        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+        shell = self._tmux("display-message", "-p", "#{pane_pid}")
+        return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, or the signal that ended it with a minus; None while it runs."""
-        told = self._tmux("display-message", "-p", "#{pane_dead},#{pane_dead_status},#{pane_dead_signal}")
-        dead, code, signal = told.split(",")
-        if dead != "1" or not code + signal:
-            return None
-        return int(code) if code else -int(signal)
+        """Its exit code, as a shell tells it; None while it runs."""
+        told = self._said.read_text().strip() if self._said.exists() else ""
+        return int(told) if told else None
 
     def text(self, *, colours: bool = False) -> str:
         """What it shows now, line by line; with the escapes of colours where asked for."""
