@@ -28,7 +28,7 @@ from tests.campaign._doctor_healthy import of_the_lab, recorded
 from tests.campaign._doctor_look import alarms, driven, equip, look, missed
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import as_examined, bare_metal
-from tests.unit.doctor.test_public_logs import ANSWERS, LOGS
+from tests.unit.doctor.test_public_logs import ANSWERS, LOGS, first_of_a_log, first_of_an_answer
 
 ON = "h100x8"
 PARTS = ("recorded", "healthy", "seeded")
@@ -89,7 +89,11 @@ def _recorded(tally: Tally) -> None:
             told = bare_metal()
             change(told)
             tally.say("recorded", f"{name} {number}", missed(diagnose(as_examined(told)), name))
-    tally.counts["public"] = len(LOGS) + len(ANSWERS)
+    named = [(text, rule, first_of_a_log(text)) for text, (rule, _) in LOGS.items()]
+    named += [(text, rule, first_of_an_answer(text)) for text, rule in ANSWERS.items()]
+    for text, rule, first in named:
+        wrong = "" if first.rule == rule else f"{first.rule} comes first"
+        tally.say("public", f"public {rule}: {text[:60]!r}", wrong)
 
 
 def _healthy(tally: Tally, names: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import diagnose
 from gpuprov.probe.node.kernel_log import WANTED
 from tests.unit.doctor.machines import as_examined, bare_metal, edit_smi, log, unload
@@ -99,22 +100,32 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("text", LOGS)
-def test_a_log_is_told(text: str) -> None:
-    assert WANTED.search(text), "the node does not send it"
+def first_of_a_log(text: str) -> Fault:
+    """What the doctor says first of a machine with this line in its kernel's log."""
     told = bare_metal()
     if "154" in text:  # drivers that write it and do not tell it in nvidia-smi
         edit_smi(told, "<gpu_recovery_action>None</gpu_recovery_action>", "")
     log(told, text)
-    [first, *_] = diagnose(as_examined(told)).faults
+    return diagnose(as_examined(told)).faults[0]
+
+
+def first_of_an_answer(text: str) -> Fault:
+    """The same of one whose nvidia-smi answers so."""
+    told = bare_metal()
+    told["smi"] = {"rc": 9, "stdout": text, "stderr": ""}
+    return diagnose(as_examined(told)).faults[0]
+
+
+@pytest.mark.parametrize("text", LOGS)
+def test_a_log_is_told(text: str) -> None:
+    assert WANTED.search(text), "the node does not send it"
+    first = first_of_a_log(text)
     assert (first.rule, first.severity) == LOGS[text]
 
 
 @pytest.mark.parametrize("text", ANSWERS)
 def test_an_answer_is_told(text: str) -> None:
-    told = bare_metal()
-    told["smi"] = {"rc": 9, "stdout": text, "stderr": ""}
-    assert diagnose(as_examined(told)).faults[0].rule == ANSWERS[text]
+    assert first_of_an_answer(text).rule == ANSWERS[text]
 
 
 @pytest.mark.parametrize(
