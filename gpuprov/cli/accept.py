@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gpuprov.nccl.verdict import Inter
     from gpuprov.ssh.transport import Target
 
-KEPT = "accept.json"
-
 
 @click.command()
 @options.on_nodes
@@ -222,6 +220,7 @@ def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
     """Node → what it measured in a former run."""
     if stated is None:
         return None
+    from gpuprov.report.plots import KEPT
     from gpuprov.runs import run_folders, state_dir
 
     folders = [folder for folder in run_folders("accept") if (folder / KEPT).is_file()]
@@ -254,6 +253,7 @@ def _keep(judged: list[Acceptance], told: dict[str, Any], fleet: str) -> None:
     from gpuprov.model.documents import write_text
     from gpuprov.report.history import keep
     from gpuprov.report.history.record import of_acceptance
+    from gpuprov.report.plots import KEPT
     from gpuprov.runs import new_run
 
     folder = new_run("accept")

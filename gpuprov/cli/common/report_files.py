@@ -42,8 +42,12 @@ class ReportFiles:
             write_text(self.junit, drift_xml(run))
         if self.html:
             from gpuprov.report.html import write_html
+            from gpuprov.report.plots import read_kept, write_page
 
-            write_html(run, self.html)
+            if run.verb == "accept" and read_kept(run.id) is not None:
+                write_page(run.id, self.html)
+            else:
+                write_html(run, self.html)
         if self.prometheus:
             from gpuprov.report.prometheus import write_textfile
 
@@ -53,7 +57,7 @@ class ReportFiles:
 def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb --html, --junit and --prometheus; it is called with `reports`."""
 
-    @click.option("--html", type=FILE, help="write a page with a heat map here")
+    @click.option("--html", type=FILE, help="write a page here: a heat map, or what accept measured as plots")
     @click.option("--junit", type=FILE, help="write JUnit XML here")
     @click.option("--prometheus", type=FILE, help="write a textfile for Prometheus's node exporter here")
     @functools.wraps(verb)

@@ -1,0 +1,231 @@
+"""What acceptances measured, as plots: every measurement over the nodes, and over time."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from math import floor, log10
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model.documents import write_text
+from gpuprov.model.nodeset import fold
+from gpuprov.runs import run_folders, state_dir
+
+KEPT = "accept.json"
+"""The file of a run's folder; `gpuprov accept` writes it."""
+RUNS = 30
+"""Runs that a plot over time goes back."""
+WIDTH, HEIGHT, LEFT, TOP = 620, 190, 52, 12
+INNER, BASE = WIDTH - LEFT - 12, HEIGHT - 34
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One value; `kind` is a class of the style sheet."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A horizontal line with what it says."""
+
+    y: float
+    kind: str
+    text: str
+
+
+@dataclass
+class Panel:
+    """One plot."""
+
+    title: str
+    rules: list[Rule] = field(default_factory=list)
+    dots: list[Dot] = field(default_factory=list)
+    traces: list[tuple[str, str]] = field(default_factory=list)
+    places: list[tuple[float, str]] = field(default_factory=list)
+    scale: list[tuple[float, str]] = field(default_factory=list)
+
+
+@dataclass
+class Measure:
+    """A measurement with its two plots."""
+
+    name: str
+    unit: str
+    over_nodes: Panel
+    over_time: Panel | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A former run: its id, and what `-o json` said."""
+
+    run: str
+    nodes: Sequence[Mapping[str, Any]]
+
+    def values(self, measure: str) -> dict[str, list[Mapping[str, Any]]]:
+        """Node → its rates of a measurement."""
+        found = {
+            str(node["node"]): [rate for rate in node.get("rates", ()) if rate["measure"] == measure]
+            for node in self.nodes
+        }
+        return {node: rates for node, rates in found.items() if rates}
+
+
+def read_kept(run: str) -> Kept | None:
+    """What a run of accept measured; None where nothing is kept of it.
+
+    Raises:
+        InvalidInput: the file is not what accept wrote.
+    """
+    path = state_dir() / "runs" / run / KEPT
+    if not path.is_file():
+        return None
+    try:
+        return Kept(run, json.loads(path.read_text(encoding="utf-8"))["nodes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path}: {error}", expected="what `gpuprov accept` keeps") from None
+
+
+def write_page(run: str, path: Path) -> None:
+    """Write the plots of a run, with the runs before it.
+
+    Raises:
+        InvalidInput: nothing is kept of it, or the file cannot be written.
+    """
+    now = read_kept(run)
+    if now is None:
+        raise InvalidInput(f"nothing that was measured is kept of {run}", do="run `gpuprov accept` again")
+    earlier = (folder.name for folder in run_folders("accept") if folder.name < run)
+    before = [kept for kept in map(read_kept, earlier) if kept is not None]
+    write_text(path, render([*before[1 - RUNS :], now]))
+
+
+def render(runs: Sequence[Kept]) -> str:
+    """The document; the last run is the one that it is about."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((files(__package__) / "templates/accept.html.j2").read_text("utf-8"))
+    now = runs[-1]
+    return template.render(
+        run=now.run,
+        nodes=[node for node in now.nodes if node["verdict"] != "accepted"],
+        accepted=fold(str(node["node"]) for node in now.nodes if node["verdict"] == "accepted"),
+        measures=list(measures(runs)),
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - 12,
+        base=BASE,
+    )
+
+
+def measures(runs: Sequence[Kept]) -> Iterator[Measure]:
+    """Every measurement of the last run."""
+    now = runs[-1]
+    units = {rate["measure"]: rate["unit"] for node in now.nodes for rate in node.get("rates", ())}
+    for name, unit in units.items():
+        alike = [rate for rates in now.values(name).values() for rate in rates]
+        everything = [
+            rate["value"] for kept in runs for rates in kept.values(name).values() for rate in rates
+        ]
+        peak = max((rate["peak"] for rate in alike if rate["peak"]), default=None)
+        least = max((rate["floor"]["bad"] for rate in alike if rate["floor"]), default=None)
+        top = 1.06 * max(*everything, *(value for value in (peak, least) if value), 1e-9)
+        rules = _rules(top, peak, least, median(rate["value"] for rate in alike), unit)
+        time = _over_time(runs, name, top, unit) if len(runs) > 1 else None
+        yield Measure(name, unit, _over_nodes(now, name, top, unit, rules), time)
+
+
+def _y(value: float, top: float) -> float:
+    return round(BASE - (BASE - TOP) * value / top, 1)
+
+
+def _rules(top: float, peak: float | None, least: float | None, middle: float, unit: str) -> list[Rule]:
+    found = [Rule(_y(middle, top), "middle", f"middle {middle:.1f} {unit}")]
+    if peak:
+        found.append(Rule(_y(peak, top), "peak", f"vendor's peak {peak:g} {unit}"))
+    if least:
+        found.append(Rule(_y(least, top), "floor", f"floor {least:g} {unit}"))
+    return found
+
+
+def _scale(top: float) -> list[tuple[float, str]]:
+    """Round numbers up to the top, three to seven of them."""
+    power = 10.0 ** floor(log10(top))
+    step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top / (power * part) <= 6)
+    return [(_y(step * number, top), f"{step * number:g}") for number in range(int(top / step) + 1)]
+
+
+def _spread(count: int) -> list[float]:
+    return [round(LEFT + INNER * (place + 0.5) / count, 1) for place in range(count)]
+
+
+def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[tuple[float, str]]:
+    """At most so many labels, evenly."""
+    step = -(-len(places) // most)
+    return [
+        (x, name) for number, (x, name) in enumerate(zip(places, names, strict=True)) if number % step == 0
+    ]
+
+
+def _blamed(node: Mapping[str, Any], measure: str, gpu: str) -> bool:
+    """Whether a finding of the node speaks against this GPU's measurement."""
+    return any(
+        found["level"] == "bad" and found["rule"].startswith(f"{measure}.") and (
+            gpu == "all" or found["text"].startswith(f"GPU {gpu} ")
+        )
+        for found in node.get("findings", ())
+    )  # fmt: skip
+
+
+def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) -> Panel:
+    found = now.values(name)
+    places = _spread(len(found))
+    by_name = {str(node["node"]): node for node in now.nodes}
+    panel = Panel("over the nodes", rules, scale=_scale(top), places=_labelled(places, found, 8))
+    for x, (node, rates) in zip(places, found.items(), strict=True):
+        for rate in rates:
+            kind = "bad" if _blamed(by_name[node], name, rate["gpu"]) else "fine"
+            who = node if rate["gpu"] == "all" else f"{node} GPU {rate['gpu']}"
+            panel.dots.append(Dot(x, _y(rate["value"], top), kind, f"{who}: {rate['value']:.1f} {unit}"))
+    return panel
+
+
+def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
+    """The middle of each node in each run, joined."""
+    places = _spread(len(runs))
+    lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    panel = Panel("over time, the middle of each node", scale=_scale(top))
+    panel.places = _labelled(places, [_day(kept.run) for kept in runs], 6)
+    for x, kept in zip(places, runs, strict=True):
+        by_name = {str(node["node"]): node for node in kept.nodes}
+        for node, rates in kept.values(name).items():
+            middle = median(rate["value"] for rate in rates)
+            y = _y(middle, top)
+            lines[node].append((x, y))
+            bad = any(_blamed(by_name[node], name, rate["gpu"]) for rate in rates)
+            title = f"{node}, {kept.run}: {middle:.1f} {unit}"
+            panel.dots.append(Dot(x, y, "bad" if bad else "fine", title))
+    for node, points in lines.items():
+        if len(points) > 1:
+            panel.traces.append((node, " ".join(f"{x},{y}" for x, y in points)))
+    return panel
+
+
+def _day(run: str) -> str:
+    """`11-22 18:05` of a run's id."""
+    return f"{run[4:6]}-{run[6:8]} {run[9:11]}:{run[11:13]}"
