@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gpuprov.accept import frameworks
+from gpuprov.accept import dcgm, frameworks
 from gpuprov.accept.health import findings
 from gpuprov.accept.neighbours import across, slower, within
 from gpuprov.accept.rates import Rate, part, rates, rows
@@ -143,6 +143,7 @@ def _judged(
         *(_floor(rate) for rate in measured if rate.level != "ok"),
         *findings(told),
         *frameworks.findings(told),
+        *dcgm.findings(told),
         *within(measured),
     ]
     if before is not None:

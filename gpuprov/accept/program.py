@@ -13,7 +13,18 @@ MODULES = (
     *(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "kernel_log", "main")),
     *(
         f"gpuprov.accept.node.{name}"
-        for name in ("kernels", "cuda", "memory", "matrix", "nccl", "between", "watch", "workers", "main")
+        for name in (
+            "kernels",
+            "cuda",
+            "memory",
+            "matrix",
+            "nccl",
+            "between",
+            "dcgm",
+            "watch",
+            "workers",
+            "main",
+        )
     ),
 )
 ACROSS = (*MODULES, "gpuprov.accept.node.member", "gpuprov.accept.node.fabric")
@@ -40,6 +51,7 @@ PLANS: dict[Level, dict[str, Any]] = {
         "pattern": [16, 0],  # GiB at most, seconds
         "pairs": 1.5,
         "collectives": [[256, 1024], 1.5],  # MiB of each size, seconds for all
+        "dcgm": [1, 60],  # its own level, seconds at most
     },
     "full": {
         "seconds": 900,
@@ -50,6 +62,7 @@ PLANS: dict[Level, dict[str, Any]] = {
         "pattern": [1024, 30],
         "pairs": 8.0,
         "collectives": [[16, 256, 1024, 4096], 12.0],
+        "dcgm": [2, 300],
     },
 }
 """Level → seconds of load for each measurement."""

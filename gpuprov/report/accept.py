@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from gpuprov.accept.dcgm import summary
 from gpuprov.accept.judge import Acceptance
 from gpuprov.accept.rates import Rate
 from gpuprov.model.nodeset import fold
@@ -33,6 +34,8 @@ def _summary(each: Acceptance) -> str:
         return f"{each.verdict}: {each.failure}"
     told = each.document or {}
     size = f"{len(told.get('gpus', ()))} x {each.gpu}, {told.get('level')}, {told.get('seconds')} s"
+    if (diagnosis := summary(told)) is not None:
+        size += f"; DCGM: {diagnosis}"
     return f"{each.verdict} ({size})" + (f", {len(each.faults)} faults" if each.faults else "")
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from gpuprov.accept.node import between, memory, watch
+from gpuprov.accept.node import between, dcgm, memory, watch
 from gpuprov.accept.node.cuda import Driver, Gpu
 from gpuprov.accept.node.matrix import KINDS, Products
 from gpuprov.accept.node.workers import Crew, Gone
@@ -150,6 +150,11 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     told["gpus"] = load(crew, count, plan)
     if count > 1:
         told["between"] = join(crew, count, plan)
+    if dcgm.installed():
+        run, seconds = plan["dcgm"]
+        worker = crew.hire("DCGM", dcgm.diagnose)
+        told["dcgm"] = _plain(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
+        worker.end()
     told["after"] = _plain(crew.ask([looker], "last", None, START_S)[0])
     _attribute(told["gpus"], sampler.lines)
     told["seconds"] = round(time.monotonic() - begun, 2)

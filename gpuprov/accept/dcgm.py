@@ -1,0 +1,103 @@
+"""What DCGM's own diagnosis says, beside what was measured here.
+
+The document of `dcgmi diag -j` has no published schema. DCGM 3 names GPUs in `gpu_ids`, DCGM 4 in
+`entity_group` and `entity_id`, with warnings as objects; both have test_categories, tests and results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuprov.accept.rates import part, rows
+from gpuprov.finding import Finding, Level
+
+ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+CONFIGURATION = 5
+"""DCGM_ERROR_CONFIG, the severity of what a setting of the node mends (DCGM's Diagnostic Errors)."""
+LEVELS: Mapping[str, Level] = {"pass": "ok", "skip": "ok", "skipped": "ok", "warn": "warn", "fail": "bad"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of one test.
+
+    Args:
+        who: `GPU 0`, `GPU 0,1`, or empty for the node.
+        said: its warnings.
+        settings: every warning is of a setting.
+    """
+
+    test: str
+    status: str
+    who: str = ""
+    said: str = ""
+    settings: bool = False
+
+    @property
+    def level(self) -> Level:
+        """A status that is not known is none to pass."""
+        level = LEVELS.get(self.status.lower(), "bad")
+        return "warn" if level == "bad" and self.settings else level
+
+
+def results(text: str) -> list[Result] | None:
+    """All results in what `dcgmi diag -j` printed; None where there is no diagnosis in it."""
+    start = text.find("{")
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else ({}, 0)
+    except (ValueError, RecursionError):
+        return None
+    root = next((part(document, name) for name in ROOTS if part(document, name)), None)
+    if root is None or not rows(root, "test_categories"):
+        return None
+    return [
+        _result(str(test.get("name", "a test")), result)
+        for category in rows(root, "test_categories")
+        for test in rows(category, "tests")
+        for result in rows(test, "results")
+    ]
+
+
+def _result(test: str, told: Mapping[str, Any]) -> Result:
+    gpus = told.get("gpu_ids", told.get("entity_id"))
+    who = f"GPU {gpus}" if gpus is not None and str(told.get("entity_group", "GPU")) == "GPU" else ""
+    warnings = told.get("warnings", told.get("warning", []))
+    listed = warnings if isinstance(warnings, list) else [warnings]
+    texts = [str(each.get("warning", each)) if isinstance(each, Mapping) else str(each) for each in listed]
+    severities = [each.get("error_severity") for each in listed if isinstance(each, Mapping)]
+    settings = bool(listed) and len(severities) == len(listed) and set(severities) == {CONFIGURATION}
+    return Result(test, str(told.get("status", "")), who, "; ".join(texts), settings)
+
+
+def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """DCGM's failures are faults, except those of settings; where it has no verdict, that is told."""
+    told = part(document, "dcgm")
+    if not told:
+        return
+    found = results(str(told.get("said", ""))) if "error" not in told else None
+    if found is None:
+        errors = str(told.get("errors", "")).strip().splitlines()
+        why = told.get("error") or (errors[-1] if errors else f"exit code {told.get('code')}")
+        yield Finding("warn", "dcgm.unknown", f"DCGM is installed and has no verdict: {why}")
+        return
+    for result in found:
+        if result.level != "ok":
+            where = f"{result.who} " if result.who else ""
+            said = f": {result.said}" if result.said else ""
+            yield Finding(result.level, "dcgm.diag", f"DCGM: {where}{result.test}: {result.status}{said}")
+    yield Finding("ok", "dcgm.summary", f"DCGM's own diagnosis: {summary(document)}")
+
+
+def summary(document: Mapping[str, Any]) -> str | None:
+    """`9 of 10 passed`, of the results that were not skipped; None where DCGM is not installed."""
+    told = part(document, "dcgm")
+    if not told:
+        return None
+    found = results(str(told.get("said", ""))) if "error" not in told else None
+    if found is None:
+        return "no verdict"
+    ran = [result for result in found if not result.status.lower().startswith("skip")]
+    return f"{sum(result.level == 'ok' for result in ran)} of {len(ran)} passed"

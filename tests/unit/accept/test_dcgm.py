@@ -1,0 +1,128 @@
+"""DCGM's verdict beside ours: documents in the shapes of DCGM 3 and 4, written for these tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.accept.dcgm import results
+from gpuprov.accept.judge import judge
+from gpuprov.accept.node import dcgm as node
+from gpuprov.probe.node import base
+from gpuprov.report.accept import accept_lines
+from tests.unit.accept.recorded import recorded
+
+
+def third(status: str = "Pass", **more: Any) -> str:
+    tests = [
+        {"name": "Denylist", "results": [{"gpu_ids": "0,1", "status": "Pass"}]},
+        None,
+        {
+            "name": "PCIe",
+            "results": [{"gpu_ids": "0", "status": "Pass"}, {"gpu_ids": "1", "status": status, **more}],
+        },
+    ]
+    category = {"category": "Integration", "tests": tests}
+    return "WARNING: a line before it\n" + json.dumps(
+        {"DCGM GPU Diagnostic": {"test_categories": [category], "version": "3.3.9"}}
+    )
+
+
+def fourth(status: str = "Pass", severity: int = 2, said: str = "") -> str:
+    bad = {"entity_group": "GPU", "entity_id": 1, "status": status}
+    if said:
+        bad["warnings"] = [{"error_id": 29, "error_category": 8, "error_severity": severity, "warning": said}]
+    tests = [
+        {"name": "software", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Pass"}, bad]},
+        {"name": "memory", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Skip"}]},
+    ]
+    root = {"test_categories": [{"category": "Deployment", "tests": tests}]}
+    return json.dumps({"DCGM Diagnostic": root, "metadata": {"version": "4.2.3"}})
+
+
+def judged(told: Any) -> Any:
+    [found] = judge({"gpu01": {**recorded("quick"), "dcgm": told}})
+    return found
+
+
+def said(found: Any) -> list[tuple[str, str]]:
+    return [(each.level, each.text) for each in found.findings if each.rule.startswith("dcgm.")]
+
+
+@pytest.mark.parametrize(("text", "passed"), [(third(), "3 of 3"), (fourth(), "2 of 2")])
+def test_a_sound_node_passes_both(text: str, passed: str) -> None:
+    found = judged({"run": 1, "code": 0, "said": text, "errors": ""})
+    assert found.verdict == "accepted"
+    assert said(found) == [("ok", f"DCGM's own diagnosis: {passed} passed")]
+    assert next(accept_lines([found])).endswith(f"s; DCGM: {passed} passed)")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (third("Fail", warnings=["Link width is 8 of 16"]), "DCGM: GPU 1 PCIe: Fail: Link width is 8 of 16"),
+        (fourth("Fail", said="Row remap failure"), "DCGM: GPU 1 software: Fail: Row remap failure"),
+        (fourth("Unheard-of"), "DCGM: GPU 1 software: Unheard-of"),
+    ],
+)
+def test_what_dcgm_fails_is_rejected(text: str, line: str) -> None:
+    found = judged({"run": 1, "code": 226, "said": text, "errors": ""})
+    assert found.verdict == "rejected"
+    assert said(found)[0] == ("bad", line)
+
+
+def test_a_setting_that_dcgm_fails_is_told_and_no_fault() -> None:
+    found = judged(
+        {"run": 1, "code": 226, "said": fourth("Fail", 5, "Persistence mode is off"), "errors": ""}
+    )
+    assert found.verdict == "accepted"
+    assert said(found)[0] == ("warn", "DCGM: GPU 1 software: Fail: Persistence mode is off")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (
+            {"code": 1, "said": "", "errors": "Error: unable to connect to host engine\n"},
+            "unable to connect to host",
+        ),
+        ({"error": "dcgmi did not end in 60 s"}, "dcgmi did not end in 60 s"),
+        ({"code": 3, "said": "{}", "errors": ""}, "exit code 3"),
+        ({"code": 0, "said": "{" * 5000, "errors": ""}, "exit code 0"),
+    ],
+)
+def test_no_verdict_is_told(told: Any, why: str) -> None:
+    found = judged(told)
+    [(level, line)] = said(found)
+    assert (level, found.verdict) == ("warn", "accepted")
+    assert line.startswith("DCGM is installed and has no verdict: ")
+    assert why in line
+
+
+def test_a_node_without_dcgm_says_nothing_of_it() -> None:
+    [found] = judge({"gpu01": recorded("quick")})
+    assert said(found) == []
+    assert "DCGM" not in next(accept_lines([found]))
+
+
+def test_nonsense_is_no_diagnosis() -> None:
+    for text in ("", "no", "[]", '{"DCGM Diagnostic": 7}', '{"DCGM Diagnostic": {"test_categories": {}}}'):
+        assert results(text) is None
+
+
+def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
+    assert not node.installed()
+    tool = tmp_path / "dcgmi"
+    tool.write_text('#!/bin/sh\necho "$@"\necho trouble >&2\nexit 226\n')
+    tool.chmod(0o755)
+    assert node.installed()
+    assert node.diagnose("diag", [2, 10]) == {
+        "run": 2,
+        "code": 226,
+        "said": "diag -r 2 -j\n",
+        "errors": "trouble\n",
+    }
