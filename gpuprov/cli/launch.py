@@ -124,7 +124,11 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
     lock = read_lock(lock_path)
     groups = lock.hosts()
     found = [
-        Host(name, groups[name].hosts[name], len(devices) if devices else groups[name].hardware.gpu_count)
+        Host(
+            name,
+            groups[name].address_for_others(name),
+            len(devices) if devices else groups[name].hardware.gpu_count,
+        )
         for name in options.select(lock, (), limit)
     ]
     without = [host.name for host in found if not host.gpus]

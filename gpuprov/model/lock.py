@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr
 
 from gpuprov.model.components import COMPONENT
-from gpuprov.model.connection import Connection, lay_over
+from gpuprov.model.connection import LOCAL, Connection, lay_over
 from gpuprov.model.documents import (
     Marked,
     Places,
@@ -207,6 +207,10 @@ class LockedGroup(Strict):
     def login(self) -> str:
         """The user for whom sshd's options are judged: the one that is stated for the group, else root."""
         return self.connection.user or "root"
+
+    def address_for_others(self, host: str) -> str:
+        """Where others reach a host: the machine that gpuprov itself runs on by its name."""
+        return host if self.hosts[host] == LOCAL else self.hosts[host]
 
     def setting(self, name: str) -> Any:
         """The value of a setting, None where the lock does not state it."""

@@ -53,7 +53,8 @@ class Site:
     @property
     def program(self) -> tuple[str, ...]:
         """What puts the site's own folder in place of ~/.ssh, and its agent in place of anybody's."""
-        enter = f'mount --bind {self.folder}/ssh /root/.ssh && SSH_AUTH_SOCK={self.agent} exec "$@"'
+        mount = f"mkdir -p -m 700 /root/.ssh && mount --bind {self.folder}/ssh /root/.ssh"
+        enter = f'{mount} && SSH_AUTH_SOCK={self.agent} exec "$@"'
         return ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:

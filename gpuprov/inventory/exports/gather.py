@@ -28,7 +28,7 @@ def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator
     for name in names:
         hardware = groups[name].hardware
         model = find_gpu(catalog, hardware.gpu_model).nvidia_smi_name
-        yield Node(name, groups[name].hosts[name], hardware.gpu_count, model)
+        yield Node(name, groups[name].address_for_others(name), hardware.gpu_count, model)
 
 
 def live_nodes(
