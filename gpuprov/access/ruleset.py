@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuprov.errors import Refused
+from gpuprov.model.connection import LOCAL
 from gpuprov.model.settings.access import ANYWHERE, Firewall
 
 TABLE = "inet gpuprov"
@@ -124,6 +125,8 @@ def _addresses(hosts: Mapping[str, str]) -> list[str]:
     named = []
     addresses = []
     for name, address in hosts.items():
+        if address == LOCAL:  # reaches itself by "lo"
+            continue
         try:
             addresses.append(str(ipaddress.ip_network(address)))
         except ValueError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.afterboot import Afterwards
 from gpuprov.apply.leases import Leases
 from gpuprov.model.lock import Lock
 
@@ -52,6 +53,7 @@ class RunContext:
         leases: those of the run's nodes; None where nothing is changed, or nobody else can be at work.
         listen: called with every event of Ansible's as it happens.
         narrate: gets a line for a person at each turn.
+        afterwards: how the run goes on after a reboot of this machine; None where it does not.
     """
 
     lock: Lock
@@ -61,6 +63,7 @@ class RunContext:
     listen: Listener = _ignore
     narrate: Narrator = _ignore
     leases: Leases | None = None
+    afterwards: Afterwards | None = None
 
     @property
     def id(self) -> str:

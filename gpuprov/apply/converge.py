@@ -7,15 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpuprov.apply.afterboot import go_down
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.guarded import run_guarded
+from gpuprov.apply.jobs import refuse_running_jobs
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
+from gpuprov.errors import GpuprovError
+from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Reboots
 from gpuprov.model.nodeset import fold
 from gpuprov.roles import BY_NAME
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import targets
 from gpuprov.verify import Verdict, run_verification
 
 SETTLE_S = 60.0
@@ -78,15 +84,21 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     waiting = [name for name, node in result.drift.items() if plan_node(node).reboot]
     hosts = run.lock.hosts()
     agreed = [name for name in waiting if run.consent.reboot or hosts[name].reboot.allowed]
+    here = [name for name in busy if hosts[name].hosts[name] == LOCAL]
+    returned = bool(here and run.afterwards and run.afterwards.returned())
     result.reboot_needed = [name for name in waiting if name not in agreed]
     _leave_lost(run, agreed, result)
-    if agreed := result.sound(agreed):
-        run.narrate(f"rebooting {len(agreed)} of {len(busy)} nodes")
-        _reboot(run, agreed, result)
-        result.drift |= {node.name: node for node in _survey_until(run, result.sound(agreed), SETTLE_S)}
+    if away := [name for name in result.sound(agreed) if name not in here]:
+        run.narrate(f"rebooting {len(away)} of {len(busy)} nodes")
+        _reboot(run, away, result)
+        result.drift |= {node.name: node for node in _survey_until(run, result.sound(away), SETTLE_S)}
     unsettled = [name for name in result.standing if _unmended(busy[name], result) and name not in agreed]
     result.drift |= {node.name: node for node in _survey_until(run, unsettled, START_S)}
-    result.add({name: _left(busy[name], result) for name in result.standing})
+    pending = [name for name in result.sound(agreed) if name in here and not returned]
+    result.add({name: _left(busy[name], result) for name in result.standing if name not in pending})
+    result.rebooted += here if returned else []
+    for name in pending:
+        _reboot_here(run, name, result)
     return result
 
 
@@ -206,6 +218,27 @@ def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
             result.add({name: replace(outcome, changed=0) for name, outcome in outcomes.items()})
             _leave_lost(run, own, result)
             result.rebooted += result.sound(own)
+
+
+def _reboot_here(run: RunContext, name: str, result: Convergence) -> None:
+    """Reboot this machine, after all else; the run goes on in its next boot, unless that cannot be."""
+    failure = contained(name, lambda: _go_down(run, name, result))
+    if failure:
+        run.narrate(f"{name}: {failure}")
+        result.reboot_needed.append(name)
+
+
+def _go_down(run: RunContext, name: str, result: Convergence) -> None:
+    if run.afterwards is None:
+        raise GpuprovError("this machine is not rebooted", do="reboot it yourself, then apply again")
+    if run.leases:
+        run.leases.require(name)
+    [way] = targets(run.lock, [name])
+    if not run.consent.force:
+        refuse_running_jobs(way, run.options.become_password)
+    run.narrate(f"{name}: rebooting this machine; the run goes on by itself in its next boot")
+    changed = {node: outcome.changed for node, outcome in result.outcomes.items()}
+    go_down(run.id, way, run.afterwards, changed, password=run.options.become_password)
 
 
 def _reboot_variables(reboots: Reboots) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from gpuprov.apply.deadman import (
     source_address,
     undo,
 )
+from gpuprov.apply.loopback import Loopback, own_sshd
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
@@ -34,6 +35,7 @@ class _Node:
     group: LockedGroup
     variables: dict[str, Any]
     session: Session | None = None
+    own: Loopback | None = None
     failure: GpuprovError | None = None
     outcome: NodeOutcome = field(default_factory=NodeOutcome)
 
@@ -111,11 +113,25 @@ def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> Non
         if run.leases:
             run.leases.require(node.target.name)
         node.session = sessions.enter_context(open_session(node.target, LIMITS))
-        refuse_if_shut_out(node.group, source_address(node.session))
+        for source in _sources(run, node, sessions, guard):
+            refuse_if_shut_out(node.group, source)
         arm(node.session, guard, run.id)
 
     if failure := contained(node.target.name, take):
         node.fail(failure)
+
+
+def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> tuple[str, ...]:
+    """Where connections come from that the change must not shut out: ours, or those to this machine."""
+    assert node.session is not None  # noqa: S101
+    if not node.target.route.local:
+        return (source_address(node.session),)
+    node.own = sessions.enter_context(own_sshd(node.session, guard))
+    if not node.own.sources:
+        run.narrate(
+            f"{node.target.name}: nobody is logged in over SSH: what the firewall does to others is not tried"
+        )
+    return node.own.sources
 
 
 def _refuse_another_port(node: _Node) -> None:
@@ -143,4 +159,10 @@ def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
-    return contained(node.target.name, lambda: prove_and_disarm(node.target, node.ports, guard, token))
+    def prove() -> None:
+        if node.own:
+            node.own.read_host_keys(guard.password)
+        way = node.own.target if node.own else node.target
+        prove_and_disarm(way, node.ports, guard, token)
+
+    return contained(node.target.name, prove)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import options, this_machine
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.on_nodes
+@this_machine.local_option
 @click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
 @click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
 @click.option("--role", "roles", multiple=True, help="of the plan only this role; may be repeated")
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--allow-downgrade", is_flag=True, help="take packages back that are newer than the lock's")
 @click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
 @click.option("--image", is_flag=True, help="this tree is an image of a group in the making; see below")
+@click.option("--continue", "waiting", metavar="RUN", help="go on after a reboot of this machine")
 @click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
 @click.option("-D", "--diff", is_flag=True, help="show what changes in files")
 @options.yes_option
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 def command(
     chosen: options.Chosen,
     output: str,
+    local: bool,
     reboot: bool,
     full: bool,
     roles: tuple[str, ...],
@@ -51,6 +54,7 @@ def command(
     allow_downgrade: bool,
     force: bool,
     image: bool,
+    waiting: str | None,
     check: bool,
     diff: bool,
     yes: bool,
@@ -63,6 +67,10 @@ def command(
 
     With --image NODES is a group, and the tree that this runs in becomes an image for it: nothing is started,
     no GPU is needed, and what only a booted machine can be is left for its first boot (docs/FIRST_BOOT.md).
+
+    With --local the machine that this is typed on is the node; where there is no lock yet, it is read, and
+    fleet.yml and the lock are written first. It is rebooted last of all, and the run goes on by itself in its
+    next boot: `gpuprov history` tells how it ended.
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose
@@ -75,6 +83,11 @@ def command(
         from gpuprov.cli.common.image import apply_image
 
         return apply_image(chosen, output, consent, verified=not no_verify, verbose=verbose, yes=yes)
+    if waiting is not None:
+        return _continue(waiting, output)
+    chosen = replace(chosen, local=local)
+    if local:
+        this_machine.first_files(chosen.lock_path)
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
@@ -87,6 +100,7 @@ def command(
     if check:
         result, verdict = _check(run, proposal, progress), None
     else:
+        run = this_machine.remember(run, chosen.names, chosen.lock_path, verified=not no_verify)
         result, verdict = _change(run, proposal, progress, chosen.lock_path, verified=not no_verify)
     return _conclude(run, proposal, result, verdict, output)
 
@@ -113,8 +127,24 @@ def _change(
         run = replace(run, leases=leases)
         with progress.alive():
             result = converge_leased(run, leases, proposal)
+        this_machine.account(result, run)
         keep(of_apply(run.id, run.lock, lock_path, proposal.unanswered, result), options.note)
         return result, verify(run, result) if verified else None
+
+
+def _continue(name: str, output: str) -> Exit:
+    """Go on with an apply after the reboot of this machine that it asked for."""
+    from gpuprov.apply.afterboot import gone_when_done
+    from gpuprov.report.progress import Progress
+
+    progress = Progress(options.note, diffs=False)
+    with gone_when_done(options.note):
+        run, asked = this_machine.recall(name)
+        run = replace(run, listen=progress.event)
+        options.note(f"going on with {name} after the reboot")
+        proposal = this_machine.settled_proposal(run, asked["names"])
+        result, verdict = _change(run, proposal, progress, Path(asked["lock"]), verified=asked["verified"])
+        return _conclude(run, proposal, result, verdict, output)
 
 
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
+from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ WATCH_S = 30.0
 
 @click.command()
 @options.on_nodes
-@click.option("--local", is_flag=True, help="this machine is the node: look here, without SSH")
+@local_option
 @click.option(
     "--baseline", metavar="RUN", help="only what is new since a run: `latest`, or one of `gpuprov history`"
 )
@@ -58,6 +60,7 @@ def command(
     With --against-majority nodes are compared with each other: those of a group of the lock, or, without a
     lock, NODES as [USER@]HOST[:PORT].
     """
+    chosen = replace(chosen, local=local)
     look = partial(_look_around, chosen, identity, known_hosts) if uniform else partial(_look, chosen, local)
     if baseline and watch:
         raise InvalidInput("--watch says what changes anyway", do="leave out --baseline")

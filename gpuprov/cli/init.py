@@ -10,20 +10,14 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.errors import InvalidInput
 
-HEADER = "# What is wanted. `gpuprov lock` works out exactly what that means.\n"
-FOOTER = """\
-reboot:
-  allowed: false   # true: apply may reboot nodes that need it, `batch` at a time
-  batch: 1
-"""
-
 
 @click.command()
 @click.option("--profile", help="what kind of server they are; `gpuprov inventory profiles` lists them")
 @click.option("--instance", help="or a cloud's machine type, aws:p5.48xlarge; `gpuprov catalog instances`")
-@click.option("--hosts", required=True, help="host names, as a range: gpu[01-08]")
-@click.option("--os", "system", required=True, help="debian12, ubuntu24.04, rhel9, …")
-@click.option("--group", default="gpu", show_default=True, help="the group's name")
+@click.option("--local", is_flag=True, help="read this machine and write the fleet that fits it")
+@click.option("--hosts", help="host names, as a range: gpu[01-08]")
+@click.option("--os", "system", help="debian12, ubuntu24.04, rhel9, …")
+@click.option("--group", help="the group's name  [default: gpu; with --local the profile's]")
 @click.option("--site", help="where they stand")
 @click.option("--user", default="root", show_default=True, help="SSH user; needs sudo if not root")
 @click.option(
@@ -37,27 +31,38 @@ reboot:
 def command(
     profile: str | None,
     instance: str | None,
-    hosts: str,
-    system: str,
-    group: str,
+    local: bool,
+    hosts: str | None,
+    system: str | None,
+    group: str | None,
     site: str | None,
     user: str,
     fleet: Path,
 ) -> None:
-    """Write a fleet.yml from a profile, or from a cloud's machine type, and a host range."""
+    """Write a fleet.yml from a profile, or a cloud's machine type, and a host range; or from this machine."""
     from gpuprov.model.documents import render_plain, write_text
     from gpuprov.model.fleet import parse_fleet
     from gpuprov.model.profile import load_profile
 
     if fleet.exists():
         raise InvalidInput(f"{fleet} exists already", do="edit it, or name another with --fleet")
+    if local:
+        if profile or instance or hosts or system:
+            raise InvalidInput("--local reads all that from this machine", do="leave out the others")
+        from gpuprov.cli.common.this_machine import write_fleet_here
+
+        write_fleet_here(fleet, group, site)
+        return
+    if hosts is None or system is None:
+        raise InvalidInput("a fleet of what?", do="state --hosts and --os, or --local for this machine")
     if (profile is None) == (instance is None):
         raise InvalidInput("one of --profile and --instance", do="name what kind of server they are")
     kind = _of_instance(instance) if instance else {"profile": profile}
     load_profile(str(kind["profile"]), [])
     where = {"site": site} if site else {}
-    document = {"groups": {group: {**kind, "hosts": hosts, "os": system, **where}}, "ssh": {"user": user}}
-    text = HEADER + (f"# {instance}\n" if instance else "") + render_plain(document) + FOOTER
+    groups = {group or "gpu": {**kind, "hosts": hosts, "os": system, **where}}
+    head = options.FLEET_HEADER + (f"# {instance}\n" if instance else "")
+    text = head + render_plain({"groups": groups, "ssh": {"user": user}}) + options.FLEET_FOOTER
     parse_fleet(text, str(fleet))
     write_text(fleet, text)
     options.note(f"{fleet} written; next: gpuprov lock")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
 
 
 @click.command()
 @options.on_nodes
-def command(chosen: options.Chosen, output: str) -> Exit:
+@local_option
+def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     """Say which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
 
     Exit 0 when there is nothing to do, 3 when there is.
@@ -21,6 +25,7 @@ def command(chosen: options.Chosen, output: str) -> Exit:
     from gpuprov.report.documents import plan_document
     from gpuprov.report.text import drift_lines, plan_lines
 
+    chosen = replace(chosen, local=local)
     how = Options(chosen.forks, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how)
     if output == "json":

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
 
 
 @click.command()
 @options.on_nodes
-@click.option("--local", is_flag=True, help="this machine is the node: look here, without SSH")
+@local_option
 @click.option("--image", is_flag=True, help="this tree is an image of a group: look at what one shows")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="also write JUnit XML here")
 @options.verbose_option
@@ -32,6 +34,7 @@ def command(
     from gpuprov.report.verification import recap
     from gpuprov.verify import run_verification
 
+    chosen = replace(chosen, local=local)
     verdict = run_verification(
         chosen.lock, chosen.names, junit=junit, forks=chosen.forks, local=local, password=chosen.password
     )

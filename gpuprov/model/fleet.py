@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model.connection import HOST_NAME, Connection, lay_over, parse_destination
+from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, lay_over, parse_destination
 from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
@@ -40,7 +40,9 @@ def _host_name(name: str) -> str:
 class Host(Strict):
     """One host: where it is, and what is stated of the way to it alone."""
 
-    address: str = Field(description="a name or an address, of DNS or of ~/.ssh/config; HOST:PORT is one too")
+    address: str = Field(
+        description="a name or an address, of DNS or of ~/.ssh/config, or HOST:PORT; `local` is this machine"
+    )
     ssh: Connection | None = Field(default=None, description="how it is reached, where that is its own")
 
     @model_validator(mode="before")
@@ -224,6 +226,7 @@ def parse_fleet(text: str, name: str) -> Fleet:
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
+    _refuse_this_machine_twice(fleet, document)
     for group, stated in fleet.groups.items():
         for host in stated.hosts:
             fleet._places[host] = f"{name}:{document.line(('groups', group, 'hosts', host))}"
@@ -238,6 +241,22 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
                 line = document.line(("groups", name, "hosts"))
                 raise InvalidInput(f"{document.name}:{line}: {host} is in group {owner[host]} already")
             owner[host] = name
+
+
+def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
+    """One machine has one name."""
+    own = [
+        (name, host)
+        for name, group in fleet.groups.items()
+        for host in group.hosts
+        if group.hosts[host] == LOCAL
+    ]
+    for name, host in own[1:]:
+        line = document.line(("groups", name, "hosts", host))
+        raise InvalidInput(
+            f"{document.name}:{line}: {host} is {LOCAL}, and so is {own[0][1]}",
+            expected="one host that is the machine gpuprov runs on",
+        )
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:

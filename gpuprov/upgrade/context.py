@@ -31,7 +31,16 @@ class UpgradeContext(RunContext):
     def toward(self, lock: Lock, folder: Path) -> RunContext:
         """The run of one step, to a lock, with a folder of the step's own."""
         consent = Consent(downgrade=True)  # the gate showed both versions; a lock of older ones is meant
-        return RunContext(lock, folder, self.options, consent, self.listen, self.narrate, self.leases)
+        return RunContext(
+            lock,
+            folder,
+            self.options,
+            consent,
+            self.listen,
+            self.narrate,
+            self.leases,
+            self.afterwards,
+        )
 
     @cached_property
     def rollout(self) -> Rollout:

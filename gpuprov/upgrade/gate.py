@@ -6,11 +6,9 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
-import yaml
-
+from gpuprov.apply.jobs import gpu_users, preflight_values
 from gpuprov.apply.lease import read_lease
 from gpuprov.apply.leases import is_over
 from gpuprov.drift.judge import judge
@@ -25,7 +23,6 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
 from gpuprov.report.text import difference
-from gpuprov.resources import share
 from gpuprov.roles import expectations
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, fan_out, targets
@@ -212,7 +209,7 @@ def _files(name: str, version: str, arch: str) -> set[str]:
 
 def _room(facts: Facts) -> Iterator[Finding]:
     """As much free space as the roles ask for, where it is mounted."""
-    for folder, wanted in _preflight("defaults")["preflight_free_mb"].items():
+    for folder, wanted in preflight_values("defaults")["preflight_free_mb"].items():
         free = facts.state.free_mib.get(folder)
         if free is not None and free < wanted:
             yield Finding("bad", "room", f"{folder} has {free} MB free, needed are {wanted}")
@@ -238,10 +235,7 @@ def _named_kernel(group: LockedGroup) -> list[str]:
 
 def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
     """GPUs that somebody works on; NVIDIA's own daemons do not count."""
-    bystanders = _preflight("vars")["__preflight_question"]["bystanders"]
-    users = [f"{name} ({pid})" for pid, name in facts.gpu_use.processes.items() if name not in bystanders]
-    users += [f"container {name}" for name in facts.gpu_use.containers]
-    if users:
+    if users := gpu_users(facts):
         said = f"the GPUs are in use by {', '.join(users)}"
         yield Finding("warn", "idle", f"{said}; to be drained") if drained else Finding("bad", "idle", said)
 
@@ -250,10 +244,3 @@ def _others(facts: Facts, run: str) -> Iterator[Finding]:
     lease = read_lease(facts.raw("gate")["lease"])
     if lease and lease.run != run and not is_over(lease.run):
         yield Finding("bad", "lease", f"{lease}; {lease.advice}")
-
-
-@lru_cache(maxsize=4)
-def _preflight(part: str) -> dict[str, Any]:
-    """The role's own numbers: what it would refuse, the gate refuses before."""
-    values: dict[str, Any] = yaml.safe_load((share("roles") / "preflight" / part / "main.yml").read_text())
-    return values

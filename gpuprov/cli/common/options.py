@@ -45,6 +45,13 @@ known_hosts_option = click.option("--known-hosts", metavar="FILE", help="its hos
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
+FLEET_HEADER = "# What is wanted. `gpuprov lock` works out exactly what that means.\n"
+FLEET_FOOTER = """\
+reboot:
+  allowed: false   # true: apply may reboot nodes that need it, `batch` at a time
+  batch: 1
+"""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -52,24 +59,39 @@ class Chosen:
 
     Args:
         stated: what was said of nodes, on the command line and with --limit.
+        local: this machine is the node, whatever the lock says of the way to it.
     """
 
     lock_path: Path
     stated: tuple[str, ...]
     forks: int
     ask_become_pass: bool = False
+    local: bool = False
 
     @cached_property
     def lock(self) -> Lock:
         """The lock."""
         from gpuprov.model.lock import read_lock
 
-        return read_lock(self.lock_path)
+        return self.placed(read_lock(self.lock_path))
 
     @cached_property
     def names(self) -> list[str]:
         """Those nodes of the lock that are meant."""
-        return select(self.lock, self.stated, None)
+        if not self.local:
+            return select(self.lock, self.stated, None)
+        from gpuprov.model.here import the_node
+
+        return [the_node(self.lock, select(self.lock, self.stated, None), stated=bool(self.stated))]
+
+    def placed(self, lock: Lock) -> Lock:
+        """The lock, with this machine in place of its node where that is meant."""
+        if not self.local:
+            return lock
+        from gpuprov.model.here import the_node, with_here
+
+        names = select(lock, self.stated, None)
+        return with_here(lock, the_node(lock, names, stated=bool(self.stated)))
 
     @cached_property
     def hosts(self) -> list[str]:

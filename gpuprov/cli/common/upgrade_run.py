@@ -24,11 +24,18 @@ def upgrade_context(
     Args:
         source: the folder of the run that is undone, where this is not its own way back.
     """
+    from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Options
+    from gpuprov.runs import verb_of
     from gpuprov.upgrade.context import UpgradeContext
 
     how = Options(chosen.forks, become_password=chosen.password)
-    return UpgradeContext(new, folder, how, narrate=options.note, old=old, source=source or folder)
+    words = (verb_of(folder.name), "--resume", folder.name, "--lock", str(chosen.lock_path.absolute()))
+    afterwards = Afterwards(words, boot_before())
+    source = source or folder
+    return UpgradeContext(
+        new, folder, how, narrate=options.note, old=old, source=source, afterwards=afterwards
+    )
 
 
 def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
@@ -53,11 +60,12 @@ def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
 
 def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
     """Follow a run to its end and tell how it ended."""
+    from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
     from gpuprov.upgrade.finish import follow
     from gpuprov.upgrade.text import outcome_document, outcome_lines
 
-    with Progress(options.note).alive() as progress:
+    with gone_when_done(options.note), Progress(options.note).alive() as progress:
         outcome = follow(replace(context, listen=progress.event), lock_path)
     if output == "json":
         options.print_json(outcome_document(context.id, outcome))

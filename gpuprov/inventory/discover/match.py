@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,11 +98,20 @@ def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts],
 
 def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator[str]:
     """What a node has less than its kind; `unknown` gets what it did not tell."""
-    for read in (_gpus, _switches, _cores, _memory, _drives, _ports):
+    for _, read in READERS:
         try:
             yield from read(facts, wanted)
         except Missing as missing:
             unknown.append(str(missing))
+
+
+def lacking(facts: Facts, wanted: Hardware) -> list[str]:
+    """The parts of a profile's `hardware` that a node has less of, or else."""
+    found = []
+    for part, read in READERS:
+        with suppress(Missing):
+            found += [part] if list(read(facts, wanted)) else []
+    return list(dict.fromkeys(found))
 
 
 def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
@@ -146,3 +156,14 @@ def _ports(facts: Facts, wanted: Hardware) -> Iterator[str]:
     for nic in wanted.nics:
         if not hardware.fulfilled(nic, have):
             yield f"{hardware.instead(nic, have)} instead of {nic}"
+
+
+READERS: tuple[tuple[str, Callable[[Facts, Hardware], Iterator[str]]], ...] = (
+    ("gpu", _gpus),
+    ("gpu", _switches),
+    ("cpu_cores", _cores),
+    ("memory_gib", _memory),
+    ("nvme", _drives),
+    ("nics", _ports),
+)
+"""Key of a profile's `hardware` → what says in words where a node has less."""

@@ -11,7 +11,7 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.model.connection import Connection, parse_destination
+from gpuprov.model.connection import LOCAL, Connection, parse_destination
 from gpuprov.probe.facts import Facts
 
 
@@ -31,7 +31,7 @@ def propose(
     for address, (facts, match) in found.items():
         if match.profile is None:
             continue
-        kind = {"profile": match.profile, "os": _system(facts, catalog)}
+        kind = {"profile": match.profile, "os": system_of(facts, catalog)}
         kind |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
         name = next(name for name in _names(match.profile, kind) if _same(groups.get(name), kind))
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][names[address]] = address
@@ -47,7 +47,8 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
         own = facts.host.partition(".")[0]
         to = parse_destination(host)
         called = f"{to.host}-{to.port}" if to.port else to.host
-        name = own if _is_address(to.host) and own and own not in taken else called
+        nameless = _is_address(to.host) or host == LOCAL
+        name = own if nameless and own and own not in taken else called
         taken.add(name)
         names[host] = name
     return names
@@ -61,7 +62,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _system(facts: Facts, catalog: Catalog) -> str:
+def system_of(facts: Facts, catalog: Catalog) -> str:
     """The catalog's id of a system; its own name and version where the catalog does not know it."""
     named = facts.os.id + facts.os.version
     try:

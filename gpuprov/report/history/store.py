@@ -80,9 +80,10 @@ class History(AbstractContextManager["History"]):
         self._database.close()
 
     def record(self, run: Run) -> None:
-        """Keep a run; all of it or nothing."""
+        """Keep a run, all of it or nothing, in place of what was kept of it before a reboot here."""
         groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
         with self._database as database:
+            database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
             number = database.execute(
                 "INSERT INTO runs (id, verb, at, fleet, groups) VALUES (?, ?, ?, ?, ?)",
                 (run.id, run.verb, run.at, run.fleet, json.dumps(groups)),

@@ -150,3 +150,12 @@ def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:
         ("driver.library", "nvidia_driver"),
     ]
     assert "driver.library" in kept.checks_of()["node1"]
+
+
+def test_a_run_that_was_cut_by_a_reboot_of_this_machine_is_one_line_of_the_history(path: Path) -> None:
+    with History(path) as history:
+        history.record(run(lost("gpu1", "rebooting")))
+        history.record(run(node("gpu1")))
+        [line] = history.lines()
+        assert (line.counts["in_sync"], line.counts["unreachable"]) == (1, 0)
+        assert [each.status for _, each in history.of_node("gpu1")] == ["in_sync"]

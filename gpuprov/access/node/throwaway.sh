@@ -1,0 +1,79 @@
+#!/bin/sh
+# A key that logs in to this machine from itself alone, and for some minutes: it proves that sshd lets people in.
+#
+#   throwaway.sh add LOGIN SECONDS KIND KEY    prints `file`, `made` (a path that was not there), `listens`, `source`
+#   throwaway.sh remove KEY FILE [MADE...]     takes the line away again, and what was made for it
+#   throwaway.sh hostkeys                      the public host keys
+#
+# Exit codes: 0 done, 4 it cannot; the last line on standard error says why.
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+LC_ALL=C
+export PATH LC_ALL
+
+refuse() {
+    echo "$1" >&2
+    exit 4
+}
+
+effective() { # login: what sshd would do for it, by its files as they are now
+    mkdir -p /run/sshd
+    sshd -T -C "user=$1,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" 2>/dev/null
+}
+
+add() { # login, seconds, kind, key
+    account=$(getent passwd "$1") || refuse "there is no account $1 here"
+    home=$(echo "$account" | cut -d: -f6)
+    owner=$(echo "$account" | cut -d: -f3,4)
+    options=$(effective "$1") || refuse "sshd -T says nothing for $1: is sshd installed, and content with its files?"
+    file=$(echo "$options" | sed -n 's/^authorizedkeysfile //p' | cut -d' ' -f1 | sed "s#%h#$home#g; s#%u#$1#g; s#%%#%#g")
+    case $file in
+    none | "") refuse "sshd reads no file of keys for $1 (AuthorizedKeysFile none)" ;;
+    /*) ;;
+    *) file=$home/$file ;;
+    esac
+    umask 077
+    if [ ! -d "${file%/*}" ]; then
+        mkdir "${file%/*}" && chown "$owner" "${file%/*}" && echo "made ${file%/*}"
+    fi
+    if [ ! -e "$file" ]; then
+        : >"$file" && chown "$owner" "$file" && echo "made $file"
+    fi
+    if [ -s "$file" ] && [ -n "$(tail -c 1 "$file")" ]; then echo >>"$file"; fi
+    until=$(date -d "+$2 seconds" +%Y%m%d%H%M%S)
+    own=$(ip -o addr show 2>/dev/null | sed -n 's#.* inet6\{0,1\} \([0-9a-f.:]*\)/.*#\1#p' | tr '\n' ',')
+    echo "restrict,from=\"${own}127.0.0.1,::1\",expiry-time=\"$until\" $3 $4 gpuprov" >>"$file"
+    echo "file $file"
+    echo "$options" | sed -n 's/^listenaddress /listens /p'
+    ss -Htn state established 2>/dev/null | ours "$options" || :
+}
+
+ours() { # sshd's options; addresses of those whose connections sshd has now
+    ports=$(echo "$1" | sed -n 's/^port //p')
+    while read -r _ _ local peer _; do
+        for port in $ports; do
+            case $local in *:"$port") echo "source ${peer%:*}" ;; esac
+        done
+    done
+}
+
+remove() { # key, file, made...
+    key=$1 file=$2
+    shift 2
+    if [ -e "$file" ]; then
+        rest=$(mktemp)
+        grep -vF -- "$key" "$file" >"$rest" || :
+        cat "$rest" >"$file" # the same file: owner, mode and links stay
+        rm "$rest"
+    fi
+    for made in "$@"; do
+        if [ -d "$made" ]; then rmdir "$made" 2>/dev/null || :; elif [ ! -s "$made" ]; then rm -f "$made"; fi
+    done
+}
+
+case $1 in
+add) add "$2" "$3" "$4" "$5" ;;
+remove) shift && remove "$@" ;;
+hostkeys) cat /etc/ssh/ssh_host_*_key.pub ;;
+*) echo "add, remove or hostkeys?" >&2; exit 2 ;;
+esac

@@ -1,0 +1,46 @@
+"""Who works on a node's GPUs: an upgrade's gate and a reboot of this machine refuse as preflight does."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from gpuprov.errors import Refused
+from gpuprov.probe.collect import collect
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import ANSWER_LIMIT, Parameters
+from gpuprov.resources import share
+from gpuprov.ssh.transport import ConnectionLimits, Target, open_session
+
+LIMITS = ConnectionLimits(command_s=60, answer_bytes=ANSWER_LIMIT)
+
+
+@lru_cache(maxsize=4)
+def preflight_values(part: str) -> dict[str, Any]:
+    """The role's own numbers, of its `defaults` or `vars`: what it would refuse, others refuse before."""
+    values: dict[str, Any] = yaml.safe_load((share("roles") / "preflight" / part / "main.yml").read_text())
+    return values
+
+
+def gpu_users(facts: Facts) -> list[str]:
+    """Programs and containers that work on GPUs; NVIDIA's own daemons do not count."""
+    bystanders = preflight_values("vars")["__preflight_question"]["bystanders"]
+    users = [f"{name} ({pid})" for pid, name in facts.gpu_use.processes.items() if name not in bystanders]
+    return [*users, *(f"container {name}" for name in facts.gpu_use.containers)]
+
+
+def refuse_running_jobs(way: Target, password: str | None) -> None:
+    """Refuse a reboot under somebody's work.
+
+    Raises:
+        Refused: the GPUs are in use; says by whom.
+        GpuprovError: the node does not say.
+    """
+    with open_session(way, LIMITS) as session:
+        facts = collect(session, Parameters(collectors=("gpu_use",)), password=password)
+    if users := gpu_users(facts):
+        raise Refused(
+            f"the GPUs are in use by {', '.join(users)}", do="wait until they are done, then apply again"
+        )

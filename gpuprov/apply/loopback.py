@@ -1,0 +1,148 @@
+"""A real login over this machine's own sshd, where it is the node: what proves that a change lets people in.
+
+Nobody comes from elsewhere to try. A key that is thrown away afterwards, and is good from this machine alone
+and for some minutes, logs in as the fleet's user would; what the firewall does to others is told by its rules
+and by who is logged in now.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from gpuprov.apply.deadman import PROOF, Guard, as_root, said
+from gpuprov.errors import GpuprovError, NodeFailed, Refused
+from gpuprov.model.connection import NO_JUMP, Connection
+from gpuprov.ssh.transport import Session, Target, open_session
+
+LONGER_S = 900
+"""For so long beyond the guard's time the key is good: a role may take a while."""
+ANYWHERE = ("0.0.0.0", "::", "127.0.0.1", "::1")  # noqa: S104
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """The way to this machine through its own sshd.
+
+    Attributes:
+        target: the node, reached over the network stack.
+        sources: addresses that others are logged in from now.
+    """
+
+    target: Target
+    sources: tuple[str, ...]
+    session: Session
+    folder: Path
+
+    def read_host_keys(self, password: str | None) -> None:
+        """Trust the host keys that the machine has now; a change may have made new ones."""
+        output = as_root(self.session, _command("hostkeys"), password)
+        host = self.target.address
+        lines = [line for line in output.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        (self.folder / "known_hosts").write_text("".join(f"{host} {line}\n" for line in lines))
+
+
+@contextmanager
+def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
+    """A way in over this machine's own sshd, that works before anything is changed; gone at the end.
+
+    Args:
+        session: on this machine, without SSH.
+
+    Raises:
+        Refused: a login does not work as it is now; says how it would.
+        NodeFailed: no key can be put there.
+    """
+    login = session.target.route.login
+    with tempfile.TemporaryDirectory(prefix="gpuprov-loopback-") as name:
+        folder = Path(name)
+        kind, public = _new_key(folder / "key")
+        add = _command("add", login, str(guard.seconds + LONGER_S), kind, public)
+        output = as_root(session, add, guard.password)
+        told = [line.split(maxsplit=1) for line in output.stdout.decode("utf-8", "replace").splitlines()]
+        made = [rest for word, rest in told if word == "made"]
+        file = next((rest for word, rest in told if word == "file"), "")
+        if output.code or not file:
+            raise NodeFailed(f"a login over this machine's own sshd cannot be tried: {said(output)}")
+        try:
+            listens = [rest for word, rest in told if word == "listens"]
+            sources = {rest for word, rest in told if word == "source"}
+            way = _target(session.target, _address(listens), folder)
+            loopback = Loopback(way, _others(sources), session, folder)
+            loopback.read_host_keys(guard.password)
+            _try(loopback, guard)
+            yield loopback
+        finally:
+            remove = _command("remove", public, file, *reversed(made))
+            with suppress(GpuprovError):  # it ends by itself soon
+                as_root(session, remove, guard.password)
+
+
+def _try(loopback: Loopback, guard: Guard) -> None:
+    login = loopback.target.route.user
+    try:
+        with open_session(loopback.target, PROOF) as session:
+            output = as_root(session, "true", guard.password)
+    except GpuprovError as error:
+        raise Refused(
+            f"{login} cannot log in over this machine's own sshd, even before the change: {error.seen}",
+            do="state who logs in and where, ssh: {user: …, port: …} in fleet.yml, and lock again; or leave "
+            "settings.ssh and settings.firewall out",
+        ) from None
+    if output.code:
+        raise Refused(f"{login} gets in over sshd and cannot become root: {said(output)}", do="allow it sudo")
+
+
+def _target(here: Target, address: str, folder: Path) -> Target:
+    way = Connection(
+        user=here.route.login,
+        port=here.route.port,
+        identity_file=str(folder / "key"),
+        known_hosts=str(folder / "known_hosts"),
+        jump=NO_JUMP,
+    )
+    return Target(here.name, address, way)
+
+
+def _new_key(path: Path) -> tuple[str, str]:
+    """Make a key pair; its kind and its public half."""
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
+    try:
+        subprocess.run(words, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise NodeFailed("ssh-keygen makes no key here", do="install openssh-client") from None
+    kind, public = path.with_suffix(".pub").read_text().split()[:2]
+    return kind, public
+
+
+def _address(listens: list[str]) -> str:
+    """Where sshd is tried: by loopback if it listens there, else on the first address that it has."""
+    hosts = [each.rpartition(":")[0].strip("[]") for each in listens]
+    if not hosts or any(host in ANYWHERE[:1] + ANYWHERE[2:3] for host in hosts):
+        return "127.0.0.1"
+    return "::1" if any(host in ANYWHERE for host in hosts) else hosts[0]
+
+
+def _others(sources: set[str]) -> tuple[str, ...]:
+    """Addresses that are not this machine's own."""
+    found = set()
+    for text in sources:
+        with suppress(ValueError):
+            address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
+            if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+                address = address.ipv4_mapped
+            if not address.is_loopback:
+                found.add(str(address))
+    return tuple(sorted(found))
+
+
+def _command(*words: str) -> str:
+    script = (files("gpuprov.access") / "node/throwaway.sh").read_text("utf-8")
+    return f"sh -c {shlex.quote(script)} throwaway.sh {shlex.join(words)}"

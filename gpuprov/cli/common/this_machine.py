@@ -1,0 +1,184 @@
+"""What verbs share where this machine is the node: its first files, and a run that goes on after its boot."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import LOCAL
+
+if TYPE_CHECKING:
+    from gpuprov.apply.context import RunContext
+    from gpuprov.apply.converge import Convergence
+    from gpuprov.apply.proposal import Proposal
+
+STATE = "apply.json"
+"""In the folder of an apply: what it was asked for, to go on after a reboot of this machine."""
+LOCK = "apply.lock.yml"
+SETTLE_S = 90.0
+"""How long after a boot what its units bring about may take."""
+
+local_option = click.option("--local", is_flag=True, help="this machine is the node: work here, without SSH")
+
+
+def first_files(lock_path: Path) -> None:
+    """Write fleet.yml, and the lock beside it, where there are none.
+
+    Raises:
+        GpuprovError: the machine does not fit, or nothing can be locked for it.
+    """
+    from gpuprov.locking.build import build_lock
+    from gpuprov.model.lock import write_lock
+
+    if lock_path.exists():
+        return
+    fleet = lock_path.with_name(lock_path.name.removesuffix(".lock.yml") + ".yml")
+    if fleet == lock_path:
+        raise InvalidInput(f"no lock {lock_path}", do="gpuprov init --local, gpuprov lock")
+    if not fleet.exists():
+        write_fleet_here(fleet)
+    write_lock(build_lock(fleet, narrate=options.note), lock_path)
+    options.note(f"{lock_path} written")
+
+
+def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = None) -> None:
+    """Read this machine and write the fleet that fits it.
+
+    Args:
+        group: what the group is to be called.
+        site: where the machine stands.
+
+    Raises:
+        GpuprovError: it does not fit.
+    """
+    from gpuprov.catalog import load
+    from gpuprov.errors import NodeFailed
+    from gpuprov.inventory.discover import fleet_here, kinds
+    from gpuprov.model.documents import render_plain, write_text
+    from gpuprov.model.fleet import parse_fleet
+    from gpuprov.probe.collect import collect_local
+    from gpuprov.probe.facts import Missing
+    from gpuprov.probe.payload import Parameters
+
+    catalog = load()
+    facts = collect_local(Parameters())
+    try:
+        document, nearest = fleet_here(facts, kinds(catalog, [Path("profiles")]), catalog)
+    except Missing as missing:
+        raise NodeFailed(str(missing), do="gpuprov doctor --local") from None
+    [(named, stated)] = document["groups"].items()
+    document["groups"] = {group or named: {**stated, **({"site": site} if site else {})}}
+    text = options.FLEET_HEADER + render_plain(document) + options.FLEET_FOOTER
+    parse_fleet(text, str(fleet))
+    write_text(fleet, text)
+    options.note(f"this machine fits the profile {stated['profile']}")
+    for difference in nearest.differences:
+        options.note(f"    it has {difference}: stated in {fleet}")
+    options.note(f"{fleet} written; next: gpuprov lock")
+
+
+def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified: bool) -> RunContext:
+    """Keep what an apply was asked for: the run that is returned goes on after a reboot of this machine."""
+    from gpuprov.apply.afterboot import Afterwards
+    from gpuprov.model.documents import write_text
+    from gpuprov.model.lock import write_lock
+
+    hosts = run.lock.hosts()
+    if all(hosts[name].hosts[name] != LOCAL for name in names):
+        return run
+    asked = {
+        "names": list(names),
+        "lock": str(lock_path.absolute()),
+        "verified": verified,
+        "consent": asdict(run.consent),
+        "options": {**asdict(run.options), "become_password": None},
+    }
+    write_text(run.folder / STATE, json.dumps(asked, indent=1))
+    write_lock(run.lock, run.folder / LOCK)
+    words = ("apply", "--continue", run.id)
+    return replace(run, afterwards=Afterwards(words, leaving=partial(_leaving, run, lock_path)))
+
+
+def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> None:
+    """Before the machine goes down: what was done so far, and a line in the history until the run is back."""
+    from gpuprov.drift.judge import NodeDrift
+    from gpuprov.model.documents import write_text
+    from gpuprov.report.history import keep
+    from gpuprov.report.history.record import of_nodes
+
+    asked = _asked(run.folder)
+    write_text(run.folder / STATE, json.dumps({**asked, "changed": dict(changed)}, indent=1))
+    here = [name for name, group in run.lock.hosts().items() if group.hosts[name] == LOCAL]
+    said = "rebooting; the run goes on by itself in the next boot (journalctl -u gpuprov-resume)"
+    nodes = [NodeDrift(name, "error", reason=said) for name in here]
+    keep(of_nodes(run.id, "apply", run.lock, lock_path, nodes), options.note)
+
+
+def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
+    """The run that asked for a reboot, and what it was asked for.
+
+    Raises:
+        InvalidInput: there is no such run, or it has nothing to go on with.
+    """
+    from gpuprov.apply.afterboot import Afterwards, boot_before
+    from gpuprov.apply.context import Consent, Options, RunContext
+    from gpuprov.model.lock import read_lock
+    from gpuprov.runs import known_run
+
+    folder = known_run(name)
+    asked = _asked(folder) if folder else {}
+    if folder is None or not asked:
+        raise InvalidInput(f"no apply {name!r} waits for a boot", do="gpuprov apply")
+    lock_path = Path(asked["lock"])
+    run = RunContext(
+        read_lock(folder / LOCK),
+        folder,
+        Options(**asked["options"]),
+        Consent(**asked["consent"]),
+        narrate=options.note,
+    )
+    afterwards = Afterwards(("apply", "--continue", name), boot_before(), partial(_leaving, run, lock_path))
+    return replace(run, afterwards=afterwards), asked
+
+
+def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
+    """What is left to do once the units of this boot have done their part; every node is looked at again."""
+    from gpuprov.apply.plan import NodePlan
+    from gpuprov.apply.proposal import Proposal, propose
+
+    deadline = time.monotonic() + SETTLE_S
+    proposal = propose(run.lock, names, run.options)
+    while (proposal.busy or proposal.unanswered) and time.monotonic() < deadline:
+        time.sleep(3)
+        proposal = propose(run.lock, names, run.options)
+    again = [
+        NodePlan(plan.name, (), reboot=True, because=(), beyond=plan.beyond) if plan.empty else plan
+        for plan in proposal.plans
+    ]
+    return Proposal(proposal.found, again)
+
+
+def account(result: Convergence, run: RunContext) -> None:
+    """Add what the run did before the reboot of this machine."""
+    from gpuprov.apply.playbook import NodeOutcome
+
+    for name, changed in _asked(run.folder).get("changed", {}).items():
+        result.outcomes.setdefault(name, NodeOutcome()).changed += changed
+
+
+def _asked(folder: Path) -> dict[str, Any]:
+    """What the run of a folder was asked for; empty where this machine was none of its nodes."""
+    try:
+        asked: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return asked

@@ -1,0 +1,74 @@
+"""The fleet of one machine, the one that gpuprov runs on: what it is, read, and the profile that it fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from gpuprov.catalog import Catalog
+from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.drift import hardware
+from gpuprov.errors import Refused
+from gpuprov.inventory.discover.match import Kind, Match, lacking, match
+from gpuprov.inventory.discover.propose import system_of
+from gpuprov.model.connection import HOST_NAME, LOCAL
+from gpuprov.probe.facts import Facts
+
+PLAIN = "base"
+"""The profile of a machine that no other fits: it states no hardware, so the machine's own is stated."""
+LESS: dict[str, Any] = {
+    "gpu": {"nvlink": None, "nvswitches": None},
+    "cpu_cores": None,
+    "memory_gib": None,
+    "nvme": {"count": None, "total_tb": None},
+    "nics": [],
+}
+"""What is laid over a profile where the machine has less than it says: nothing is asked of it then."""
+
+
+def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[dict[str, Any], Match]:
+    """The keys of a fleet for this machine, and the profile that it is nearest to.
+
+    Raises:
+        Refused: it has no NVIDIA GPU, or several models that no profile has.
+        InvalidInput: a GPU that the catalog does not know.
+        Missing: it does not tell what is on its PCI bus.
+    """
+    gpus = hardware.gpu_ids(facts)
+    if not gpus:
+        raise Refused("this machine has no NVIDIA GPU on its PCI bus", do="gpuprov doctor --local")
+    kinds = list(among)
+    nearest = match(facts, kinds)
+    if nearest.profile is None and len(gpus) > 1:
+        raise Refused(
+            f"this machine has GPUs of several models: {', '.join(gpus)}",
+            do="write a profile in profiles/ that says which count: gpuprov inventory discover local",
+        )
+    group: dict[str, Any] = {"profile": nearest.profile or PLAIN, "os": system_of(facts, catalog)}
+    if nearest.profile is None:
+        [(gpu, count)] = gpus.items()
+        group["hardware"] = {"gpu": {"model": find_gpu(catalog, gpu).id, "count": count}}
+    elif nearest.differences:
+        [kind] = [each for each in kinds if each.profile == nearest.profile][:1]
+        group["hardware"] = _laid_over(facts, kind)
+    group |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
+    group["hosts"] = {_name(facts): LOCAL}
+    login = os.environ.get("SUDO_USER") or "root"
+    ways = {"ssh": {"user": login}} if login != "root" else {}
+    return {"groups": {nearest.profile or "gpu": group}, **ways}, nearest
+
+
+def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:
+    less = {part: LESS[part] for part in lacking(facts, kind.hardware)}
+    if "gpu" in less:
+        ours = hardware.gpu_ids(facts)
+        count = sum(number for gpu, number in ours.items() if gpu in kind.hardware.gpu_pci_ids)
+        less["gpu"] = {"count": count, **less["gpu"]}
+    return less
+
+
+def _name(facts: Facts) -> str:
+    """What the machine calls itself."""
+    own = facts.host.partition(".")[0]
+    return own if HOST_NAME.match(own) and own != LOCAL else "here"

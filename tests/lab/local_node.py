@@ -1,0 +1,109 @@
+"""gpuprov on a lab node itself: installed by pip there, and watched from outside, without a login."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.lab import Lab, Node
+from tests import ROOT
+from tests.lab.stub_compiler import play_compiler
+from tests.lab.upgrade_fleet import NEWER, OLDER
+
+PROGRAM = "/opt/gpuprov/bin/gpuprov"
+FOLDER = "/root/fleet"
+UNIT = "etc/systemd/system/gpuprov-resume.service"
+
+
+@dataclass(frozen=True)
+class LocalNode:
+    """A node that is its own controller."""
+
+    node: Node
+
+    def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """One command line, typed in a login; whatever it says, it is not a traceback."""
+        done = self.node.run(f"cd {FOLDER} && {PROGRAM} {shlex.join(words)}", check=False)
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert code in (None, done.returncode), done.stdout + done.stderr
+        return done
+
+    def alone(self, *words: str) -> None:
+        """One command line that nobody waits for: its login ends at once."""
+        self.node.run(
+            f"systemd-run --quiet --unit=typed-{time.monotonic_ns()} --setenv=HOME=/root"
+            f" --working-directory={FOLDER} {PROGRAM} {shlex.join(words)}"
+        )
+
+    def await_end(self, verb: str, seconds: float = 900, *, before: int = 0) -> dict[str, Any]:
+        """The last run of a verb in the history, once it has ended; read from the disk, without a login.
+
+        Args:
+            before: how many runs of the verb there were.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            runs = self.runs(verb)
+            waits = (self.node.root / UNIT).exists() or "rebooting" in str(runs and runs[-1]["reason"])
+            if len(runs) > before and not waits:
+                return runs[-1]
+            time.sleep(1)
+        raise AssertionError(f"{self.runs(verb)}: {self.node.console.read_text(errors='replace')[-2000:]}")
+
+    def runs(self, verb: str) -> list[dict[str, Any]]:
+        """What the node's history has of a verb."""
+        path = self.node.root / "root/.local/state/gpuprov/history.sqlite"
+        runs = "SELECT id, status, reason, drift FROM nodes JOIN runs ON run = number"
+        query = f"{runs} WHERE verb = ? ORDER BY number"
+        try:
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+                rows = database.execute(query, (verb,)).fetchall()
+        except sqlite3.Error:
+            return []
+        return [dict(zip(("id", "status", "reason", "drift"), row, strict=True)) for row in rows]
+
+    def states(self, *words: str) -> dict[str, Any]:
+        """The one node of a verb's document."""
+        [node] = json.loads(self.gpuprov(*words, "-o", "json", code=None).stdout)["nodes"]
+        assert isinstance(node, dict)
+        return node
+
+
+def wheels(folder: Path) -> Path:
+    """gpuprov's wheel and those of all that it needs."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--wheel-dir", folder, ROOT], check=True)
+    return folder
+
+
+def installed(lab: Lab, folder: Path) -> LocalNode:
+    """A fresh node with gpuprov from its wheel, and a site's profile that knows of the node's kernel."""
+    [node] = lab.up(1, gpu="a100x4")
+    play_compiler(node, NEWER, OLDER)
+    node.run("apt-get -q update && apt-get -qy install python3-venv openssh-client")
+    (node.root / "opt/wheels").mkdir()
+    for wheel in wheels(folder).glob("*.whl"):
+        (node.root / "opt/wheels" / wheel.name).write_bytes(wheel.read_bytes())
+    node.run(
+        "python3 -m venv /opt/gpuprov"
+        " && /opt/gpuprov/bin/pip install -q --no-index --find-links /opt/wheels gpuprov"
+    )
+    node.run(f"mkdir -p {FOLDER}/profiles")
+    profile = {
+        "description": "as the lab has it",
+        "extends": "hgx-a100-4",
+        "stack": {"repository": "distribution", "driver": NEWER},
+        "settings": {"kernel": node.kernel},
+    }
+    (node.root / FOLDER[1:] / "profiles/site-a100.yml").write_text(yaml.safe_dump(profile))
+    return LocalNode(node)
