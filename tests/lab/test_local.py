@@ -145,6 +145,17 @@ def test_where_nobody_gets_in_before_the_change_it_is_refused(here: LocalNode) -
     here.gpuprov("drift")
 
 
+def test_somebody_who_is_not_root_works_by_sudo(here: LocalNode) -> None:
+    here.node.run("echo 'ops ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/ops && apt-mark unhold libcuda1")
+    here.node.run(f"cp {FOLDER}/fleet.lock.yml /home/ops && chown ops: /home/ops/fleet.lock.yml")
+    as_ops = "cd /home/ops && runuser -u ops -- env HOME=/home/ops /opt/gpuprov/bin/gpuprov"
+    assert here.node.run(f"{as_ops} drift", check=False).returncode == 3
+    done = here.node.run(f"{as_ops} apply --yes", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verified (" in done.stdout
+    here.gpuprov("drift")
+
+
 def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
     folder = here.node.root / FOLDER[1:]
     plain = yaml.safe_load((folder / "fleet.yml").read_text())
@@ -153,6 +164,10 @@ def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
     plain["rollout"] = {"settle_s": 20}
     (folder / "next.yml").write_text(yaml.safe_dump(plain))
     here.gpuprov("lock", "-F", "next.yml")
+    here.node.run(": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'")
+    shut = here.gpuprov("upgrade", "--to", "next.lock.yml", "--yes", code=5)
+    assert "the GPUs are in use by sleep (" in shut.stderr
+    here.node.run("systemctl stop job; rm /dev/nvidia9")
     here.alone("upgrade", "--to", "next.lock.yml", "--yes")
     end = here.await_end("upgrade")
     assert end["status"] == "in_sync", end
