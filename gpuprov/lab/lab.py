@@ -239,6 +239,7 @@ class Lab(AbstractContextManager["Lab"]):
         if self.nodes():
             self._write_known_hosts()
         else:
+            engine.unmount_below(self.folder)  # a tree that a killed run left; see `gpuprov.lab.tree`
             remove_tree(self.folder)
 
     def _write_known_hosts(self) -> None:

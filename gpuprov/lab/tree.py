@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuprov.errors import NodeFailed
 from gpuprov.lab import engine
 from gpuprov.lab.archive import harvest, lend
-from gpuprov.lab.host import execute, require_tools
+from gpuprov.lab.host import execute, remove_tree, require_tools
 from gpuprov.lab.images import Image, contained, find_image, save_image
 from gpuprov.lab.lab import Lab
 
@@ -61,10 +61,10 @@ class Tree:
 
 @contextmanager
 def tree(lab: Lab, image: str = "debian12") -> Iterator[Tree]:
-    """A tree of a lab's, gone when the block ends."""
+    """A tree of a lab's, gone when the block ends, or with the lab where the process was killed."""
     require_tools()
     base = find_image(image)
-    made = Tree(lab.folder.with_name(f"{lab.name}.tree"), base)
+    made = Tree(lab.folder / "tree", base)
     upper = made.folder / "upper"
     lend(upper)
     engine.mount(made.root, base.layers, upper, made.folder / "work")
@@ -72,4 +72,4 @@ def tree(lab: Lab, image: str = "debian12") -> Iterator[Tree]:
         yield made
     finally:
         engine.unmount_below(made.folder)
-        execute(["rm", "-rf", "--one-file-system", made.folder])
+        remove_tree(made.folder)

@@ -130,3 +130,12 @@ def test_machines_made_from_it_are_clean_after_their_first_boot(
         afresh = time.monotonic() - begun
     print(f"two of the image: {ready:.0f} s; one afresh: {afresh:.0f} s; ratio {ready / afresh:.2f}")  # noqa: T201
     assert ready < afresh
+
+
+def test_a_tree_that_was_left_behind_goes_with_its_lab(lab: Lab) -> None:
+    left = tree(lab)
+    made = left.__enter__()
+    made.run("touch /here")
+    lab.down()
+    assert not made.root.is_mount()
+    assert not lab.folder.exists()
