@@ -102,15 +102,18 @@ def _below(
     rounds: list[list[dict[str, Any]]], floors: Mapping[str, Mapping[str, float]]
 ) -> dict[Finding, tuple[str, ...]]:
     """Groups that stay below what the site states for one of their nodes."""
-    found: dict[Finding, tuple[str, ...]] = {}
+    least: dict[tuple[str, str, tuple[str, ...]], float] = {}
     for group in (group for groups in rounds for group in groups):
         for name, key, what in _FLOORED:
-            limits = [floors[node][name] for node in group["nodes"] if name in floors.get(node, {})]
-            value = group[key]
-            if limits and value is not None and value < max(limits):
-                text = f"{what} {fold(group['nodes'])}: {value:.1f} GB/s"
-                text += f"; at least {max(limits):g} is expected (the site's own)"
-                found[Finding("bad", f"{name}.slow", text)] = tuple(group["nodes"])
+            if group[key] is not None:
+                place = (name, what, tuple(group["nodes"]))
+                least[place] = min(group[key], least.get(place, group[key]))
+    found = {}
+    for (name, what, nodes), value in least.items():
+        limit = max((floors[node][name] for node in nodes if name in floors.get(node, {})), default=0.0)
+        if value < limit:
+            text = f"{what} {fold(nodes)}: {value:.1f} GB/s; at least {limit:g} is expected (the site's own)"
+            found[Finding("bad", f"{name}.slow", text)] = nodes
     return found
 
 
