@@ -179,12 +179,15 @@ def test_between_nodes_a_gpu_that_hangs_is_named(node: Node, folder: Path) -> No
     assert quiet(node)
 
 
-def test_between_nodes_a_controller_that_dies_leaves_no_process_behind(node: Node, folder: Path) -> None:
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGINT])
+def test_between_nodes_a_controller_that_dies_leaves_no_process_behind(
+    death: signal.Signals, node: Node, folder: Path
+) -> None:
     feel(node, "cuda-hangs")
     words = way(node)
     running = start(folder, "accept", words[0], words[0].replace("root@", ""), *words[1:], "--across")
     wait_for(node, running.poll)
-    os.kill(running.pid, signal.SIGKILL)
+    os.kill(running.pid, death)
     running.communicate(timeout=60)
     assert quiet(node)
 

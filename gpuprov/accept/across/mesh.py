@@ -37,6 +37,7 @@ class Mesh:
         }
         self._answers: queue.Queue[tuple[str, Told]] = queue.Queue()
         self.gone: dict[str, GpuprovError] = {}
+        self._open: dict[str, Conversation] = {}
         self._thread = threading.Thread(target=lambda: visits(self._visit), daemon=True)
 
     def __enter__(self) -> Mesh:
@@ -48,6 +49,9 @@ class Mesh:
     ) -> None:
         for orders in self._orders.values():
             orders.put(None)
+        if error is not None:  # nobody waits for answers that are still to come
+            for conversation in list(self._open.values()):
+                conversation.close()
         self._thread.join(2 * BEYOND_S)
 
     def ask(self, orders: Mapping[str, Order], seconds: float) -> dict[str, Told]:
@@ -76,12 +80,13 @@ class Mesh:
             self._answers.put((name, failed))
 
     def _converse(self, name: str, begin: Callable[[], Conversation]) -> None:
-        conversation = begin()
+        conversation = self._open[name] = begin()
         try:
             while (job := self._orders[name].get()) is not None:
                 order, seconds = job
                 self._answers.put((name, _asked(conversation, order, seconds)))
         finally:
+            del self._open[name]
             conversation.close()
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -216,6 +217,40 @@ def test_what_has_to_carry_the_traffic(ports: list[list[str]], expected: str | N
         for port in row["rdma"]:
             port["active"] = False
     assert expected_fabric(told) is None
+
+
+class Waiting(Pretended):
+    """A node that answers nothing, until its conversation is closed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, sound)
+        self.heard, self.closed = threading.Event(), threading.Event()
+
+    def say(self, text: bytes, seconds: float = 20.0) -> None:
+        self.heard.set()
+
+    def _piece(self, seconds: float) -> bytes | None:
+        self.closed.wait(seconds)
+        return b""
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_an_interrupted_controller_waits_for_nobody() -> None:
+    node = Waiting("a")
+    begun = time.monotonic()
+
+    def interrupted() -> None:
+        with Mesh(["a"], here(["a"], lambda name: node)) as nodes:
+            asking = threading.Thread(target=nodes.ask, args=({"a": {"do": "look"}}, 90), daemon=True)
+            asking.start()
+            assert node.heard.wait(10)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - begun < 10
 
 
 def real(name: str) -> PipeConversation:
