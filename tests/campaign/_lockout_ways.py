@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.lab import Node, engine
 from gpuprov.lab.host import execute
 from gpuprov.lab.network import GATEWAY
@@ -18,6 +18,7 @@ ADMIN = "ops"
 SWITCH = "var/lib/gpuprov/deadman"
 OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
 RULES = "etc/gpuprov/firewall.nft"
+BOOT_S = 30.0
 KEPT = ("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/gpuprov", f"home/{ADMIN}/.ssh")
 """What the switch gives back."""
 DENY = "tcp dport 22 ct state new drop"
@@ -56,8 +57,16 @@ class Trial:
         """
         if self.node.virtual:
             return execute([*self._open_session(), command])
-        pid = next(pid for pid in engine.processes(self.node.machine) if _first(pid))
-        return execute(["nsenter", f"--target={pid}", "--all", "/bin/sh", "-c", command])
+        return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
+
+    def _init(self) -> int:
+        """The node's first process; a node that is booting has none for a moment."""
+        deadline = time.monotonic() + BOOT_S
+        while time.monotonic() < deadline:
+            if found := [pid for pid in engine.processes(self.node.machine) if _first(pid)]:
+                return found[0]
+            time.sleep(0.1)
+        raise NodeFailed(f"{self.node.name} has no first process", expected=f"one within {BOOT_S:g} s")
 
     def has(self, path: str) -> bool:
         """Whether a file is on the node."""
