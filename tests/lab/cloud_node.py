@@ -33,7 +33,7 @@ MORE: dict[str, dict[str, Any]] = {
     "settings": {
         "containers": {"cgroup_driver": "systemd", "shm_size": "1g"},
         "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
-        "tuning": {"limits": {"nofile": 65536}, "environment": {"OMP_NUM_THREADS": "8"}},
+        "tuning": {"limits": {"nofile": 8192}, "environment": {"OMP_NUM_THREADS": "8"}},
     },
 }
 """What a server of a cloud gets beside the driver."""
