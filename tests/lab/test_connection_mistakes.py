@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,10 @@ def folder(module_lab: Lab, node: Node, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    ("mistake", "verb"), [cell for cell in product(MISTAKES, VERBS) if cell[::-1] not in LATER]
+)
 def test_a_mistake_is_one_line_with_its_place(folder: Path, verb: str, mistake: str) -> None:
-    if (verb, mistake) in LATER:
-        return
     more = {"apply": ["--yes"], "bootstrap": ["--key", "other-key.pub"]}.get(verb, [])
     done = gpuprov(folder, verb, mistake, *more, code=None)
     assert done.returncode == (1 if mistake == "no-key" and verb != "verify" else 4), (
