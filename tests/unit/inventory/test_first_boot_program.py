@@ -318,6 +318,13 @@ def test_a_lock_by_its_address_counts_by_its_hash(machine: Machine, hook: Hook) 
     assert machine.boot() == 0
 
 
+def test_what_never_ends_is_given_up(machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_boot, "LARGEST", len(LOCK) - 1)
+    machine.order["lock"]["url"], hook.content = hook.url, LOCK.encode()
+    assert machine.boot() == 1
+    assert machine.state["message"].startswith(f"{hook.url} is larger than {len(LOCK) - 1} bytes")
+
+
 @pytest.mark.parametrize(("status", "state"), [(503, "postponed"), (404, "failed")])
 def test_a_server_that_has_trouble_is_asked_again_and_one_that_says_no_is_not(
     machine: Machine, hook: Hook, status: int, state: str

@@ -37,6 +37,7 @@ POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts us again after some
 LEASED = (4, 5)  # gpuprov's exit codes: no way to a node, or another run has it
 REBOOTS_AT_MOST = 3
 SETTLED_S, SETTLE_S = 180, 20  # until the units of a boot have started; between two looks
+LARGEST = 64 << 20  # bytes of a lock or a wheel
 FREE_MB = 600  # gpuprov with what it needs takes 300
 OLDEST = (3, 11)
 NVIDIA = "0x10de"
@@ -178,7 +179,7 @@ def fetched(url: str, sha256: str) -> bytes:
     """What lies at an address, if it is what the order says."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of the order
-            content = answer.read()  # type: bytes
+            content = answer.read(LARGEST + 1)  # type: bytes
     except urllib.error.HTTPError as error:
         seen = f"{url}: HTTP {error.code}"
         if error.code >= 500 or error.code in (408, 429):
@@ -186,6 +187,9 @@ def fetched(url: str, sha256: str) -> bytes:
         raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
     except (OSError, ValueError) as error:
         raise Transient(f"{url}: {error}") from None
+    if len(content) > LARGEST:
+        seen = f"{url} is larger than {LARGEST} bytes, as no lock and no wheel is"
+        raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
     if digest(content) != sha256:
         seen = f"{url} has the SHA-256 {digest(content)}; expected {sha256}"
         raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
