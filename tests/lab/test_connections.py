@@ -85,17 +85,6 @@ def make_key(path: Path) -> str:
     return path.with_name(f"{path.name}.pub").read_text()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _folder_to_mount_over() -> Iterator[None]:
-    """root may have no ~/.ssh yet."""
-    folder = Path("/root/.ssh")
-    missing = not folder.exists()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    yield
-    if missing:
-        folder.rmdir()
-
-
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
