@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import paramiko
@@ -14,6 +13,7 @@ from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from gpuprov.errors import InvalidInput
+from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.route import Route
 
 
@@ -99,12 +99,11 @@ def private_key(path: str) -> paramiko.PKey:
         InvalidInput: there is none, or it cannot be used without a person.
     """
     _require(path)
-    about = Path(path).stat()
-    return _read_once(path, about.st_mtime_ns, about.st_size)
+    return _private_key(Path(path))
 
 
-@lru_cache(maxsize=32)
-def _read_once(path: str, written_ns: int, size: int) -> paramiko.PKey:
+@reread_when_written
+def _private_key(path: Path) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):

@@ -11,13 +11,13 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import InvalidInput
+from gpuprov.ssh.reread import reread_when_written
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
@@ -210,12 +210,7 @@ def known_hosts(path: str | None) -> KnownHosts:
         InvalidInput: as `read_known_hosts`.
     """
     place = Path(path or KNOWN_HOSTS).expanduser()
-    if not place.exists():
-        return KnownHosts(place)
-    about = place.stat()
-    return _read_once(place, about.st_mtime_ns, about.st_size)
+    return _reread(place) if place.exists() else KnownHosts(place)
 
 
-@lru_cache(maxsize=8)
-def _read_once(place: Path, written_ns: int, size: int) -> KnownHosts:
-    return read_known_hosts(place)
+_reread = reread_when_written(read_known_hosts)
