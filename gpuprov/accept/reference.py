@@ -36,7 +36,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Reference:
-    """One model of GPU; empty for a model of which nothing is published."""
+    """One model of GPU; empty for a model with no published figures."""
 
     id: str = ""
     peak: Mapping[str, float] = field(default_factory=dict)

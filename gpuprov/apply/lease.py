@@ -38,7 +38,7 @@ class Lease:
 
 
 def read_lease(told: Any) -> Lease | None:
-    """A lease of the node's program `gpuprov.apply.node.lease`; None where nobody has one.
+    """A lease of the node's program `gpuprov.apply.node.lease`; None where no run holds one.
 
     The node's clock may be wrong: its times count from its own `now`.
 

@@ -21,7 +21,7 @@ class Heard:
     """What one node told of one round.
 
     Args:
-        lost: why it told nothing: it is out of reach, its program died.
+        lost: why it gave no answer: it is out of reach, its program died.
         error: in its own words, why its group did not come to an end.
         stuck: whom it was waiting for then, and in which step of the exchange.
         rates, times: node → GB/s received from it, µs of a small message there and back.
@@ -191,7 +191,7 @@ class Evidence:
         return bool(links) and all(told and not any(told.values()) for told in links)
 
     def trusted(self, nodes: Iterable[str]) -> list[str]:
-        """Those of some nodes that were sound in the last round of which anything is known of them."""
+        """Those of some nodes that were sound in the last round in which they were measured."""
         bad = set(self.bad_nodes())
         last: dict[str, tuple[int, bool]] = {}
         for (node, number, _), alike in self._by_node(bad).items():

@@ -160,7 +160,7 @@ class Search:
     # --- what was seen in it ------------------------------------------------------------------------------
 
     def take(self, heard: Mapping[str, Heard]) -> None:
-        """Take up what the nodes of the last round told; one that is missing told nothing."""
+        """Take up what the nodes of the last round told; one that is missing gave no answer."""
         silence = Heard(lost="no answer")
         told = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in told.items() if each.lost}

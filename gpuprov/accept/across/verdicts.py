@@ -45,7 +45,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
     """All that is known now, nodes first.
 
     Args:
-        lost: node → why it told nothing.
+        lost: node → why it gave no answer.
         order: all nodes, for the order in what is said.
     """
     place = {node: number for number, node in enumerate(order)}
