@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +15,7 @@ from gpuprov.lab import Lab, Node, engine
 from gpuprov.lab.mirror.serve import MirrorServer, served
 from gpuprov.lab.network import GATEWAY
 from gpuprov.lab.variants import at_boot, with_cloud_init, with_control_groups
+from tests.hook import Hook, listening
 from tests.lab.cloud_node import MACHINE, STATE, await_state, journal, state, user_data, write_fleet
 from tests.lab.package_index import build_index
 from tests.lab.stub_compiler import with_played_compiler
@@ -41,38 +38,10 @@ def index(folder: Path) -> Iterator[MirrorServer]:
         yield server
 
 
-class Hook(HTTPServer):
-    """Keeps what is posted."""
-
-    def __init__(self) -> None:
-        self.posted: list[dict[str, Any]] = []
-        super().__init__(("0.0.0.0", 0), _Handler)  # noqa: S104 - nodes have to reach it
-
-    @property
-    def url(self) -> str:
-        return f"http://{GATEWAY}:{self.server_port}/"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hook
-
-    def do_POST(self) -> None:
-        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with Hook() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with listening("0.0.0.0", GATEWAY) as server:  # noqa: S104 - nodes have to reach it
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_fresh_server_is_verified_with_nobody_watching(

@@ -6,10 +6,8 @@ import ast
 import hashlib
 import json
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 
 from gpuprov.inventory.firstboot.node import first_boot
 from gpuprov.inventory.firstboot.node.first_boot import POSTPONED, main
+from tests.hook import Hook, listening
 from tests.unit.programs import write_program
 
 LOCK = "the lock\n"
@@ -269,43 +268,10 @@ def test_a_disk_without_room_for_the_state_still_tells_it(
     assert json.loads(first_boot.VOLATILE.read_text())["message"].startswith("the disk is full")
 
 
-class Hook(HTTPServer):
-    """Serves `content` and keeps what is posted."""
-
-    def __init__(self) -> None:
-        self.content, self.status = b"", 200
-        self.posted: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/x"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hook
-
-    def do_GET(self) -> None:
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.content)
-
-    def do_POST(self) -> None:
-        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with Hook() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with listening() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_lock_by_its_address_counts_by_its_hash(machine: Machine, hook: Hook) -> None:

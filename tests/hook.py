@@ -1,0 +1,56 @@
+"""A web server that serves one document, and keeps what is posted to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+
+class Hook(HTTPServer):
+    """Serves `content` with `status`; `posted` are the JSON documents that came."""
+
+    def __init__(self, binds: str, called: str) -> None:
+        self.content, self.status, self.called = b"", 200, called
+        self.posted: list[dict[str, Any]] = []
+        super().__init__((binds, 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        """The address, as those who call know this machine."""
+        return f"http://{self.called}:{self.server_port}/x"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@contextmanager
+def listening(binds: str = "127.0.0.1", called: str = "127.0.0.1") -> Iterator[Hook]:
+    """A hook at work.
+
+    Args:
+        binds: the address that it listens on.
+        called: the one that its callers use.
+    """
+    with Hook(binds, called) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
