@@ -16,6 +16,16 @@ def with_own_state(folder: Path) -> dict[str, str]:
     return {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
 
 
+def in_place_of_ssh(folder: Path, then: str) -> tuple[str, ...]:
+    """What runs a program with a folder mounted over root's ~/.ssh, in a mount namespace of its own.
+
+    Args:
+        then: sh that ends in the program, whose words are its arguments.
+    """
+    enter = f"mkdir -p -m 700 /root/.ssh && mount --bind {folder} /root/.ssh && {then}"
+    return ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
+
+
 def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) -> subprocess.Popen[str]:
     """One command line, not waited for."""
     return subprocess.Popen(

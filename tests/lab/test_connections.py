@@ -22,7 +22,7 @@ import yaml
 from gpuprov.lab import Lab, Node
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
-from tests.lab.command_line import gpuprov, with_own_state
+from tests.lab.command_line import gpuprov, in_place_of_ssh, with_own_state
 from tests.lab.upgrade_fleet import NEWER, ROLLOUT, provisioned
 
 WAYS = ("port", "bastion", "alias", "certificate", "agent", "user")
@@ -53,9 +53,7 @@ class Site:
     @property
     def program(self) -> tuple[str, ...]:
         """What puts the site's own folder in place of ~/.ssh, and its agent in place of anybody's."""
-        mount = f"mkdir -p -m 700 /root/.ssh && mount --bind {self.folder}/ssh /root/.ssh"
-        enter = f'{mount} && SSH_AUTH_SOCK={self.agent} exec "$@"'
-        return ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
+        return in_place_of_ssh(self.folder / "ssh", f'SSH_AUTH_SOCK={self.agent} exec "$@"')
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """One command line of gpuprov."""

@@ -13,7 +13,7 @@ import yaml
 
 from gpuprov.lab import Lab
 from tests import ROOT
-from tests.lab.command_line import gpuprov
+from tests.lab.command_line import gpuprov, in_place_of_ssh
 from tests.lab.stub_compiler import play_compiler
 from tests.lab.terminal import typed
 from tests.lab.upgrade_fleet import NEWER
@@ -47,10 +47,7 @@ def test_a_rented_server(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/site-a100.yml").write_text(yaml.safe_dump(site))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    enter = (
-        f'mkdir -p -m 700 /root/.ssh && mount --bind {tmp_path}/ssh /root/.ssh && PATH={path} exec sh -c "$1"'
-    )
-    program = ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
+    program = in_place_of_ssh(tmp_path / "ssh", f'PATH={path} exec sh -c "$1"')
     first, *lines = (line.replace("203.0.113.7", node.address) for line in block("**A rented server**"))
     assert len(lines) < 10
     code, said = typed(tmp_path, [*program, first], r"fingerprint\]\)", "yes")
