@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.table import UNITS
+from gpuprov.roles.table import BY_NAME, UNITS
 
 HARDWARE, BOOT, SERVICES = "the machine's hardware", "a boot of its own", "running services"
 KERNEL, DRIVES, LOGIN = "the machine's own kernel", "the machine's drives", "a login that proves it"
@@ -49,8 +49,11 @@ def waits_for(expectation: Expectation) -> str | None:
 
 def postponed_roles(group: LockedGroup) -> dict[str, str]:
     """The group's roles that an image does not run → what they wait for."""
-    stated = {"storage": "scratch", "ssh_hardening": "ssh", "firewall": "firewall"}
-    return {role: what for role, what in AT_FIRST_BOOT.items() if group.setting(stated[role]) is not None}
+    return {
+        role: what
+        for role, what in AT_FIRST_BOOT.items()
+        if any(group.setting(each) is not None for each in BY_NAME[role].settings)
+    }
 
 
 def postponed(expected: Iterable[Expectation]) -> dict[str, list[str]]:

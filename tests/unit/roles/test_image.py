@@ -71,5 +71,6 @@ def test_roles_that_could_harm_wait_as_a_whole_where_they_are_stated() -> None:
         "storage": "the machine's drives",
         "ssh_hardening": "a login that proves it",
     }
+    assert postponed_roles(recorded_group(storage_clients=["nfs"])) == {"storage": "the machine's drives"}
     stated = expectations(recorded_group(scratch=scratch))
     assert {waits_for(each) for each in stated if each.role == "storage"} == {"the machine's drives"}
