@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpuprov.accept.program import KINDS
-from gpuprov.accept.rates import OF_GPU, links_up, model, number, part, rows
+from gpuprov.accept.rates import OF_GPU, links_up, model, number, part, rates, rows
 from gpuprov.finding import Finding
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.verdict import ExpectedPaths, judge_log
@@ -178,6 +178,20 @@ def _grew(old: Document, new: Document, name: str) -> bool:
     return then is not None and now is not None and now > then
 
 
+def _drives(document: Document) -> Iterator[Finding]:
+    """Drives that were not read, and ports that their PCIe link holds back."""
+    if "error" in part(document, "host_devices"):
+        why = part(document, "host_devices")["error"]
+        yield Finding("warn", "nvme.unread", f"drives and ports: {why}")
+    for drive in rows(document, "host_devices", "drives"):
+        if "error" in part(drive, "read"):
+            yield Finding("bad", "nvme.error", f"{drive.get('name')}: {part(drive, 'read')['error']}")
+    for rate in rates(document, {}):
+        if rate.measure == "nic" and rate.peak is not None and rate.value > rate.peak:
+            text = f"{rate.where}: {rate.value:g} Gb/s, its PCIe link carries {rate.peak:.0f}"
+            yield Finding("warn", "nic.pcie", f"{text}: look at the slot and at what the link trained to")
+
+
 def _xids(document: Document) -> Iterator[Finding]:
     then, now = (part(document, name, "xids") for name in ("before", "after"))
     if "error" in now or not now:
@@ -230,5 +244,6 @@ def _ours_alone(log: str) -> bool:
 
 
 _RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
-    _seen, _ran, _joined, _right, _arrived, _free, _numa, _slowed, _counted, _xids, _linked, _transport
+    _seen, _ran, _joined, _right, _arrived, _free, _numa, _slowed, _counted, _xids, _linked, _transport,
+    _drives,
 )  # fmt: skip

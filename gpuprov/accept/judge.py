@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpuprov.accept import dcgm, frameworks
 from gpuprov.accept.health import findings
 from gpuprov.accept.neighbours import across, slower, within
-from gpuprov.accept.rates import Rate, part, rates, rows
+from gpuprov.accept.rates import BY_LINK, Rate, part, rates, rows
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.finding import Finding
 from gpuprov.ssh.contained import contained
@@ -153,7 +153,8 @@ def _judged(
 
 def _floor(rate: Rate) -> Finding:
     assert rate.floor is not None  # noqa: S101 - only a floor makes a level
-    share = "" if rate.share is None else f", {rate.share:.0%} of the vendor's {rate.peak:g}"
+    whose = "its PCIe link's" if rate.measure in BY_LINK else "the vendor's"
+    share = "" if rate.share is None else f", {rate.share:.0%} of {whose} {rate.peak:.4g}"
     limit = rate.floor.bad if rate.level == "bad" else rate.floor.warn
     text = f"{rate.told}{share}; at least {limit:g} is expected ({rate.floor.who})"
     return Finding(rate.level, f"{rate.measure}.slow", text)

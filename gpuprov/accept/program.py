@@ -21,6 +21,7 @@ MODULES = (
             "nccl",
             "between",
             "dcgm",
+            "storage",
             "watch",
             "workers",
             "main",
@@ -51,6 +52,7 @@ PLANS: dict[Level, dict[str, Any]] = {
         "pattern": [16, 0],  # GiB at most, seconds
         "pairs": 1.5,
         "collectives": [[256, 1024], 1.5],  # MiB of each size, seconds for all
+        "drive": 0.5,  # for each
         "dcgm": [1, 60],  # its own level, seconds at most
     },
     "full": {
@@ -62,6 +64,7 @@ PLANS: dict[Level, dict[str, Any]] = {
         "pattern": [1024, 30],
         "pairs": 8.0,
         "collectives": [[16, 256, 1024, 4096], 12.0],
+        "drive": 3.0,
         "dcgm": [2, 300],
     },
 }

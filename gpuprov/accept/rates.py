@@ -51,6 +51,8 @@ OF_GPU = {
     "fp8_burst": Measure(("matrix", "fp8"), "TFLOP/s", "fp8_dense_tflops", key="burst"),
     "fp64": Measure(("matrix", "fp64"), "TFLOP/s", "fp64_tensor_tflops", ("gemm_fp64_tflops",)),
 }
+BY_LINK = {*(name for name, measure in OF_GPU.items() if measure.peak == "pcie"), "nvme_read", "nic"}
+"""Measurements whose peak is what the PCIe link that is in use carries."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
 
 
@@ -59,7 +61,7 @@ class Rate:
     """One measured rate, and what it is held against.
 
     Args:
-        gpu: `0`, `0>1` for a pair, `all` for a collective.
+        gpu: `0`, `0>1` for a pair, `all` for a collective; a drive or port has its own name.
         peak: the vendor's, in the same unit; None where it is not known.
         floor: None where no threshold is known.
     """
@@ -86,7 +88,7 @@ class Rate:
     @property
     def where(self) -> str:
         """`GPU 0 bf16`."""
-        return f"{'' if self.gpu == 'all' else f'GPU {self.gpu} '}{self.measure}"
+        return self.measure if self.gpu == "all" else f"{part_name(self.gpu)} {self.measure}"
 
     @property
     def told(self) -> str:
@@ -105,6 +107,11 @@ class Rate:
             "floor": None if self.floor is None else self.floor.as_dict(),
             "level": self.level,
         }
+
+
+def part_name(gpu: str) -> str:
+    """`GPU 0`, `GPU 0>1`, or the name of a drive or port as it is."""
+    return f"GPU {gpu}" if gpu[:1].isdigit() else gpu
 
 
 def number(value: object) -> float | None:
@@ -137,6 +144,7 @@ def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Ra
         yield from _of_gpu(gpu, document, site)
     yield from _pairs(document, site)
     yield from _collectives(document, site)
+    yield from _host_devices(document, site)
 
 
 def model(document: Mapping[str, Any], index: int = 0) -> Reference:
@@ -201,6 +209,19 @@ def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iter
             if floor is None and name == "all_reduce":
                 floor = _any_all_reduce(linked)
             yield Rate("all", name, value, "GB/s", peak, floor)
+
+
+def _host_devices(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
+    """Drives and ports, each against the PCIe link behind it."""
+    for drive in rows(document, "host_devices", "drives"):
+        if (value := number(part(drive, "read").get("value"))) is not None:
+            peak = pcie_rate(number(drive.get("generation")), number(drive.get("width")))
+            yield Rate(str(drive.get("name")), "nvme_read", value, "GB/s", peak, of_site(site, "nvme_read"))
+    for port in rows(document, "host_devices", "ports"):
+        if (value := number(port.get("gbits"))) is not None:
+            link = pcie_rate(number(port.get("generation")), number(port.get("width")))
+            floor = of_site(site, "nic")
+            yield Rate(str(port.get("name")), "nic", value, "Gb/s", link and 8 * link, floor)
 
 
 def _any_all_reduce(linked: bool) -> Floor:

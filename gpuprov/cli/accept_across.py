@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from gpuprov.nccl.verdict import Inter
     from gpuprov.ssh.transport import Target
 
-KEPT = "across.json"
-
 
 def measure_across(
     nodes: list[Target],
@@ -40,7 +38,7 @@ def measure_across(
     from gpuprov.accept.across.nodes import over_ssh
     from gpuprov.accept.across.run import search_across
     from gpuprov.model.documents import write_text
-    from gpuprov.report.across import across_document, across_lines
+    from gpuprov.report.across import KEPT, across_document, across_lines
     from gpuprov.report.history import keep
     from gpuprov.report.history.record import of_acceptance
     from gpuprov.runs import new_run

@@ -31,6 +31,8 @@ class Floors(Strict):
     all_reduce: Rate | None = Field(default=None, description="GB/s of bus bandwidth over the node's GPUs")
     all_gather: Rate | None = Field(default=None, description="GB/s of bus bandwidth over the node's GPUs")
     all_to_all: Rate | None = Field(default=None, description="GB/s of bus bandwidth over the node's GPUs")
+    nvme_read: Rate | None = Field(default=None, description="GB/s read from one NVMe drive")
+    nic: Rate | None = Field(default=None, description="Gb/s of each port that is up")
     between_nodes: Rate | None = Field(default=None, description="GB/s from one node to another")
     across_nodes: Rate | None = Field(default=None, description="GB/s of all-reduce over several nodes")
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from gpuprov.accept.across.run import Outcome
 
 SCHEMA = "gpuprov.accept.across/1"
+KEPT = "across.json"
+"""The file of a run's folder; `gpuprov accept --across` writes it."""
+_DRAWN = (
+    ("between_nodes", "slowest", "GB/s"),
+    ("across_nodes", "all_reduce", "GB/s"),
+    ("message", "us", "µs"),
+)
 
 
 def across_lines(outcome: Outcome) -> Iterator[str]:
@@ -77,3 +84,17 @@ def across_document(outcome: Outcome) -> dict[str, Any]:
         ],
         "rounds": outcome.rounds,
     }
+
+
+def nodes_with_rates(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The nodes of a kept document, each with what every group that it was in reached, as plots draw it."""
+    nodes = [{**node, "rates": []} for node in document["nodes"]]
+    by_name = {node["node"]: node for node in nodes}
+    for group in (group for groups in document["rounds"] for group in groups):
+        for measure, key, unit in _DRAWN:
+            if group[key] is None:
+                continue
+            rate = {"measure": measure, "gpu": "all", "value": group[key], "unit": unit}
+            for name in group["nodes"]:
+                by_name[name]["rates"].append({**rate, "peak": None, "floor": None})
+    return nodes

@@ -14,9 +14,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from gpuprov.accept.rates import part_name
 from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
+from gpuprov.report import across
 from gpuprov.runs import run_folders, state_dir
 
 KEPT = "accept.json"
@@ -90,13 +92,18 @@ def read_kept(run: str) -> Kept | None:
     Raises:
         InvalidInput: the file is not what accept wrote.
     """
-    path = state_dir() / "runs" / run / KEPT
-    if not path.is_file():
-        return None
-    try:
-        return Kept(run, json.loads(path.read_text(encoding="utf-8"))["nodes"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path}: {error}", expected="what `gpuprov accept` keeps") from None
+    for name, nodes in ((KEPT, _nodes), (across.KEPT, across.nodes_with_rates)):
+        path = state_dir() / "runs" / run / name
+        if path.is_file():
+            try:
+                return Kept(run, nodes(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InvalidInput(f"{path}: {error}", expected="what `gpuprov accept` keeps") from None
+    return None
+
+
+def _nodes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(document["nodes"])
 
 
 def write_page(run: str, path: Path) -> None:
@@ -157,7 +164,7 @@ def _y(value: float, top: float) -> float:
 def _rules(top: float, peak: float | None, least: float | None, middle: float, unit: str) -> list[Rule]:
     found = [Rule(_y(middle, top), "middle", f"middle {middle:.1f} {unit}")]
     if peak:
-        found.append(Rule(_y(peak, top), "peak", f"vendor's peak {peak:g} {unit}"))
+        found.append(Rule(_y(peak, top), "peak", f"peak {peak:g} {unit}"))
     if least:
         found.append(Rule(_y(least, top), "floor", f"floor {least:g} {unit}"))
     return found
@@ -183,10 +190,11 @@ def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[
 
 
 def _blamed(node: Mapping[str, Any], measure: str, gpu: str) -> bool:
-    """Whether a finding of the node speaks against this GPU's measurement."""
+    """Whether a finding of the node speaks against this GPU's, drive's or port's measurement."""
+    rules = (f"{measure}.", "across.") if measure == "between_nodes" else (f"{measure}.",)
     return any(
-        found["level"] == "bad" and found["rule"].startswith(f"{measure}.") and (
-            gpu == "all" or found["text"].startswith(f"GPU {gpu} ")
+        found["level"] == "bad" and found["rule"].startswith(rules) and (
+            gpu == "all" or found["text"].startswith((f"GPU {gpu} ", f"{gpu} "))
         )
         for found in node.get("findings", ())
     )  # fmt: skip
@@ -200,7 +208,7 @@ def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) 
     for x, (node, rates) in zip(places, found.items(), strict=True):
         for rate in rates:
             kind = "bad" if _blamed(by_name[node], name, rate["gpu"]) else "fine"
-            who = node if rate["gpu"] == "all" else f"{node} GPU {rate['gpu']}"
+            who = node if rate["gpu"] == "all" else f"{node} {part_name(rate['gpu'])}"
             panel.dots.append(Dot(x, _y(rate["value"], top), kind, f"{who}: {rate['value']:.1f} {unit}"))
     return panel
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from gpuprov.accept.node import between, dcgm, memory, watch
+from gpuprov.accept.node import between, dcgm, memory, storage, watch
 from gpuprov.accept.node.cuda import Driver, Gpu
 from gpuprov.accept.node.matrix import KINDS, Products
 from gpuprov.accept.node.workers import Crew, Gone
@@ -150,6 +150,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     told["gpus"] = load(crew, count, plan)
     if count > 1:
         told["between"] = join(crew, count, plan)
+    told["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]
         worker = crew.hire("DCGM", dcgm.diagnose)
@@ -215,6 +216,18 @@ def join(crew: Crew, count: int, plan: "Values") -> "Values":
     told = {"pairs": pairs.get("value", pairs)}  # type: Values
     seconds = plan["collectives"][1] + 2 * SPARE_S
     told["nccl"] = _plain(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
+    worker.end()
+    return told
+
+
+def host_devices(crew: Crew, seconds: float) -> "Values":
+    """What the host has beside its GPUs: each NVMe drive read for so long, and the ports of the network."""
+    worker = crew.hire("drives", storage.measure)
+    told = _plain(crew.ask([worker], "list", None, SPARE_S)[0])
+    for drive in told.get("drives", ()):
+        drive["read"] = _plain(crew.ask([worker], "read", [drive["name"], seconds], seconds + SPARE_S)[0])
+        if not worker.alive:  # a drive that hangs costs no other its turn
+            worker = crew.hire("drives", storage.measure)
     worker.end()
     return told
 

@@ -285,4 +285,4 @@ def test_floors_of_a_group_hold_for_its_nodes_alone() -> None:
 
 def test_every_measurement_can_have_a_floor() -> None:
     between = {"between_nodes", "across_nodes"}
-    assert set(NAMES) == {*OF_GPU, "peer", *COLLECTIVES, *between}
+    assert set(NAMES) == {*OF_GPU, "peer", *COLLECTIVES, "nvme_read", "nic", *between}

@@ -32,7 +32,7 @@ def test_a_table_for_people(measured: str, capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "gpu01: accepted (2 x NVIDIA H200, quick, 20.54 s)"
     assert lines[1].startswith("gpu02: rejected (2 x NVIDIA H200, quick, 20.71 s), 5 faults")
-    assert "  bad   GPU 0 h2d: 27.1 GB/s, 43% of the vendor's 63.02; at least 48 is expected" in "\n".join(
+    assert "  bad   GPU 0 h2d: 27.1 GB/s, 43% of its PCIe link's 63.02; at least 48 is expected" in "\n".join(
         lines
     )
     assert any(line.startswith("gpu03: refused: GPUs are in use: GPU 0: pid") for line in lines)

@@ -12,10 +12,12 @@ from gpuprov.accept.judge import document, judge
 from gpuprov.accept.rates import rates
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
+from gpuprov.report import across
 from gpuprov.report.history import keep
 from gpuprov.report.history.record import of_acceptance
 from gpuprov.report.plots import BASE, TOP, Kept, measures, read_kept, render
 from gpuprov.runs import state_dir
+from tests.unit.accept.across.test_run import NAMES, search, slow
 from tests.unit.accept.recorded import recorded
 from tests.unit.report.test_reports import Page
 
@@ -94,3 +96,18 @@ def test_a_run_of_which_nothing_is_kept(tmp_path: Path) -> None:
     (folder / "accept.json").write_text("[]")
     with pytest.raises(InvalidInput, match="what `gpuprov accept` keeps"):
         read_kept(folder.name)
+
+
+def test_what_was_measured_between_nodes_is_drawn(tmp_path: Path) -> None:
+    outcome = search(NAMES, slow)
+    folder = state_dir() / "runs/20261103-030000-accept-dddd"
+    folder.mkdir(parents=True)
+    (folder / across.KEPT).write_text(json.dumps(across.across_document(outcome)))
+    now = read_kept(folder.name)
+    assert now is not None
+    drawn = {each.name: each.over_nodes for each in measures([now])}
+    assert set(drawn) == {"between_nodes", "across_nodes", "message"}
+    dots = drawn["between_nodes"].dots
+    assert {dot.title.split(":")[0] for dot in dots if dot.kind == "bad"} == {"gpu03"}
+    assert "gpu03: 9.0 GB/s" in [dot.title for dot in dots]
+    assert render([FIRST, now]).count("<svg") == 6

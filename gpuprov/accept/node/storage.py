@@ -1,0 +1,137 @@
+"""Local NVMe drives, read only, and the links by which ports of the network hang on the host."""
+
+import mmap
+import os
+import random
+import re
+import threading
+import time
+
+from gpuprov.probe.node.base import Failed, names_in, read_or_none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+BLOCK = 1024 * 1024
+READERS = 16
+"""Blocks asked for at a time: drives reach their rate of sequential reads from 8 to 32 MiB under way."""
+DRIVES_AT_MOST = 32
+
+
+def measure(name: str, arguments: "Any") -> "Any":
+    """What a worker does: read one drive, or list what there is."""
+    if name == "list":
+        return {"drives": drives(), "ports": ports()}
+    device, seconds = arguments
+    return rate("/dev/" + device, seconds)
+
+
+def drives(root: str = "/sys") -> "list[Values]":
+    """NVMe namespaces with a size, and the PCIe link of each."""
+    found = []  # type: list[Values]
+    for name in names_in(root + "/block"):
+        folder = root + "/block/" + name
+        size = int(_line(folder + "/size") or 0) * 512
+        if re.match(r"nvme\d+n\d+$", name) and size:
+            found.append(dict(link(os.path.realpath(folder)), name=name, bytes=size))
+    return found[:DRIVES_AT_MOST]
+
+
+def ports(root: str = "/sys") -> "list[Values]":
+    """Ports of the network that are up, what they negotiated, and the PCIe link behind each."""
+    found = []  # type: list[Values]
+    for device in names_in(root + "/class/infiniband"):
+        folder = root + "/class/infiniband/" + device
+        for port in names_in(folder + "/ports"):
+            told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _line(folder + "/ports/" + port + "/rate"))
+            if told and _line(folder + "/ports/" + port + "/state").endswith("ACTIVE"):
+                row = link(os.path.realpath(folder + "/device"))
+                found.append(dict(row, name=device + "/" + port, gbits=float(told.group(1))))
+    behind = {row["pci"] for row in found}
+    for name in names_in(root + "/class/net"):
+        folder = root + "/class/net/" + name
+        speed = _line(folder + "/speed")
+        if speed.isdigit() and int(speed) and os.path.exists(folder + "/device"):
+            row = link(os.path.realpath(folder + "/device"))
+            if row["pci"] not in behind:
+                found.append(dict(row, name=name, gbits=int(speed) / 1000.0))
+    return found
+
+
+def link(path: str) -> "Values":
+    """The nearest PCI device at or above a place of sysfs: its address, and the link that was trained."""
+    while len(path) > 1:
+        address = os.path.basename(path)
+        if re.match(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", address):
+            # "16.0 GT/s PCIe": 2.5, 5, 8, 16, 32 GT/s are generations 1 to 5.
+            speed = re.match(r"(\d+(?:\.\d+)?) GT/s", _line(path + "/current_link_speed"))
+            width = _line(path + "/current_link_width")
+            steps = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+            return {
+                "pci": address,
+                "generation": steps.get(float(speed.group(1))) if speed else None,
+                "width": int(width) if width.isdigit() and 0 < int(width) <= 32 else None,
+            }
+        path = os.path.dirname(path)
+    return {"pci": None, "generation": None, "width": None}
+
+
+def rate(path: str, seconds: float) -> "Values":
+    """GB/s of reads past the page cache, in runs of neighbouring blocks from places all over the drive.
+
+    Raises:
+        Failed: it cannot be opened or read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        os.close(descriptor)
+    except OSError as error:
+        raise Failed("{}: {}".format(path, error.strerror)) from None
+    if size < BLOCK:
+        raise Failed("{}: {} bytes are too few to be read".format(path, size))
+    done, errors = [0] * READERS, []  # type: list[int], list[str]
+    begun = time.monotonic()
+    readers = [
+        threading.Thread(target=_read, args=(path, size, begun + seconds, number, done, errors))
+        for number in range(READERS)
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    if errors:
+        raise Failed("{}: {}".format(path, errors[0]))
+    lasted = time.monotonic() - begun
+    return {"value": round(sum(done) / lasted / 1e9, 3), "bytes": sum(done), "seconds": round(lasted, 3)}
+
+
+RUN = 64
+"""Neighbouring blocks that a reader takes before it goes elsewhere."""
+
+
+def _read(path: str, size: int, until: float, number: int, done: "list[int]", errors: "list[str]") -> None:
+    """One reader; os.readv holds no lock of the interpreter while the drive works."""
+    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it
+    blocks = size // BLOCK
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            while time.monotonic() < until:
+                first = random.randrange(max(1, blocks - RUN + 1))
+                os.lseek(descriptor, first * BLOCK, os.SEEK_SET)
+                for _ in range(min(RUN, blocks)):
+                    done[number] += os.readv(descriptor, [block])
+                    if time.monotonic() >= until:
+                        break
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        errors.append(error.strerror or str(error))
+
+
+def _line(path: str) -> str:
+    return (read_or_none(path, 4096) or "").strip()
