@@ -115,6 +115,9 @@ class Session:
         """
         raise NotImplementedError
 
+    def abort(self) -> None:
+        """End what runs, from another thread; where it ends by itself with us, nothing is done."""
+
 
 class LocalSession(Session):
     """This machine: every command is a process here, with the environment that a login would have."""
@@ -178,6 +181,10 @@ class ParamikoSession(Session):
         limits = self._limits
         return ChannelConversation(self.transport, command, stdin, limits.connect_s, limits.answer_bytes)
 
+    def abort(self) -> None:
+        """See `Session`."""
+        self.transport.close()
+
     def _talk(self, command: str, stdin: bytes, deadline: float) -> Output:
         channel = self.transport.open_session(timeout=self._limits.connect_s)
         try:
@@ -227,22 +234,32 @@ def fan_out(
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, `forks` at a time; answers come as they are ready.
 
-    A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name.
+    A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name. Who is
+    interrupted, or takes no more answers, waits for none: connections are closed over what still runs.
     """
     limits = limits or ConnectionLimits()
+    under_way: set[Session] = set()
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
-        running = {pool.submit(_visit, node, work, limits): node for node in nodes}
+        running = {pool.submit(_visit, node, work, limits, under_way): node for node in nodes}
         try:
             for done in as_completed(running):
                 yield running.pop(done), done.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            for session in list(under_way):
+                session.abort()
 
 
-def _visit(node: Target, work: Callable[[Session], T], limits: ConnectionLimits) -> T | GpuprovError:
+def _visit(
+    node: Target, work: Callable[[Session], T], limits: ConnectionLimits, under_way: set[Session]
+) -> T | GpuprovError:
     def visit() -> T:
         with open_session(node, limits) as session:
-            return work(session)
+            under_way.add(session)
+            try:
+                return work(session)
+            finally:
+                under_way.discard(session)
 
     return contained(node.name, visit)
 

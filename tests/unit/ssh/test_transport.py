@@ -161,6 +161,18 @@ def test_an_answer_comes_back(peers: Peers) -> None:
     assert (answer.stdout, answer.code) == (b"hello\n", 0)
 
 
+def test_who_takes_no_more_answers_waits_for_none(peers: Peers) -> None:
+    """Ctrl-C reaches a wait for answers: it must not last as long as what runs on a silent node."""
+    patient = ConnectionLimits(connect_s=4.0, command_s=30.0, answer_bytes=100_000)
+    nodes = [peers.target("a", peers.ssh()), peers.target("b", peers.ssh(None))]
+    answers = fan_out(nodes, lambda session: session.run("true"), limits=patient)
+    first, _ = next(answers)
+    assert first.name == "a"
+    begun = time.monotonic()
+    answers.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - begun < 10
+
+
 def test_a_closed_port_is_unreachable(peers: Peers) -> None:
     server = peers.listen()
     port = server.getsockname()[1]
