@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAM = (sys.executable, "-m", "gpuprov")
+_STARTED: list[subprocess.Popen[str]] = []
 
 
 def with_own_state(folder: Path) -> dict[str, str]:
@@ -27,8 +28,8 @@ def in_place_of_ssh(folder: Path, then: str) -> tuple[str, ...]:
 
 
 def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) -> subprocess.Popen[str]:
-    """One command line, not waited for."""
-    return subprocess.Popen(
+    """One command line, not waited for; what a failed test leaves of it is ended after that test."""
+    process = subprocess.Popen(
         [*program, *words],
         cwd=folder,
         env=with_own_state(folder),
@@ -37,6 +38,15 @@ def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) ->
         stderr=subprocess.PIPE,
         text=True,
     )
+    _STARTED.append(process)
+    return process
+
+
+def end_what_was_left() -> None:
+    """Kill what was started and still runs."""
+    while _STARTED:
+        with _STARTED.pop() as process:  # closes its pipes and waits
+            process.kill()
 
 
 def gpuprov(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.lab import Lab, lab_names
+from tests.lab.command_line import end_what_was_left
 
 NUMBERS = count(1)
 
@@ -30,6 +31,13 @@ def _no_leftovers() -> None:
         owner = re.fullmatch(r"test-(\d+)-(\d+)-\d+", name)
         if owner and owner[2] != started(int(owner[1])):
             Lab(name).down()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running() -> Iterator[None]:
+    """A failure in one test must not become another's."""
+    yield
+    end_what_was_left()
 
 
 @pytest.fixture
