@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
 
 
 @click.command()
 @options.on_nodes
+@local_option
 @click.option("--to", "run_name", metavar="RUN", help="back to before that upgrade  [default: the latest]")
 @click.option(
     "--resume",
@@ -19,7 +23,9 @@ from gpuprov.errors import Exit
     help="go on with a rollback whose controller died  [default: the latest]",
 )
 @options.yes_option
-def command(chosen: options.Chosen, output: str, run_name: str | None, resume: str | None, yes: bool) -> Exit:
+def command(
+    chosen: options.Chosen, output: str, local: bool, run_name: str | None, resume: str | None, yes: bool
+) -> Exit:
     """Bring nodes back to what they were before an upgrade: packages, files, units; rebooted, verified.
 
     Without NODES, all that the upgrade touched. In batches as `rollout` in fleet.yml says, without canaries.
@@ -31,10 +37,12 @@ def command(chosen: options.Chosen, output: str, run_name: str | None, resume: s
     from gpuprov.upgrade.start import begin_rollback, rollback_order
     from gpuprov.upgrade.text import order_lines
 
+    chosen = replace(chosen, local=local)
     if resume is not None:
         return upgrade_run.follow(upgrade_run.resume(resume, "rollback", chosen), chosen.lock_path, output)
     source, names = find_upgrade(run_name, chosen.names)
-    context = upgrade_run.upgrade_context(chosen, *unpack(source), run_folder("rollback"), source)
+    old, new = map(chosen.placed, unpack(source))
+    context = upgrade_run.upgrade_context(chosen, old, new, run_folder("rollback"), source)
     options.ask(f"bring {len(names)} nodes back to before {source.name}", yes=yes)
     order = rollback_order(context, names)
     for line in order_lines(order):

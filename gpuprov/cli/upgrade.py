@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @options.on_nodes
+@local_option
 @click.option("--to", "new_path", type=FILE, help="the lock to move to; --lock is the one nodes have now")
 @click.option("--plan", "only_plan", is_flag=True, help="show the gate and the order, and stop")
 @click.option("--accept", multiple=True, metavar="CHECK", help="let this drift pass the gate; recorded")
@@ -35,6 +38,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 def command(
     chosen: options.Chosen,
     output: str,
+    local: bool,
     new_path: Path | None,
     only_plan: bool,
     accept: tuple[str, ...],
@@ -54,13 +58,15 @@ def command(
     from gpuprov.upgrade.gate import ask_gate
     from gpuprov.upgrade.start import begin_upgrade, upgrade_order
 
+    chosen = replace(chosen, local=local)
     if resume is not None:
         return upgrade_run.follow(upgrade_run.resume(resume, "upgrade", chosen), chosen.lock_path, output)
     if new_path is None:
         raise InvalidInput("an upgrade to what?", do="name the new lock with --to, or --resume a run")
     if accept and not because:
         raise InvalidInput(f"--accept {accept[0]} without a reason", do="add --because TEXT")
-    context = upgrade_run.upgrade_context(chosen, chosen.lock, read_lock(new_path), run_folder("upgrade"))
+    new = chosen.placed(read_lock(new_path))
+    context = upgrade_run.upgrade_context(chosen, chosen.lock, new, run_folder("upgrade"))
     order = upgrade_order(context, chosen.names)
     opened = _tell(context, order, ask_gate(context, chosen.names, accept), output if only_plan else "table")
     if only_plan or not opened:

@@ -40,3 +40,17 @@ def with_here(lock: Lock, node: str) -> Lock:
         for name, group in lock.groups.items()
     }
     return lock.model_copy(update={"groups": groups})
+
+
+def as_stated(lock: Lock, before: Lock) -> Lock:
+    """The lock with the addresses of nodes that this machine took the place of, as another lock has them."""
+    known = {name: group.hosts[name] for name, group in before.hosts().items()}
+    groups = dict(lock.groups)
+    for name, group in lock.groups.items():
+        hosts = {
+            host: known.get(host, address) if address == LOCAL else address
+            for host, address in group.hosts.items()
+        }
+        if hosts != group.hosts:
+            groups[name] = group.model_copy(update={"hosts": hosts})
+    return lock.model_copy(update={"groups": groups})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
-from gpuprov.model.lock import write_lock
+from gpuprov.model.here import as_stated
+from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.report.history import keep
 from gpuprov.report.history.record import of_nodes
 from gpuprov.runs import verb_of
@@ -31,7 +32,8 @@ def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
     for end, lock in (("new", context.lock), ("old", context.old)):
         everywhere = all(outcome.ends.get(node) == end for node in lock.hosts())
         if everywhere and not outcome.stopped:
-            write_lock(lock, lock_path)
+            known = read_lock(lock_path) if lock_path.exists() else lock
+            write_lock(as_stated(lock, known), lock_path)
             context.narrate(f"every node is on it: {lock_path} is the {end} lock now; commit it")
 
 

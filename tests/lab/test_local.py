@@ -157,6 +157,7 @@ def test_somebody_who_is_not_root_works_by_sudo(here: LocalNode) -> None:
 
 
 def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
+    """Also where the lock has another way to it: --local counts before that, and the file keeps it."""
     folder = here.node.root / FOLDER[1:]
     plain = yaml.safe_load((folder / "fleet.yml").read_text())
     [group] = plain["groups"].values()
@@ -164,17 +165,20 @@ def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
     plain["rollout"] = {"settle_s": 20}
     (folder / "next.yml").write_text(yaml.safe_dump(plain))
     here.gpuprov("lock", "-F", "next.yml")
+    elsewhere = f"{here.node.name}: 192.0.2.1"
+    here.node.run(f"sed -i 's/{here.node.name}: local/{elsewhere}/' {FOLDER}/*.lock.yml")
     here.node.run(": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'")
-    shut = here.gpuprov("upgrade", "--to", "next.lock.yml", "--yes", code=5)
+    shut = here.gpuprov("upgrade", "--local", "--to", "next.lock.yml", "--yes", code=5)
     assert "the GPUs are in use by sleep (" in shut.stderr
     here.node.run("systemctl stop job; rm /dev/nvidia9")
-    here.alone("upgrade", "--to", "next.lock.yml", "--yes")
+    here.alone("upgrade", "--local", "--to", "next.lock.yml", "--yes")
     end = here.await_end("upgrade")
     assert end["status"] == "in_sync", end
     assert here.node.run(LOADED).stdout.strip() == OLDER
-    here.gpuprov("verify")
-    here.alone("rollback", "--yes")
+    here.gpuprov("verify", "--local")
+    here.alone("rollback", "--local", "--yes")
     end = here.await_end("rollback")
     assert end["status"] == "in_sync", end
     assert here.node.run(LOADED).stdout.strip() == NEWER
-    here.gpuprov("verify")
+    here.gpuprov("verify", "--local")
+    assert elsewhere in (folder / "fleet.lock.yml").read_text()

@@ -12,7 +12,7 @@ from gpuprov.drift.judge import judge
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.inventory.discover import fleet_here, kinds
 from gpuprov.model.documents import render_plain
-from gpuprov.model.here import the_node, with_here
+from gpuprov.model.here import as_stated, the_node, with_here
 from gpuprov.model.lock import read_lock
 from gpuprov.roles.hardware import server as expectations
 from tests import RECORDED_LOCK
@@ -89,4 +89,7 @@ def test_which_node_of_a_lock_this_machine_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "laptop", "", "", "")))
     with pytest.raises(InvalidInput, match="this machine cannot stand for 2 nodes"):
         the_node(lock, list(hosts), stated=False)
-    assert with_here(lock, "gpu01").hosts()["gpu01"].hosts == {"gpu01": "local", "gpu02": "192.0.2.2"}
+    here = with_here(lock, "gpu01")
+    assert here.hosts()["gpu01"].hosts == {"gpu01": "local", "gpu02": "192.0.2.2"}
+    assert as_stated(here, lock) == lock, "what an upgrade leaves behind goes into the fleet's own file"
+    assert as_stated(here, here) == here, "where the fleet itself says so it stays"
