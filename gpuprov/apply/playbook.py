@@ -23,7 +23,7 @@ from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
 from gpuprov.probe.here import SYSTEM_PATH
-from gpuprov.resources import share
+from gpuprov.resources import link_collection
 from gpuprov.roles import first_packages
 
 # curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761).
@@ -135,7 +135,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
         command.append("-" + "v" * (options.verbosity - 1))
     if options.become_password is not None:
         command += ["--become-password-file", "-"]
-    return [*command, str(share("playbooks") / f"{playbook}.yml")]
+    return [*command, f"gpuprov.gpuprov.{playbook}"]
 
 
 def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
@@ -146,11 +146,8 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
     return {
         **inherited,
         "ANSIBLE_CONFIG": str(config),
-        "ANSIBLE_ROLES_PATH": str(share("roles")),
-        "ANSIBLE_CALLBACK_PLUGINS": str(share("plugins") / "callback"),
-        "ANSIBLE_CALLBACKS_ENABLED": "gpuprov_jsonl",
-        "ANSIBLE_LIBRARY": str(share("plugins") / "modules"),
-        "ANSIBLE_ACTION_PLUGINS": str(share("plugins") / "action"),
+        "ANSIBLE_COLLECTIONS_PATH": str(link_collection(scratch / "collections")),
+        "ANSIBLE_CALLBACKS_ENABLED": "gpuprov.gpuprov.gpuprov_jsonl",
         "ANSIBLE_GATHERING": "smart",
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),

@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
     def _lease(self) -> ActionBase:
         """The action that says whether the node is still the run's."""
         action: ActionBase = self._shared_loader_obj.action_loader.get(
-            "gpuprov_lease",
+            "gpuprov.gpuprov.gpuprov_lease",
             task=self._task,
             connection=self._connection,
             play_context=self._play_context,

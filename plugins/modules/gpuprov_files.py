@@ -70,7 +70,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Say which clocks
-  gpuprov_files:
+  gpuprov.gpuprov.gpuprov_files:
     files:
       - path: /etc/systemd/system/gpuprov-gpu-clocks.service
         content: "{{ lookup('ansible.builtin.template', 'gpu-clocks.service.j2') }}"

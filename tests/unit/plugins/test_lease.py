@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gpuprov.apply.leases import uptime
+from gpuprov.resources import link_collection
 from tests import ROOT
 from tests.unit.plugins.test_script import run
 
@@ -40,7 +41,7 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "roles": ["asking"],
         }
         (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
-        more = {"ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action")}
+        more = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "collections"))}
         if told is not None:
             (tmp_path / "leases.json").write_text(told)
             more["GPUPROV_LEASES"] = str(tmp_path / "leases.json")
@@ -59,7 +60,7 @@ def told() -> str:
 
 def script(folder: Path) -> list[dict[str, Any]]:
     asked = {"script": "do.py", "question": f"{folder}/{{{{ inventory_hostname }}}}.done"}
-    return [{"name": "Do", "gpuprov_script": asked, "register": "said", "ignore_errors": True}]
+    return [{"name": "Do", "gpuprov.gpuprov.gpuprov_script": asked, "register": "said", "ignore_errors": True}]
 
 
 def test_no_script_runs_on_a_node_that_is_not_the_runs(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.resources import link_collection
 from tests import ROOT
 
 SCRIPTS = {
@@ -53,10 +54,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, text in SCRIPTS.items():
         (folder / "roles/asking/files" / name).write_text(text)
         asked = {"script": name, "question": QUESTION}
-        task = {"gpuprov_script": asked, "register": name.partition(".")[0], "ignore_errors": True}
+        task = {"gpuprov.gpuprov.gpuprov_script": asked, "register": name.partition(".")[0], "ignore_errors": True}
         tasks.append({"name": name, **task})
     for name, objections in {"refused": OBJECTIONS, "let_in": OBJECTIONS[1:2]}.items():
-        task = {"gpuprov_refuse": {"objections": objections}, "register": name, "ignore_errors": True}
+        task = {"gpuprov.gpuprov.gpuprov_refuse": {"objections": objections}, "register": name, "ignore_errors": True}
         tasks.append({"name": name, **task})
     said = (
         "{{ {'refused': refused, 'let_in': let_in, "
@@ -75,7 +76,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "play.yml").write_text(yaml.safe_dump([play]))
     run(
         "ansible-playbook", "--check", "play.yml", folder=folder,
-        ANSIBLE_ACTION_PLUGINS=str(ROOT / "plugins/action"),
+        ANSIBLE_COLLECTIONS_PATH=str(link_collection(folder / "collections")),
     )  # fmt: skip
     found: dict[str, Any] = json.loads((folder / "said.json").read_text())
     return found

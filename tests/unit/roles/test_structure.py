@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 import gpuprov
+from gpuprov.roles import ROLES as TABLE
 from tests import ROOT
 
 ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/tasks/main.yml"))
 TASK_FILES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml")])
-MODULES = {path.stem for path in ROOT.glob("plugins/modules/*.*")}
+MODULES = {f"gpuprov.gpuprov.{path.stem}" for path in ROOT.glob("plugins/modules/*.*")}
 PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
@@ -98,10 +99,20 @@ def test_the_collection_has_the_version_of_the_package() -> None:
 
 def test_site_runs_a_role_only_when_the_plan_names_it() -> None:
     tasks = read(ROOT / "playbooks/site.yml")[0]["tasks"]
-    included = [task["ansible.builtin.include_role"] for task in tasks]
-    for role, task in zip(included, tasks, strict=True):
-        if role["name"] != "packages":
-            assert task["when"] == f"'{role['name']}' in gpuprov_roles"
+    included = [task for task in tasks if "ansible.builtin.include_role" in task]
+    for task in included:
+        role = task["ansible.builtin.include_role"]["name"].removeprefix("gpuprov.gpuprov.")
+        if role != "packages":
+            assert task["when"] == f"'{role}' in __gpuprov_roles"
+    assert len(included) > len(ROLES)
+
+
+def test_site_runs_all_where_nothing_is_named_but_what_can_lock_everybody_out() -> None:
+    stated = read(ROOT / "playbooks/site.yml")[0]["vars"]
+    assert stated["__gpuprov_roles"] == "{{ gpuprov_roles | default(__gpuprov_unguarded) }}"
+    assert stated["__gpuprov_unguarded"] == [
+        role.name for role in TABLE if role.variables and not role.guarded
+    ]
 
 
 def test_the_controller_is_ruled_out_before_anything_reboots() -> None:

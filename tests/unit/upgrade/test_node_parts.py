@@ -104,7 +104,7 @@ def _written(tasks: Any) -> Iterator[str]:
     for task in tasks or []:
         for part in ("block", "rescue", "always"):
             yield from _written(task.get(part))
-        files = task.get("gpuprov_files", {}).get("files", [])
+        files = task.get("gpuprov.gpuprov.gpuprov_files", {}).get("files", [])
         yield from (each["path"] for each in files if isinstance(each, dict))
 
 
