@@ -16,7 +16,7 @@ def collection() -> Path:
 
 
 def share(name: str) -> Path:
-    """The folder `roles`, `playbooks` or `plugins` of the collection, or `inventory`, which has the profiles."""
+    """The folder `roles`, `playbooks` or `plugins` of the collection, or `inventory` with the profiles."""
     if name != "inventory":
         return collection() / name
     installed = _PACKAGE / "share" / name

@@ -138,7 +138,8 @@ def _by_group(stated: tuple[str, ...]) -> dict[str, str]:
 def plugins() -> int:
     """Print the folder of Ansible inventory plugins, for ANSIBLE_INVENTORY_PLUGINS.
 
-    With `plugin: gpuprov` in fleet.yml, `ansible-inventory -i fleet.yml --graph` works then.
+    For an Ansible elsewhere that has no collection: with `plugin: gpuprov` in fleet.yml,
+    `ansible-inventory -i fleet.yml --graph` works then.
     """
     from gpuprov.resources import share
 

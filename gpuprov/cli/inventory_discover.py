@@ -132,7 +132,7 @@ def _write(fleet: Path, proposal: dict[str, Any]) -> None:
     from gpuprov.model.documents import render_plain, write_text
     from gpuprov.model.fleet import parse_fleet
 
-    text = render_plain(proposal)
+    text = options.FLEET_HEADER + render_plain(proposal)
     parse_fleet(text, str(fleet))
     write_text(fleet, text)
     options.note(f"{fleet} written; next: gpuprov lock")

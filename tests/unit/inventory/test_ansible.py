@@ -17,7 +17,7 @@ from gpuprov.inventory.imports import ImportHints, import_fleet
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
 from gpuprov.model.lock import write_lock
-from gpuprov.resources import share
+from gpuprov.resources import link_collection, share
 from tests.unit.inventory.conftest import MakeLock
 from tests.unit.inventory.test_profiles import NAMES
 from tests.unit.programs import write_program
@@ -54,15 +54,18 @@ groups:
   arch_x86_64: {profile: inference-l4, hosts: 'n[08-11]', os: ubuntu24.04}
 """
 
+PLUGIN = {"ANSIBLE_INVENTORY_PLUGINS": str(share("plugins") / "inventory")}
+"""For a fleet that names the plugin alone."""
 
-def ansible(folder: Path, *words: str) -> str:
+
+def ansible(folder: Path, *words: str, **environment: str) -> str:
     """ansible-inventory's answer; a warning is a failure."""
     program = Path(sys.executable).with_name("ansible-inventory")
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     done = subprocess.run(
         [str(program), *words],
         cwd=folder,
-        env={**plain, "ANSIBLE_INVENTORY_PLUGINS": str(share("plugins") / "inventory"), "NO_COLOR": "1"},
+        env={**plain, **(environment or PLUGIN), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -92,6 +95,14 @@ def test_ansible_reads_the_folder_and_the_fleet_alike(folder: Path) -> None:
     assert hosts["gpu02"]["ansible_host"] == "2001:db8::2"
     assert (hosts["gpu01"]["ansible_user"], hosts["gpu01"]["ntp"]) == ("ops", "10.0.0.1")
     assert hosts["l3"]["rack"] == "r9"
+
+
+def test_a_fleet_as_init_writes_it_is_an_inventory_where_the_collection_is_installed(tmp_path: Path) -> None:
+    fleet = ["-F", str(tmp_path / "fleet.yml")]
+    assert run(["init", "--profile", "hgx-h100-8", "--hosts", "gpu[01-02]", "--os", "debian12", *fleet]) == 0
+    installed = link_collection(tmp_path / "collections")
+    graph = ansible(tmp_path, "-i", "fleet.yml", "--graph", "gpu", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert graph.split() == ["@gpu:", "|--gpu01", "|--gpu02"]
 
 
 def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:

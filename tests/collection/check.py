@@ -1,0 +1,133 @@
+"""What Galaxy and Ansible ask of a collection, by their own programs in an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests import ROOT
+from tests.collection.build import build, copy
+
+TOOLS = ("galaxy-importer", "antsibull-docs", "antsibull-changelog", "ansible-builder")
+REPOSITORY = "https://example.com/gpuprov"
+"""For the archive that is checked, as long as galaxy.yml has no address."""
+BAD = re.compile(r"^(WARNING|ERROR|FATAL)\b.*", re.MULTILINE)
+Step = Callable[["Checkers"], str]
+
+
+class Checkers:
+    """The programs, and the collection as they want it: an archive, and a tree below ansible_collections."""
+
+    def __init__(self, ansible: str, python: str, scratch: Path) -> None:
+        self.programs = ROOT / "build" / f"collection-{ansible}" / "bin"
+        if not (self.programs / "galaxy-importer").exists():
+            subprocess.run([python, "-m", "venv", self.programs.parent], check=True)
+            pip = [self.programs / "pip", "install", "--quiet"]
+            subprocess.run([*pip, *TOOLS, f"ansible-core=={ansible}.*"], check=True)
+        self.archive = build(scratch, REPOSITORY)
+        self.collections = scratch / "collections"
+        self.tree = self.collections / "ansible_collections/gpuprov/gpuprov"
+        with tarfile.open(self.archive) as archive:
+            archive.extractall(self.tree, filter="data")
+        self.scratch = scratch
+
+    def said(self, *words: str | Path, at: Path | None = None) -> str:
+        """What a program prints; AssertionError with it where the program fails."""
+        environment = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("ANSIBLE_", "PYTHON"))
+            },
+            "ANSIBLE_COLLECTIONS_PATH": str(self.collections),
+            "GALAXY_IMPORTER_CONFIG": str(ROOT / "tests/collection/galaxy-importer.cfg"),
+            "HOME": str(self.scratch),
+            "NO_COLOR": "1",
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            words, cwd=at or self.tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+def importer(checkers: Checkers) -> str:
+    """Galaxy's own import: structure, documentation of all content, ansible-lint, flake8."""
+    return checkers.said(checkers.programs / "galaxy-importer", checkers.archive)
+
+
+def documentation(checkers: Checkers) -> str:
+    """Markup, links and references of plugins' and roles' documentation."""
+    words = [
+        "lint-collection-docs",
+        "--plugin-docs",
+        "--validate-collection-refs",
+        "self",
+        "--skip-rstcheck",
+        ".",
+    ]
+    return checkers.said(checkers.programs / "antsibull-docs", *words)
+
+
+def changelog(checkers: Checkers) -> str:
+    """Fragments and the changelog made of them, which must be as they make it."""
+    copied = copy(checkers.scratch / "checkout/ansible_collections/gpuprov/gpuprov")
+    program = checkers.programs / "antsibull-changelog"
+    checkers.said(program, "lint", at=copied)
+    checkers.said(program, "generate", at=copied)
+    written = (copied / "changelogs/CHANGELOG.md").read_text()
+    assert written == (ROOT / "changelogs/CHANGELOG.md").read_text(), "run antsibull-changelog generate"
+    return ""
+
+
+def image(checkers: Checkers) -> str:
+    """The definition of the execution environment, as far as no container engine is needed."""
+    shutil.copy(ROOT / "execution-environment.yml", checkers.scratch)  # beside the archive that it names
+    program = checkers.programs / "ansible-builder"
+    return checkers.said(program, "create", "--context", "context", at=checkers.scratch)
+
+
+def sanity(checkers: Checkers) -> str:
+    """ansible-test's checks that need no container and nothing from the network."""
+    words = ["sanity", "--color", "no", "--truncate", "0"]
+    return checkers.said(checkers.programs / "ansible-test", *words)
+
+
+STEPS: tuple[Step, ...] = (importer, documentation, changelog, image, sanity)
+
+
+def check(ansible: str, python: str) -> int:
+    """Run all; 1 when one fails, or warns of anything."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-collection-") as scratch:
+        checkers = Checkers(ansible, python, Path(scratch))
+        bad = sum(not clean(step, checkers) for step in STEPS)
+    print(f"{len(STEPS)} checks, {bad} not clean")
+    return 1 if bad else 0
+
+
+def clean(step: Step, checkers: Checkers) -> bool:
+    """Run one and print what is wrong with the collection."""
+    try:
+        found = list(complaints(step(checkers)))
+    except AssertionError as failed:
+        found = [str(failed)]
+    print(f"{step.__name__}: {'clean' if not found else 'NOT CLEAN'}", *found, sep="\n    ", flush=True)
+    return not found
+
+
+def complaints(text: str) -> Iterator[str]:
+    """Lines of warnings and errors."""
+    yield from (match[0] for match in BAD.finditer(text))
+
+
+if __name__ == "__main__":
+    sys.exit(check("2.19", sys.executable))

@@ -1,0 +1,124 @@
+"""A role's README.md and meta/main.yml, made of its meta/argument_specs.yml."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from gpuprov.catalog import load
+from tests import ROOT
+
+TEMPLATE = Path(__file__).with_name("role_readme.md.j2")
+MARKUP = re.compile(r"\b(?:C|M|O|V|E|P|RV)\(([^()]*(?:\([^()]*\))?[^()]*)\)")
+"""Ansible's own marks for code in descriptions."""
+REQUIRED = "required"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Items of a list stand deeper than its key, as ansible-lint wants them."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        return super().increase_indent(flow, False)
+
+
+def pages() -> dict[Path, str]:
+    """File → its text, of all roles."""
+    found: dict[Path, str] = {}
+    for role in sorted(ROOT.glob("roles/*")):
+        found[role / "README.md"] = readme(role)
+        found[role / "meta/main.yml"] = meta(role)
+    return found
+
+
+def readme(role: Path) -> str:
+    """What a role does, its variables, and a playbook with it."""
+    entries = {
+        name: {
+            "title": plain(entry["short_description"]),
+            "about": [plain(line) for line in lines(entry["description"])],
+            "rows": list(rows(entry.get("options", {}))),
+        }
+        for name, entry in entries_of(role).items()
+    }
+    needed = [name for name, option in options_of(role).items() if option.get(REQUIRED)]
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(role=role.name, entries=entries, needed=needed, runs="main" in entries) + "\n"
+
+
+def meta(role: Path) -> str:
+    """What Galaxy shows of a role."""
+    [title, *_] = (entry["short_description"] for entry in entries_of(role).values())
+    info = {
+        "author": "gpuprov",
+        "description": plain(title),
+        "license": read(ROOT / "pyproject.toml", r'^license = "(.+)"$'),
+        "min_ansible_version": read(ROOT / "meta/runtime.yml", r">=([\d.]+)\.0"),
+        "platforms": platforms(),
+        "galaxy_tags": ["nvidia", "gpu"],
+    }
+    text = yaml.dump({"galaxy_info": info, "dependencies": []}, Dumper=_Dumper, sort_keys=False, width=110)
+    return "---\n# Written by `scripts/collection pages`.\n" + text
+
+
+def platforms() -> list[dict[str, Any]]:
+    """The systems that preflight lets in, as Galaxy names them."""
+    stated = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = {}
+    families = load().tables["systems.families"]
+    for system in stated["__preflight_supported"]:
+        family = next(each for each in families if system.startswith(each.names[0]))
+        number = system.removeprefix(family.names[0])
+        [word] = (word for word, version in family.codenames.items() if version == number)
+        found.setdefault(family.names[0].capitalize(), []).append(word)
+    return [{"name": name, "versions": words} for name, words in found.items()]
+
+
+def rows(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of each variable, with the keys that one has below it."""
+    for name, option in options.items():
+        kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
+        about = [plain(line) for line in lines(option["description"])]
+        if "choices" in option:
+            about.append("One of " + ", ".join(f"`{json.dumps(each)}`" for each in option["choices"]) + ".")
+        default = "null" if "default" not in option else json.dumps(option["default"])
+        shown = REQUIRED if option.get(REQUIRED) else f"`{default}`"
+        meaning = " ".join(about).replace("|", "\\|")
+        yield prefix + name, kind, shown, meaning
+        yield from rows(option.get("options", {}), f"{prefix}{name}[].")
+
+
+def entries_of(role: Path) -> dict[str, Any]:
+    """Entry point → what is said of it."""
+    text = (role / "meta/argument_specs.yml").read_text(encoding="utf-8")
+    entries: dict[str, Any] = yaml.safe_load(text)["argument_specs"]
+    return entries
+
+
+def options_of(role: Path) -> dict[str, Any]:
+    """The variables of a role's main."""
+    options: dict[str, Any] = entries_of(role).get("main", {}).get("options", {})
+    return options
+
+
+def lines(description: str | list[str]) -> list[str]:
+    """A description's paragraphs."""
+    return [description] if isinstance(description, str) else description
+
+
+def plain(text: str) -> str:
+    """Ansible's marks as Markdown has them."""
+    return MARKUP.sub(r"`\1`", text.strip())
+
+
+def read(path: Path, pattern: str) -> str:
+    """What a pattern finds in a file."""
+    found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, path
+    return found[1]

@@ -1,0 +1,73 @@
+"""The collection without the program: Ansible alone, on what `gpuprov inventory generate` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuprov.lab import Lab, Node
+from tests.lab.command_line import gpuprov
+from tests.lab.conftest import fresh_lab_name
+from tests.lab.plain_ansible import PlainAnsible, locked_nodes
+
+SITE, REBOOT = "gpuprov.gpuprov.site", "gpuprov.gpuprov.reboot"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("controller")
+
+
+@pytest.fixture(scope="module")
+def nodes(folder: Path) -> Iterator[list[Node]]:
+    with Lab(fresh_lab_name()) as lab:
+        yield locked_nodes(lab, folder, 2)
+
+
+@pytest.fixture(scope="module")
+def ansible(folder: Path, nodes: list[Node]) -> PlainAnsible:
+    found = PlainAnsible(folder)
+    found.install()
+    return found
+
+
+def test_site_brings_nodes_to_their_lock_and_changes_nothing_the_second_time(
+    ansible: PlainAnsible, nodes: list[Node], folder: Path
+) -> None:
+    first = ansible.changes(SITE)
+    assert first.keys() == {node.name for node in nodes}
+    assert all(changed > 5 for changed in first.values())
+    ansible.changes(REBOOT, "-e", "gpuprov_reboot=true", "-e", "gpuprov_reboot_batch=2")
+    assert ansible.changes(SITE) == {node.name: 0 for node in nodes}
+    gpuprov(folder, "verify")
+
+
+def test_a_role_stands_alone_in_a_playbook_of_ones_own(
+    ansible: PlainAnsible, nodes: list[Node], folder: Path
+) -> None:
+    role = {"role": "gpuprov.gpuprov.gpu_settings", "vars": {"gpu_settings_graphics_clock_mhz": 1305}}
+    play = {"name": "Clocks", "hosts": nodes[0].name, "become": True, "roles": [role]}
+    (folder / "clocks.yml").write_text(yaml.safe_dump([play]))
+    assert ansible.changes("clocks.yml")[nodes[0].name] > 0
+    asked = "nvidia-smi --query-gpu=clocks.applications.graphics --format=csv,noheader,nounits"
+    assert set(nodes[0].run(asked).stdout.split()) == {"1305"}
+    assert ansible.changes("clocks.yml") == {nodes[0].name: 0}
+
+
+def test_a_host_of_no_lock_is_refused(ansible: PlainAnsible, nodes: list[Node], folder: Path) -> None:
+    (folder / "bare").mkdir()
+    hosts = yaml.safe_load((folder / "ansible/hosts.yml").read_text())
+    [group] = (each for each in hosts["all"]["children"].values() if "hosts" in each)
+    address = group["hosts"][nodes[0].name]
+    (folder / "bare/hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"bare": address}}}))
+    with pytest.raises(AssertionError, match="has no variables of a lock for this host"):
+        ansible.run("ansible-playbook", "-i", "bare", "-e", "ansible_connection=local", SITE)
+
+
+def test_the_roles_that_are_named_run_and_no_others(ansible: PlainAnsible, nodes: list[Node]) -> None:
+    nodes[1].run("apt-mark unhold libcuda1")
+    named = '{"gpuprov_roles": ["package_pins"]}'
+    assert ansible.changes(SITE, "--limit", nodes[1].name, "-e", named) == {nodes[1].name: 1}

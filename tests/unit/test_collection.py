@@ -1,0 +1,76 @@
+"""The collection: what is generated is what its sources say, and one version stands everywhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov import __version__
+from gpuprov.errors import InvalidInput
+from tests import ROOT
+from tests.collection.build import build
+from tests.collection.pages import pages, plain
+
+PAGES = pages()
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_is_as_the_argument_specs_make_it(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES[path], "run: scripts/collection pages"
+
+
+def test_every_role_has_its_pages() -> None:
+    roles = {path.name for path in (ROOT / "roles").iterdir()}
+    assert {path.relative_to(ROOT / "roles").parts[0] for path in PAGES} == roles
+    assert len(PAGES) == 2 * len(roles)
+
+
+def test_a_page_shows_every_variable_and_what_must_be_stated() -> None:
+    text = PAGES[ROOT / "roles/nvidia_driver/README.md"]
+    assert "| `nvidia_driver_version` | str | required | The driver's version" in text
+    assert "| `repositories_sources[].url` | str | `null` |" in PAGES[ROOT / "roles/repositories/README.md"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "shown"),
+    [
+        ("the table C(inet gpuprov), now", "the table `inet gpuprov`, now"),
+        ("files (C(a) and O(b.c))", "files (`a` and `b.c`)"),
+        ("nothing (of that)", "nothing (of that)"),
+    ],
+)
+def test_marks_of_ansible_become_code(marked: str, shown: str) -> None:
+    assert plain(marked) == shown
+
+
+def test_one_version_of_the_collection_stands_everywhere() -> None:
+    [image] = read("execution-environment.yml")["dependencies"]["galaxy"]["collections"]
+    assert image["name"] == f"gpuprov-gpuprov-{__version__}.tar.gz"
+    assert __version__ in read("changelogs/changelog.yaml")["releases"]
+
+
+def test_one_range_of_ansible_core_stands_everywhere() -> None:
+    runtime = read("meta/runtime.yml")["requires_ansible"]
+    project = re.search(r'"ansible-core(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project
+    assert runtime.replace(".0", "") == project[1]
+
+
+def test_what_a_role_needs_of_the_controller_is_a_dependency_of_the_program() -> None:
+    stated = (ROOT / "meta/requirements.txt").read_text(encoding="utf-8").splitlines()
+    needed = [line for line in stated if not line.startswith("#")]
+    assert needed
+    assert all(f'"{line}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8") for line in needed)
+
+
+def test_nothing_is_built_without_the_address_of_its_sources(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no repository"):
+        build(tmp_path)
