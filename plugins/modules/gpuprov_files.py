@@ -17,37 +17,37 @@ DOCUMENTATION = r"""
 module: gpuprov_files
 short_description: Write and remove whole files
 description:
-  - Has files say what they shall, belong to root, and others be gone; all of them in one task.
-  - Each content is tried before the first file is touched, and each file is replaced at once.
-  - Folders that are missing are made for everybody to read.
+  - Writes files that belong to root, and removes others; all of them in one task.
+  - Each content is validated before the first file is changed, and each file is replaced atomically.
+  - Missing folders are created with mode 0755.
 options:
   files:
-    description: Files and what they shall say.
+    description: Files that must be there, with their content.
     type: list
     elements: dict
     default: []
     suboptions:
       path:
-        description: Where.
+        description: Path of the file.
         type: path
         required: true
       content:
-        description: What it says.
+        description: Its whole content.
         type: str
         required: true
       mode:
-        description: Who may do what with it, as octal digits.
+        description: Its mode, as octal digits.
         type: str
         default: "0644"
       backup:
-        description: Keep what was there beside it.
+        description: Whether the former file is kept beside it.
         type: bool
         default: false
       validate:
-        description: A command that has to succeed; C(%s) stands for a file with the content.
+        description: A command that must succeed; V(%s) stands for a file with the new content.
         type: str
       wanted:
-        description: Whether the file shall be there at all.
+        description: Whether the file must exist; if not, it is removed.
         type: bool
         default: true
   remove:
@@ -56,20 +56,20 @@ options:
     elements: path
     default: []
   undo:
-    description: RV(former) of an earlier task, whose files become what they were before it.
+    description: RV(former) of an earlier task, whose files are restored.
     type: dict
     default: {}
 attributes:
   check_mode:
     support: full
-    description: Says what would change; contents are not tried, as the programs for that may come later.
+    description: Reports what would change; contents are not validated, as the programs for that may come later.
   diff_mode:
     support: full
-    description: Each file as it was and as it is.
+    description: Shows each file before and after.
 """
 
 EXAMPLES = r"""
-- name: Say which clocks
+- name: Write the unit that sets clocks
   gpuprov.gpuprov.gpuprov_files:
     files:
       - path: /etc/systemd/system/gpuprov-gpu-clocks.service
@@ -88,7 +88,7 @@ removed:
   elements: str
   returned: success
 former:
-  description: Changed file with O(files[].backup) to where its former content is, null where there was none.
+  description: Each changed file with O(files[].backup) to the path of its former content; null where there was none.
   type: dict
   returned: success
 """

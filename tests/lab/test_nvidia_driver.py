@@ -216,6 +216,6 @@ def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: MirrorNode
     driven.node.run(f"echo 'deb [signed-by=/usr/share/keyrings/other.gpg] {url} /' >{place}")
     outcome, changed = driven.apply("repositories")
     assert outcome.ok, outcome.failed
-    assert changed == ["Set files aside that name the same repositories"]
+    assert changed == ["Rename other files that configure the same repositories"]
     assert driven.says(f"ls {place}*") == f"{place}.disabled"
     assert driven.says("apt-get indextargets >/dev/null") == ""

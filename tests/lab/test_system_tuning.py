@@ -39,7 +39,7 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
     assert "Write the limits and kernel parameters of every boot, login and service" in changed
-    assert "Report in check mode what the kernel would be told" in changed
+    assert "Report in check mode which kernel parameters would be set" in changed
     assert driven.says(TREE) == before
 
 

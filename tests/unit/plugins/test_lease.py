@@ -96,7 +96,7 @@ def test_a_node_that_is_not_the_runs_leaves_a_play_of_reboots_without_ending_it(
     [_, reboots] = yaml.safe_load((ROOT / "playbooks/reboot.yml").read_text())
     asked = reboots["tasks"][:2]
     assert [task["name"] for task in asked] == [
-        "Ask whether the node is still leased to this run",
-        "Leave a node that is not",
+        "Check that the node is still leased to this run",
+        "End the play for a node that is not leased",
     ]
     assert list(play(told(), asked)) == ["ours"]

@@ -137,4 +137,4 @@ def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
         "ansible-playbook", "--check", "play.yml", folder=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path)
     )
     assert "failed=0" in said.stdout
-    assert "Look at the toolkit and its forerunners" in said.stdout
+    assert "Read the state of the toolkit and its predecessors" in said.stdout
