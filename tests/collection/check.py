@@ -27,7 +27,7 @@ class Checkers:
 
     def __init__(self, ansible: str, python: str, scratch: Path) -> None:
         self.programs = ROOT / "build" / f"collection-{ansible}" / "bin"
-        if not (self.programs / "galaxy-importer").exists():
+        if not (self.programs / "antsibull-docs").exists():
             subprocess.run([python, "-m", "venv", self.programs.parent], check=True)
             pip = [self.programs / "pip", "install", "--quiet"]
             subprocess.run([*pip, *TOOLS, f"ansible-core=={ansible}.*"], check=True)
@@ -62,7 +62,7 @@ class Checkers:
 
 def importer(checkers: Checkers) -> str:
     """Galaxy's own import: structure, documentation of all content, ansible-lint, flake8."""
-    return checkers.said(checkers.programs / "galaxy-importer", checkers.archive)
+    return checkers.said(checkers.programs / "python", "-m", "galaxy_importer.main", checkers.archive)
 
 
 def documentation(checkers: Checkers) -> str:
