@@ -62,7 +62,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Reports what would change; contents are not validated, as the programs for that may come later.
+    description: Reports what would change, without validating contents; programs for that may come later.
   diff_mode:
     support: full
     description: Shows each file before and after.
@@ -88,7 +88,7 @@ removed:
   elements: str
   returned: success
 former:
-  description: Each changed file with O(files[].backup) to the path of its former content; null where there was none.
+  description: Changed file with O(files[].backup) to the path of its former content; null without one.
   type: dict
   returned: success
 """

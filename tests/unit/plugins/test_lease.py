@@ -14,7 +14,7 @@ import yaml
 from gpuprov.apply.leases import uptime
 from gpuprov.resources import link_collection
 from tests import ROOT
-from tests.unit.plugins.test_script import run
+from tests.unit.plugins.test_script import SCRIPT, run
 
 NODES = ("ours", "taken", "stale", "never")
 DONE = "import json, sys; open(json.loads(sys.argv[1]), 'w'); print('{\"changed\": true}')"
@@ -60,7 +60,7 @@ def told() -> str:
 
 def script(folder: Path) -> list[dict[str, Any]]:
     asked = {"script": "do.py", "question": f"{folder}/{{{{ inventory_hostname }}}}.done"}
-    return [{"name": "Do", "gpuprov.gpuprov.gpuprov_script": asked, "register": "said", "ignore_errors": True}]
+    return [{"name": "Do", SCRIPT: asked, "register": "said", "ignore_errors": True}]
 
 
 def test_no_script_runs_on_a_node_that_is_not_the_runs(

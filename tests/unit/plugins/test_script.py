@@ -15,6 +15,7 @@ import yaml
 from gpuprov.resources import link_collection
 from tests import ROOT
 
+SCRIPT, REFUSE = "gpuprov.gpuprov.gpuprov_script", "gpuprov.gpuprov.gpuprov_refuse"
 SCRIPTS = {
     "share.py": "from gpuprov_node import output\nprint('{\"said\": \"%s\"}' % output('echo', '-n', 'hi'))",
     "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
@@ -54,10 +55,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, text in SCRIPTS.items():
         (folder / "roles/asking/files" / name).write_text(text)
         asked = {"script": name, "question": QUESTION}
-        task = {"gpuprov.gpuprov.gpuprov_script": asked, "register": name.partition(".")[0], "ignore_errors": True}
+        task = {SCRIPT: asked, "register": name.partition(".")[0], "ignore_errors": True}
         tasks.append({"name": name, **task})
     for name, objections in {"refused": OBJECTIONS, "let_in": OBJECTIONS[1:2]}.items():
-        task = {"gpuprov.gpuprov.gpuprov_refuse": {"objections": objections}, "register": name, "ignore_errors": True}
+        task = {REFUSE: {"objections": objections}, "register": name, "ignore_errors": True}
         tasks.append({"name": name, **task})
     said = (
         "{{ {'refused': refused, 'let_in': let_in, "
