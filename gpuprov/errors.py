@@ -63,6 +63,23 @@ class InvalidInput(GpuprovError):
     exit_code = Exit.USAGE
 
 
+class InFile(InvalidInput):
+    """Something in a file that is not valid.
+
+    Args:
+        kind: what sort of mistake it is, for programs: `unknown-key`, `missing-key`, `wrong-value`, …
+        file: the file as it was named.
+        line: from 1.
+        seen, expected, do: as in `GpuprovError`; the place goes before `seen`.
+    """
+
+    def __init__(
+        self, kind: str, file: str, line: int, seen: str, *, expected: str = "", do: str = ""
+    ) -> None:
+        self.kind, self.file, self.line = kind, file, line
+        super().__init__(f"{file}:{line}: {seen}", expected=expected, do=do)
+
+
 class Unreachable(GpuprovError):
     """A node did not let us in: no route, wrong key, changed host key, time-out."""
 

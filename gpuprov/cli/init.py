@@ -40,8 +40,9 @@ def command(
     fleet: Path,
 ) -> None:
     """Write a fleet.yml from a profile, or a cloud's machine type, and a host range; or from this machine."""
-    from gpuprov.model.documents import render_plain, write_text
-    from gpuprov.model.fleet import parse_fleet
+    from gpuprov.catalog import load
+    from gpuprov.catalog.identity import find_system
+    from gpuprov.inventory.starting import write_fleet
     from gpuprov.model.profile import load_profile
 
     if fleet.exists():
@@ -58,13 +59,15 @@ def command(
     if (profile is None) == (instance is None):
         raise InvalidInput("one of --profile and --instance", do="name what kind of server they are")
     kind = _of_instance(instance) if instance else {"profile": profile}
-    load_profile(str(kind["profile"]), [])
+    load_profile(str(kind["profile"]), [Path("profiles")])
+    if find_system(load(), system) is None:
+        raise InvalidInput(
+            f"no repository of NVIDIA's serves {system}",
+            do="`gpuprov catalog os` lists those that are served",
+        )
     where = {"site": site} if site else {}
     groups = {group or "gpu": {**kind, "hosts": hosts, "os": system, **where}}
-    head = options.FLEET_HEADER + (f"# {instance}\n" if instance else "")
-    text = head + render_plain({"groups": groups, "ssh": {"user": user}}) + options.FLEET_FOOTER
-    parse_fleet(text, str(fleet))
-    write_text(fleet, text)
+    write_fleet(fleet, {"groups": groups, "ssh": {"user": user}}, about=instance or "")
     options.note(f"{fleet} written; next: gpuprov lock")
 
 

@@ -110,7 +110,8 @@ def import_command(
     Groups, addresses and variables are kept.
     """
     from gpuprov.inventory.imports import ImportHints, import_fleet
-    from gpuprov.model.documents import render_plain, write_text
+    from gpuprov.inventory.starting import write_fleet
+    from gpuprov.model.documents import render_plain
     from gpuprov.model.fleet import parse_fleet
 
     if fleet and fleet.exists():
@@ -118,12 +119,12 @@ def import_command(
     found = import_fleet(sources, ImportHints(_by_group(profiles_), _by_group(systems)), form, wanted)
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
-    text = render_plain(found)
-    parse_fleet(text, str(fleet or sources[0]))
     if fleet:
-        write_text(fleet, text)
+        write_fleet(fleet, found, keys_beside=False)
         options.note(f"{fleet} written; next: gpuprov lock")
     else:
+        text = render_plain(found)
+        parse_fleet(text, str(sources[0]))
         click.echo(text, nl=False)
     return Exit.OK
 

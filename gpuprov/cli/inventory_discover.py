@@ -129,12 +129,9 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 
 def _write(fleet: Path, proposal: dict[str, Any]) -> None:
-    from gpuprov.model.documents import render_plain, write_text
-    from gpuprov.model.fleet import parse_fleet
+    from gpuprov.inventory.starting import write_fleet
 
-    text = options.FLEET_HEADER + render_plain(proposal)
-    parse_fleet(text, str(fleet))
-    write_text(fleet, text)
+    write_fleet(fleet, proposal, keys_beside=False)
     options.note(f"{fleet} written; next: gpuprov lock")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from gpuprov.model.documents import Strict
 from gpuprov.model.fleet import Fleet
@@ -10,6 +14,10 @@ from gpuprov.model.lock import Lock
 from gpuprov.model.profile import Profile
 
 SHAPES: dict[str, type[Strict]] = {"profile": Profile, "fleet": Fleet, "lock": Lock}
+TITLES = {"profile": "A profile of gpuprov", "fleet": "gpuprov's fleet.yml", "lock": "gpuprov's lock"}
+IDENTITY = "urn:gpuprov:{}:1"
+KEYS = Path(__file__).with_name("keys.yml")
+PARENTS = {"Driver": "Component", "Cuda": "Component"}
 TEXT = {"type": "string"}
 NAMES: list[dict[str, Any]] = [TEXT, {"type": "array", "items": TEXT}]
 HOST = {"anyOf": [TEXT, {"type": "null"}, {"$ref": "#/$defs/Host"}]}
@@ -23,18 +31,52 @@ HOSTS = {
 
 
 def json_schema(what: str) -> dict[str, Any]:
-    """The schema (draft 2020-12) of `profile`, `fleet` or `lock`."""
-    schema = SHAPES[what].model_json_schema(by_alias=True, mode="validation")
-    if what != "lock":
-        _allow_short_forms(schema["$defs"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    """The schema (draft 2020-12) of `profile`, `fleet` or `lock`.
+
+    Every property is described; those that people write have an example.
+    """
+    shape = SHAPES[what]
+    schema = shape.model_json_schema(by_alias=True, mode="validation")
+    records = schema["$defs"]
+    for name, record in {shape.__name__: schema, **records}.items():
+        _describe(name, record, examples=what != "lock")
+    if what != "lock":  # a lock is written, never typed
+        _allow_short_forms(records)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": IDENTITY.format(what)}
+    return {**head, **schema, "title": TITLES[what]}
+
+
+@cache
+def keys() -> dict[str, dict[str, dict[str, Any]]]:
+    """Record → key → what is said of it beside its model: a description, an example."""
+    said: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(KEYS.read_text(encoding="utf-8"))
+    return said
+
+
+def _describe(name: str, record: dict[str, Any], *, examples: bool) -> None:
+    """Say of each property what its model leaves out."""
+    said = {**keys().get(PARENTS.get(name, ""), {}), **keys().get(name, {})}
+    for key, stated in record.get("properties", {}).items():
+        more = said.get(key, {})
+        if "description" in more:
+            stated.setdefault("description", more["description"])
+        if examples and "example" in more:
+            stated["examples"] = [more["example"]]
 
 
 def _allow_short_forms(records: dict[str, Any]) -> None:
     """What people may write shorter than the record that it becomes."""
     for name, hosts in HOSTS.items():
         if name in records:
-            records[name]["properties"]["hosts"] = hosts
+            said = records[name]["properties"]["hosts"].get("examples", [])
+            records[name]["properties"]["hosts"] = {**hosts, "examples": said}
+    if "Rollout" in records:
+        serial = records["Rollout"]["properties"]["serial"]
+        records["Rollout"]["properties"]["serial"] = {
+            **{key: said for key, said in serial.items() if key not in ("type", "items", "minItems")},
+            "anyOf": [serial["items"], {"type": "array", "items": serial["items"], "minItems": 1}],
+        }
+        records["Hook"] = {"anyOf": [TEXT, records["Hook"]], "description": records["Hook"]["description"]}
     records.get("Host", {}).pop("required", None)  # an address that is not stated is the name
     if "Mirror" in records:
         whole = records["Mirror"]

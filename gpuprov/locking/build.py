@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def build_lock(
     """
     fleet = read_fleet(path)
     require_gpgv()
-    release, pin = _release(previous, upgrade, narrate)
+    release, pin = release_for(previous, upgrade, narrate)
     builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path), release)
     groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
     if pin:
@@ -73,10 +74,14 @@ def build_lock(
     return Lock(inputs=builder.digest(), catalog=pin, rollout=fleet.rollout, groups=groups)
 
 
-def _release(
+def release_for(
     previous: Lock | None, upgrade: Collection[str], narrate: Narrate
 ) -> tuple[Release, CatalogPin | None]:
-    """The catalog to lock with, and what the lock is to say of it: the previous lock's, until `--upgrade`."""
+    """The catalog to lock with, and what the lock is to say of it: the previous lock's, until `--upgrade`.
+
+    Raises:
+        Refused: the catalog of the previous lock is not here.
+    """
     if previous is None or upgrade:
         release = current()
     elif previous.catalog is None:
@@ -86,6 +91,25 @@ def _release(
     else:
         release = pinned(previous.catalog.version, previous.catalog.sha256)
     return release, CatalogPin(version=str(release.version), sha256=release.sha256)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A group before its packages are looked up.
+
+    Attributes:
+        locked: its components in the previous lock.
+        request: what is asked of the resolver for something wanted.
+        answer: the resolver's.
+        want: what it answers.
+    """
+
+    hardware: Hardware
+    settings: dict[str, Setting]
+    locked: Components | None
+    request: Callable[[Wanted], Request]
+    answer: Answer
+    want: Wanted
 
 
 class Builder:
@@ -114,8 +138,13 @@ class Builder:
         said = [each.model_dump_json() for each in read]
         return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
 
-    def group(self, name: str, group: Group) -> LockedGroup:
-        """One group's exact meaning."""
+    def settled(self, name: str, group: Group) -> Settled:
+        """What can be said of a group without reading an index.
+
+        Raises:
+            InvalidInput: its profile, its GPU, its system or what is stated of a component is not known.
+            Refused: no such stack can work; says which rule.
+        """
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
         stated = overlay(profile.profile.hardware, group.hardware)
         hardware = locked_hardware(self._catalog, group.profile, stated)
@@ -132,6 +161,13 @@ class Builder:
         answer, want = resolve_group(name, request, want, self._catalog, self._narrate)
         for warning in answer.warnings:
             self._narrate(f"{name}: {warning.text}")
+        return Settled(hardware, settings, locked, request, answer, want)
+
+    def group(self, name: str, group: Group) -> LockedGroup:
+        """One group's exact meaning."""
+        settled = self.settled(name, group)
+        hardware, settings, locked = settled.hardware, settled.settings, settled.locked
+        request, answer, want = settled.request, settled.answer, settled.want
         system = self._catalog.systems[answer.stack.os or group.os]
         arch = answer.stack.arch or group.arch
         switched = answer.stack.fabricmanager not in (None, ABSENT)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InFile, InvalidInput
 
 MAX_BYTES = 32 * 1024 * 1024
 
@@ -55,9 +55,10 @@ class Marked:
             raise InvalidInput(f"{name}: not a value: {error}") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            line = f":{mark.line + 1}" if mark else ""
             problem = getattr(error, "problem", None) or str(error)
-            raise InvalidInput(f"{name}{line}: not YAML: {problem}") from None
+            if mark is None:
+                raise InvalidInput(f"{name}: not YAML: {problem}") from None
+            raise InFile("not-yaml", name, mark.line + 1, f"not YAML: {problem}") from None
 
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -73,7 +74,7 @@ class Marked:
             key = _constructor.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if key in plain:
-                raise InvalidInput(f"{self.name}:{line}: key {key!r} stands twice in {dotted(path)}")
+                raise InFile("key-twice", self.name, line, f"key {key!r} stands twice in {dotted(path)}")
             self.lines[(*path, key)] = line
             plain[key] = self._plain(value_node, (*path, key))
         return plain
@@ -83,6 +84,10 @@ class Marked:
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def wrong(self, kind: str, path: Path_, seen: str, *, expected: str = "", do: str = "") -> InFile:
+        """What is wrong with the thing at `path`, with its place."""
+        return InFile(kind, self.name, self.line(path), seen, expected=expected, do=do)
 
 
 class Loader(yaml.SafeLoader):
@@ -161,7 +166,7 @@ def shaped(document: Marked, shape: type[D]) -> D:
         InvalidInput: with file, line, what was seen, what was expected.
     """
     if not isinstance(document.data, dict):
-        raise InvalidInput(f"{document.name}:1: not a mapping", expected=f"the keys {_names(shape)}")
+        raise not_a_mapping(document, shape)
     return validate(document, document.data, shape)
 
 
@@ -174,30 +179,55 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
     try:
         return shape.model_validate(data)
     except ValidationError as error:
-        complaints = error.errors(include_url=False)
+        found = error.errors(include_url=False)
         # A misspelt key is seen twice: as unknown, and as missing. The first says more.
-        first = next((c for c in complaints if c["type"] == "extra_forbidden"), complaints[0])
-        raise _complaint(document, shape, at, first, more=len(complaints) - 1) from None
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        raise _complaint(document, shape, at, first, more=len(found) - 1) from None
 
 
-def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InvalidInput:
+def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
+    """Everything that is wrong with a document's shape, in the order of its lines."""
+    if not isinstance(document.data, dict):
+        return [not_a_mapping(document, shape)]
+    try:
+        shape.model_validate(document.data)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        unknown = {each["loc"][:-1] for each in found if each["type"] == "extra_forbidden"}
+        told: dict[tuple[int, str], InFile] = {}
+        for each in found:
+            if each["type"] == "missing" and each["loc"][:-1] in unknown:
+                continue  # the key is there, misspelt
+            complaint = _complaint(document, shape, (), each, more=0)
+            told.setdefault((complaint.line, _short(each["input"])), complaint)
+        return sorted(told.values(), key=lambda each: each.line)
+    return []
+
+
+def not_a_mapping(document: Marked, shape: type[BaseModel]) -> InFile:
+    """The complaint about a document that holds something else."""
+    return document.wrong("wrong-value", (), "not a mapping", expected=f"the keys {_names(shape)}")
+
+
+def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InFile:
     path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's word for a key itself
-    place = f"{document.name}:{document.line(path)}"
     others = f"and {more} more below" if more else ""
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
         known = sorted(_keys_at(shape, tuple(parents)))
         near = difflib.get_close_matches(str(key), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else others
-        return InvalidInput(
-            f"{place}: unknown key {key!r} in {dotted(at + tuple(parents))}",
+        return document.wrong(
+            "unknown-key",
+            path,
+            f"unknown key {key!r} in {dotted(at + tuple(parents))}",
             expected="one of " + ", ".join(known),
             do=hint,
         )
-    seen = f"{place}: {dotted(path)}"
     if error["type"] == "missing":
-        return InvalidInput(f"{seen} is missing", do=others)
-    return InvalidInput(f"{seen} is {_short(error['input'])}", expected=_expectation(error), do=others)
+        return document.wrong("missing-key", path, f"{dotted(path)} is missing", do=others)
+    seen = f"{dotted(path)} is {_short(error['input'])}"
+    return document.wrong("wrong-value", path, seen, expected=_expectation(error), do=others)
 
 
 def _expectation(error: Any) -> str:

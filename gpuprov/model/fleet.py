@@ -18,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, lay_over, parse_destination
 from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
@@ -222,7 +221,7 @@ def parse_fleet(text: str, name: str) -> Fleet:
     """The same for a text; `name` stands for the file in complaints."""
     document = Marked(text, name)
     if not isinstance(document.data, dict):
-        raise InvalidInput(f"{name}:1: not a mapping", expected="the key groups")
+        raise document.wrong("wrong-value", (), "not a mapping", expected="the key groups")
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
@@ -238,8 +237,8 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
     for name, group in fleet.groups.items():
         for host in group.hosts:
             if host in owner:
-                line = document.line(("groups", name, "hosts"))
-                raise InvalidInput(f"{document.name}:{line}: {host} is in group {owner[host]} already")
+                place = ("groups", name, "hosts", host)
+                raise document.wrong("host-twice", place, f"{host} is in group {owner[host]} already")
             owner[host] = name
 
 
@@ -252,9 +251,10 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
         if group.hosts[host] == LOCAL
     ]
     for name, host in own[1:]:
-        line = document.line(("groups", name, "hosts", host))
-        raise InvalidInput(
-            f"{document.name}:{line}: {host} is {LOCAL}, and so is {own[0][1]}",
+        raise document.wrong(
+            "host-twice",
+            ("groups", name, "hosts", host),
+            f"{host} is {LOCAL}, and so is {own[0][1]}",
             expected="one host that is the machine gpuprov runs on",
         )
 
@@ -265,13 +265,13 @@ def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():
         if name in fleet.groups:
-            raise InvalidInput(f"{document.name}:{document.line(('also', name))}: {name} is a group already")
+            raise document.wrong("group-twice", ("also", name), f"{name} is a group already")
         for key, known in (("hosts", hosts), ("children", groups)):
             for stated in getattr(further, key):
                 if stated not in known:
-                    place = f"{document.name}:{document.line(('also', name, key))}"
-                    raise InvalidInput(f"{place}: also.{name}.{key} names {stated}, which is not in groups")
+                    seen = f"also.{name}.{key} names {stated}, which is not in groups"
+                    raise document.wrong("unknown-name", ("also", name, key), seen)
     for host in fleet.host_vars:
         if host not in hosts:
-            line = document.line(("host_vars", host))
-            raise InvalidInput(f"{document.name}:{line}: host_vars names {host}, which no group has")
+            seen = f"host_vars names {host}, which no group has"
+            raise document.wrong("unknown-name", ("host_vars", host), seen)

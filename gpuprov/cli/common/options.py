@@ -45,16 +45,6 @@ known_hosts_option = click.option("--known-hosts", metavar="FILE", help="its hos
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
-FLEET_HEADER = """\
-# What is wanted. `gpuprov lock` works out exactly what that means.
-plugin: gpuprov.gpuprov.gpuprov   # so that Ansible reads this file as an inventory
-"""
-FLEET_FOOTER = """\
-reboot:
-  allowed: false   # true: apply may reboot nodes that need it, `batch` at a time
-  batch: 1
-"""
-
 
 @dataclass(frozen=True)
 class Chosen:

@@ -63,8 +63,7 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
     from gpuprov.catalog import load
     from gpuprov.errors import NodeFailed
     from gpuprov.inventory.discover import fleet_here, kinds
-    from gpuprov.model.documents import render_plain, write_text
-    from gpuprov.model.fleet import parse_fleet
+    from gpuprov.inventory.starting import write_fleet
     from gpuprov.probe.collect import collect_local
     from gpuprov.probe.facts import Missing
     from gpuprov.probe.payload import Parameters
@@ -77,9 +76,7 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
         raise NodeFailed(str(missing), do="gpuprov doctor --local") from None
     [(named, stated)] = document["groups"].items()
     document["groups"] = {group or named: {**stated, **({"site": site} if site else {})}}
-    text = options.FLEET_HEADER + render_plain(document) + options.FLEET_FOOTER
-    parse_fleet(text, str(fleet))
-    write_text(fleet, text)
+    write_fleet(fleet, document)
     options.note(f"this machine fits the profile {stated['profile']}")
     for difference in nearest.differences:
         options.note(f"    it has {difference}: stated in {fleet}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("init", "write a fleet.yml from a profile and a host range"),
     "bootstrap": ("bootstrap", "first contact: from a cloud's login to the fleet's own, key-only"),
+    "validate": ("validate", "fleet.yml, profiles and lock: every mistake with file and line"),
     "lock": ("lock", "fleet.yml → fleet.lock.yml, the exact meaning of a fleet"),
     "resolve": ("resolve", "one machine's stack, or why there is none"),
     "explain": ("explain", "why this version, and what a newer one would need"),

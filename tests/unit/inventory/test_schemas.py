@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpuprov.cli.common.group import run
-from gpuprov.inventory.schemas import json_schema
+from gpuprov.inventory.schemas import SHAPES, json_schema, keys
 from gpuprov.model.lock import render_lock
 from gpuprov.model.profile import profile_paths
 from tests.unit.inventory.conftest import MakeLock
@@ -49,6 +49,49 @@ def test_what_is_wrong_does_not_fit(what: str, wrong: Any) -> None:
         jsonschema.validate(wrong, json_schema(what))
 
 
+def properties(what: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """(Record, key) → its schema."""
+    schema = json_schema(what)
+    records = {SHAPES[what].__name__: schema, **schema["$defs"]}
+    alike = {name: record.get("anyOf", [record])[-1] for name, record in records.items()}
+    return {(name, key): each for name in alike for key, each in alike[name].get("properties", {}).items()}
+
+
+@pytest.mark.parametrize("what", SHAPES)
+def test_every_property_is_described(what: str) -> None:
+    assert [place for place, each in properties(what).items() if not each.get("description")] == []
+
+
+@pytest.mark.parametrize("what", ["fleet", "profile"])
+def test_every_key_that_people_write_has_an_example_that_fits(what: str) -> None:
+    records = json_schema(what)["$defs"]
+    for place, each in properties(what).items():
+        if "$ref" not in json.dumps(each):
+            assert each.get("examples"), place
+        for example in each.get("examples", []):
+            jsonschema.validate(example, {**each, "$defs": records})
+
+
+def test_what_is_said_beside_the_models_is_of_keys_that_are_there_and_said_once() -> None:
+    there = {place: each for what in SHAPES for place, each in properties(what).items()}
+    of_models = {
+        (name, key): field
+        for shape in SHAPES.values()
+        for name, record in {"": {}, **shape.model_json_schema()["$defs"]}.items()
+        for key, field in record.get("properties", {}).items()
+    }
+    for record, said in keys().items():
+        for key, more in said.items():
+            assert (record, key) in there, (record, key)
+            if "description" in more:
+                assert "description" not in of_models.get((record, key), {}), (record, key)
+
+
+@pytest.mark.parametrize("what", SHAPES)
+def test_a_schema_has_a_name_of_its_own(what: str) -> None:
+    assert json_schema(what)["$id"] == f"urn:gpuprov:{what}:1"
+
+
 def test_an_editor_gets_it_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inventory", "schema", "profile"]) == 0
-    assert json.loads(capsys.readouterr().out)["title"] == "Profile"
+    assert json.loads(capsys.readouterr().out)["title"] == "A profile of gpuprov"

@@ -1,0 +1,63 @@
+"""`gpuprov validate`: what is wrong with fleet.yml, profiles and the lock, without a network."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.errors import Exit, worst
+
+SCHEMA = "gpuprov.validation/1"
+
+
+@click.command()
+@click.option(
+    "-F",
+    "--fleet",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fleet.yml"),
+    show_default=True,
+    help="the fleet to read; its profiles are read with it",
+)
+@click.option(
+    "--lock",
+    "lock_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="its lock  [default: beside the fleet, if it is there]",
+)
+@options.output_option
+def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
+    """Check fleet.yml, the profiles beside it and the lock: every mistake with its file and line.
+
+    Nothing is fetched and no node is asked, so that it can run before every commit. Exit 2 for a mistake, 5
+    where no such stack can work, 3 where the lock was made from other files.
+    """
+    from gpuprov.locking.validation import validate_files
+
+    warnings: list[str] = []
+    result = validate_files(fleet, lock_path, warnings.append)
+    if output == "json":
+        problems = [asdict(each) for each in result.problems]
+        for each in problems:
+            del each["exit_code"]
+        options.print_json(
+            {
+                "schema": SCHEMA,
+                "valid": not problems,
+                "files": result.files,
+                "problems": problems,
+                "warnings": warnings,
+            }
+        )
+    else:
+        for warning in warnings:
+            options.note(f"warning: {warning}")
+        for problem in result.problems:
+            click.echo(problem)
+        found = len(result.problems)
+        said = "valid" if not found else f"{found} problem{'s' if found > 1 else ''}"
+        options.note(f"{', '.join(result.files)}: {said}")
+    return worst(*(each.exit_code for each in result.problems))

@@ -1,0 +1,97 @@
+"""The fleet.yml to start from: what is stated, and beside it, as comments, the keys that people look for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.inventory.schemas import json_schema, keys
+from gpuprov.model.documents import render_plain, write_text
+from gpuprov.model.fleet import parse_fleet
+
+HEADER = """\
+# yaml-language-server: $schema={schema}
+# What is wanted. `gpuprov lock` works out exactly what that means.
+plugin: gpuprov.gpuprov.gpuprov   # so that Ansible reads this file as an inventory
+"""
+STACK = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit", "dcgm")
+SETTINGS = ("power_limit", "clocks", "mig", "scratch", "storage_clients")
+WAYS = ("port", "identity_file", "jump")
+ROLLOUT = ("canary", "serial", "accept")
+REBOOT = {"allowed": False, "batch": 1}
+
+
+def schema_file(fleet: Path) -> Path:
+    """Where editors find the schema of a fleet file: beside it, so that it may be committed with it."""
+    return fleet.with_name(f".{fleet.stem}.schema.json")
+
+
+def write_fleet(
+    fleet: Path, document: Mapping[str, Any], *, about: str = "", keys_beside: bool = True
+) -> None:
+    """Write a fleet file, and the schema that its first line names.
+
+    Args:
+        document: the keys of the fleet; `groups` and `ssh` of them count.
+        about: a line of comment before the groups.
+        keys_beside: whether keys that are not stated stand beside those that are, as comments.
+
+    Raises:
+        InvalidInput: the document is no fleet, or the folder cannot be written.
+    """
+    schema = schema_file(fleet)
+    text = HEADER.format(schema=schema.name) + (f"# {about}\n" if about else "")
+    text += starting_text(document) if keys_beside else render_plain(dict(document))
+    parse_fleet(text, str(fleet))
+    write_text(schema, json.dumps(json_schema("fleet"), indent=1) + "\n")
+    write_text(fleet, text)
+
+
+def starting_text(document: Mapping[str, Any]) -> str:
+    """The document as YAML, and below each part what else may be said there."""
+    rest = {key: value for key, value in document.items() if key not in ("groups", "ssh")}
+    parts = ["groups:\n"]
+    for name, group in document["groups"].items():
+        parts.append(_indented(render_plain({name: group}), 2))
+        further = {"stack": ("StackPolicy", STACK), "settings": ("Settings", SETTINGS)}
+        for key, (record, names) in further.items():
+            if key not in group:
+                parts.append(_indented("".join(_offered(key, record, names)), 4))
+    parts.append(render_plain({"ssh": document.get("ssh") or {"user": "root"}}))
+    stated = document.get("ssh") or {}
+    parts.append(_indented("".join(_keys("Connection", [key for key in WAYS if key not in stated])), 2))
+    parts.append(render_plain({"reboot": REBOOT}).replace("false", "false  # true: apply may reboot nodes"))
+    parts.extend(_offered("rollout", "Rollout", ROLLOUT))
+    parts.extend(_keys("Fleet", ("repositories",)))
+    return "".join(parts) + (render_plain(rest) if rest else "")
+
+
+def _offered(key: str, record: str, names: tuple[str, ...]) -> Iterator[str]:
+    """A record that is not stated, with some of its keys, as comments."""
+    yield f"# {key}:\n"
+    yield from (line.replace("# ", "#   ", 1) for line in _keys(record, names))
+
+
+def _keys(record: str, names: Iterable[str]) -> Iterator[str]:
+    """`# cuda: ["12.8"]  # toolkits`, a line a key."""
+    properties = _properties(record)
+    for name in names:
+        stated = {name: keys()[record][name]["example"]}
+        example = yaml.safe_dump(stated, default_flow_style=True, sort_keys=False, width=10_000).strip()[1:-1]
+        meaning = properties[name]["description"].partition(";")[0]
+        yield f"# {example}  # {meaning}\n"
+
+
+def _properties(record: str) -> dict[str, Any]:
+    schema = json_schema("fleet")
+    found = schema if record == "Fleet" else schema["$defs"][record]
+    properties: dict[str, Any] = found["properties"]
+    return properties
+
+
+def _indented(text: str, width: int) -> str:
+    return "".join(" " * width + line for line in text.splitlines(keepends=True))

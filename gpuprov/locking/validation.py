@@ -1,0 +1,158 @@
+"""Everything that is wrong with a fleet's files, as far as it shows without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuprov.errors import Exit, GpuprovError, InFile, InvalidInput, Refused
+from gpuprov.locking.build import Builder, release_for
+from gpuprov.model.documents import Marked, Strict, complaints, read_text
+from gpuprov.model.fleet import Fleet, Group, parse_fleet
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov.model.profile import Profile
+from gpuprov.nccl.record import read_record, record_path
+
+Narrate = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: `unknown-key`, `missing-key`, `wrong-value`, `not-yaml`, `key-twice`, `host-twice`,
+            `group-twice`, `unknown-name`, `invalid`, `refused`, `stale-lock` or `unreadable`.
+        line: from 1; None where it is of the whole file.
+    """
+
+    kind: str
+    file: str
+    line: int | None
+    seen: str
+    expected: str = ""
+    do: str = ""
+    exit_code: Exit = Exit.USAGE
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        more = [f"expected {self.expected}"] if self.expected else []
+        more += [self.do] if self.do else []
+        return f"{place}: {'; '.join([self.seen, *more])} [{self.kind}]"
+
+
+@dataclass
+class Validation:
+    """What was read, and what is wrong with it."""
+
+    files: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def validate_files(
+    fleet_path: Path, lock_path: Path | None = None, narrate: Narrate = lambda line: None
+) -> Validation:
+    """Read fleet.yml, the site's profiles, what was derived of its networks, and the lock.
+
+    No index of packages is read: whether a repository holds what is wanted is for `gpuprov lock` to say.
+
+    Args:
+        lock_path: the lock; where none is named, the one beside the fleet if there is one.
+        narrate: gets the resolver's warnings.
+    """
+    result = Validation()
+    place = lock_path or fleet_path.with_name(f"{fleet_path.stem}.lock.yml")
+    lock = _lock(place, result) if lock_path or place.exists() else None
+    document = _document(fleet_path, result, "run `gpuprov init` to write one")
+    if document is None:
+        return result
+    shape = complaints(document, Fleet)
+    if shape:
+        result.problems += map(_of_file, shape)
+        folders = []
+    else:
+        folders = document.data.get("profile_dirs", [])
+    for folder in ("profiles", *folders):
+        for path in sorted((fleet_path.parent / folder).glob("*.yml")):
+            _shape(path, Profile, result)
+    if shape or any(problem.kind != "stale-lock" for problem in result.problems):
+        return result
+    result.problems += _meaning(fleet_path, document, lock, place, narrate)
+    if (derived := record_path(fleet_path)).exists():
+        result.files.append(str(derived))
+    return result
+
+
+def _document(path: Path, result: Validation, missing: str = "") -> Marked | None:
+    """A file of ours; None, and a problem, where it cannot be read."""
+    result.files.append(str(path))
+    try:
+        return Marked(read_text(path, missing), str(path))
+    except InvalidInput as error:
+        result.problems.append(_problem(error, str(path)))
+        return None
+
+
+def _shape(path: Path, shape: type[Strict], result: Validation) -> bool:
+    document = _document(path, result)
+    wrong = complaints(document, shape) if document else []
+    result.problems += map(_of_file, wrong)
+    return document is not None and not wrong
+
+
+def _lock(path: Path, result: Validation) -> Lock | None:
+    return read_lock(path) if _shape(path, Lock, result) else None
+
+
+def _meaning(
+    path: Path, document: Marked, lock: Lock | None, lock_path: Path, narrate: Narrate
+) -> Iterator[Problem]:
+    """What is wrong with a fleet whose shape is right."""
+    try:
+        fleet = parse_fleet(read_text(path), str(path))
+        release, _ = release_for(lock, (), narrate)
+        builder = Builder(fleet, path.parent, lock, (), narrate, read_record(path), release)
+    except GpuprovError as error:
+        yield _problem(error, str(path))
+        return
+    clean = True
+    for name, group in fleet.groups.items():
+        try:
+            builder.settled(name, group)
+        except GpuprovError as error:
+            clean = False
+            yield _at_group(error, document, name, group)
+    if clean and lock and lock.inputs != builder.digest():
+        yield Problem(
+            "stale-lock",
+            str(lock_path),
+            None,
+            f"was made from other files than {path} and its profiles are now",
+            do="gpuprov lock",
+            exit_code=Exit.DRIFT,
+        )
+
+
+def _at_group(error: GpuprovError, document: Marked, name: str, group: Group) -> Problem:
+    """A group's problem, at the key whose value the complaint is about where that is plain."""
+    for key in ("profile", "os", "arch"):
+        if isinstance(error, InvalidInput) and f"{getattr(group, key)!r}" in error.seen:
+            line = document.line(("groups", name, key))
+            return Problem("unknown-name", document.name, line, error.seen, error.expected, error.do)
+    return _problem(error, document.name, document.line(("groups", name)))
+
+
+def _of_file(error: InFile) -> Problem:
+    seen = error.seen.removeprefix(f"{error.file}:{error.line}: ")
+    return Problem(error.kind, error.file, error.line, seen, error.expected, error.do)
+
+
+def _problem(error: GpuprovError, file: str, line: int | None = None) -> Problem:
+    """An error of any kind, at the place it names or at the one that was read."""
+    if isinstance(error, InFile):
+        return _of_file(error)
+    refused = isinstance(error, Refused)
+    kind = "refused" if refused else "invalid" if line else "unreadable"
+    code = Exit.REFUSED if refused else Exit.USAGE
+    return Problem(kind, file, line, error.seen.removeprefix(f"{file} "), error.expected, error.do, code)

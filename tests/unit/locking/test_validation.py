@@ -1,0 +1,125 @@
+"""`gpuprov validate`: every mistake at once, with kind, file and line; and a lock that is stale."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuprov.cli.common.group import run
+from gpuprov.locking.archives import Finder
+from gpuprov.locking.build import build_lock
+from gpuprov.locking.validation import Problem, validate_files
+from gpuprov.model.lock import write_lock
+from tests.unit.locking.fleets import Write
+
+GOOD = """\
+groups:
+  train:
+    profile: hgx-h200-8
+    hosts: gpu[01-03]
+    os: ubuntu24.04
+"""
+
+
+def problems(folder: Path, text: str) -> list[Problem]:
+    (folder / "fleet.yml").write_text(text)
+    return validate_files(folder / "fleet.yml").problems
+
+
+def told(folder: Path, text: str) -> list[tuple[str, str, int | None]]:
+    return [(each.kind, Path(each.file).name, each.line) for each in problems(folder, text)]
+
+
+def test_a_good_fleet_has_no_problem_and_nothing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Finder, "archives", lambda *_, **__: pytest.fail("an index was read"))
+    assert problems(tmp_path, GOOD) == []
+
+
+def test_all_mistakes_of_a_file_are_told_in_the_order_of_its_lines(tmp_path: Path) -> None:
+    wrong = GOOD.replace("profile:", "profle:").replace("gpu[01-03]", "gpu[01-") + "rebot: {}\n"
+    assert told(tmp_path, wrong) == [
+        ("unknown-key", "fleet.yml", 3),
+        ("wrong-value", "fleet.yml", 4),
+        ("unknown-key", "fleet.yml", 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "line"),
+    [
+        ("os: ubuntu24.04", "os: {ubuntu24.04", "not-yaml", 6),
+        ("os: ubuntu24.04", "os: ubuntu24.04\n    os: x", "key-twice", 6),
+        ("    os: ubuntu24.04\n", "", "missing-key", 2),
+        ("hgx-h200-8", "hgx-h2000-8", "unknown-name", 3),
+        ("os: ubuntu24.04", "os: ubunto24.04", "unknown-name", 5),
+        ("os: ubuntu24.04", "os: ubuntu24.04\nhost_vars: {gpu04: {}}", "unknown-name", 6),
+        ("04\n", "04\n    stack: {driver: '535', cuda: '13.0'}\n", "refused", 2),
+    ],
+)  # fmt: skip
+def test_each_kind_of_mistake_has_its_name_and_line(
+    tmp_path: Path, old: str, new: str, kind: str, line: int
+) -> None:
+    assert told(tmp_path, GOOD.replace(old, new)) == [(kind, "fleet.yml", line)]
+
+
+def test_a_host_in_two_groups_is_told_at_the_second(tmp_path: Path) -> None:
+    second = GOOD.replace("groups:\n  train", "  other")
+    assert told(tmp_path, GOOD + second) == [("host-twice", "fleet.yml", 8)]
+
+
+def test_profiles_of_the_site_are_read_too_also_those_in_no_use(tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/mine.yml").write_text("settings:\n  persistance: true\n")
+    assert told(tmp_path, GOOD) == [("unknown-key", "mine.yml", 2)]
+
+
+def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
+    [problem] = validate_files(tmp_path / "fleet.yml").problems
+    assert (problem.kind, problem.line, problem.do) == ("unreadable", None, "run `gpuprov init` to write one")
+
+
+def test_a_lock_of_another_day_of_the_fleet_is_stale_and_a_fresh_one_is_not(one_group: Write) -> None:
+    path = one_group(cuda="13.0")
+    write_lock(build_lock(path), path.with_name("fleet.lock.yml"))
+    assert validate_files(path).problems == []
+    path.write_text(path.read_text().replace("train-[1-2]", "train-[1-3]"))
+    [problem] = validate_files(path).problems
+    assert (problem.kind, problem.file) == ("stale-lock", str(path.with_name("fleet.lock.yml")))
+
+
+def test_a_lock_that_is_none_is_told_by_line(one_group: Write) -> None:
+    path = one_group(cuda="13.0")
+    lock = path.with_name("fleet.lock.yml")
+    write_lock(build_lock(path), lock)
+    lock.write_text(lock.read_text().replace("\n    os: ", "\n    oss: "))
+    [problem] = validate_files(path).problems
+    assert (problem.kind, problem.file) == ("unknown-key", str(lock))
+    assert lock.read_text().splitlines()[(problem.line or 0) - 1].startswith("    oss: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (GOOD, 0),
+        (GOOD.replace("os:", "oss:"), 2),
+        (GOOD + "    stack: {driver: '535', module: open, cuda: '13.0'}\n", 5),
+    ],
+)
+def test_the_verb_says_it_for_people_and_for_programs(
+    tmp_path: Path, text: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yml").write_text(text)
+    assert run(["validate", "-F", str(tmp_path / "fleet.yml"), "-o", "json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "gpuprov.validation/1"
+    assert document["valid"] == (code == 0)
+    assert run(["validate", "-F", str(tmp_path / "fleet.yml")]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(document["problems"])
+    for line, problem in zip(lines, document["problems"], strict=True):
+        assert line.startswith(f"{problem['file']}:{problem['line']}: {problem['seen']}")
+        assert line.endswith(f" [{problem['kind']}]")
