@@ -98,6 +98,7 @@ class Settled:
     """A group before its packages are looked up.
 
     Attributes:
+        granted: its settings with what follows from them for SSH, the firewall and clients of storage.
         locked: its components in the previous lock.
         request: what is asked of the resolver for something wanted.
         answer: the resolver's.
@@ -106,6 +107,8 @@ class Settled:
 
     hardware: Hardware
     settings: dict[str, Setting]
+    granted: dict[str, Setting]
+    system: System
     locked: Components | None
     request: Callable[[Wanted], Request]
     answer: Answer
@@ -143,7 +146,7 @@ class Builder:
 
         Raises:
             InvalidInput: its profile, its GPU, its system or what is stated of a component is not known.
-            Refused: no such stack can work; says which rule.
+            Refused: no such stack can work, or its settings would shut the fleet out; says which rule.
         """
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
         stated = overlay(profile.profile.hardware, group.hardware)
@@ -161,14 +164,15 @@ class Builder:
         answer, want = resolve_group(name, request, want, self._catalog, self._narrate)
         for warning in answer.warnings:
             self._narrate(f"{name}: {warning.text}")
-        return Settled(hardware, settings, locked, request, answer, want)
+        system = self._catalog.systems[answer.stack.os or group.os]
+        granted = self._access(with_clients(settings, system, self._catalog), system, group)
+        return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     def group(self, name: str, group: Group) -> LockedGroup:
         """One group's exact meaning."""
         settled = self.settled(name, group)
         hardware, settings, locked = settled.hardware, settled.settings, settled.locked
-        request, answer, want = settled.request, settled.answer, settled.want
-        system = self._catalog.systems[answer.stack.os or group.os]
+        request, answer, want, system = settled.request, settled.answer, settled.want, settled.system
         arch = answer.stack.arch or group.arch
         switched = answer.stack.fabricmanager not in (None, ABSENT)
         locker = Locker(self._finder, system, arch, answer, self._staying(locked))
@@ -187,7 +191,7 @@ class Builder:
                 update={"absent": self._absent(want, system)}
             ),
             repositories=locker.repositories,
-            settings=self._access(with_clients(settings, system, self._catalog), system, group),
+            settings=settled.granted,
         )
 
     def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:

@@ -57,6 +57,7 @@ def test_all_mistakes_of_a_file_are_told_in_the_order_of_its_lines(tmp_path: Pat
         ("hgx-h200-8", "hgx-h2000-8", "unknown-name", 3),
         ("os: ubuntu24.04", "os: ubunto24.04", "unknown-name", 5),
         ("os: ubuntu24.04", "os: ubuntu24.04\nhost_vars: {gpu04: {}}", "unknown-name", 6),
+        ("04\n", "04\n    settings: {firewall: {}}\n", "refused", 2),
         ("04\n", "04\n    stack: {driver: '535', cuda: '13.0'}\n", "refused", 2),
     ],
 )  # fmt: skip
