@@ -240,10 +240,11 @@ def rules() -> str:
         for rule in refused
     ]
     return (
-        "# Rules\n\nWhere no stack can work, `gpuprov lock` and `gpuprov resolve` end with exit code 5 and name the rule in "
+        "# Rules and refusals\n\nWhere no stack can work, `gpuprov lock` and `gpuprov resolve` end with exit code 5 and name the rule in "
         "brackets, and what would work. Any one change of the last column may mend it; the message says which does.\n\n"
         f"{MADE}\n## What refuses\n\n{table(['rule', 'what must hold', 'change one of'], rows)}\n"
         f"## What only tells\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
+        + preflight()
         + gate()
     )
 
@@ -353,3 +354,11 @@ def profiles() -> str:
         for name, each in shipped_profiles()
     )
     return f"# Profiles that are shipped\n\n{MADE}\n{table(['profile', 'what it is', 'extends'], rows)}"
+
+
+def preflight() -> str:
+    """What refuses a node before anything is changed on it."""
+    found = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
+    said = [re.sub(r"\{\{.*?\}\}", "…", each["says"], flags=re.DOTALL) for each in found["__preflight_objections"]]
+    rows = ([seen, do] for seen, _, do in (each.partition(";") for each in said))
+    return f"\n## What refuses a node before apply changes it\n\n{table(['as it is said', 'what to do'], rows)}"

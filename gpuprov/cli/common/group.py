@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -27,14 +28,37 @@ class VerbGroup(click.Group):
             return None
         command = importlib.import_module(f"gpuprov.cli.{VERBS[cmd_name][0]}").command
         assert isinstance(command, click.Command)  # noqa: S101
-        return command
+        return named(command, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that is called; one that is mistyped is told with those that are near."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=2)
+            meant = f"; did you mean {' or '.join(near)}?" if near else "; `gpuprov --help` lists them"
+            raise click.UsageError(f"there is no verb {args[0]!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the same overview that `--help` alone prints."""
         formatter.write(overview())
 
 
-@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def named(command: click.Command, name: str) -> click.Command:
+    """The command under the name that it is called by, and so those below it."""
+    command.name = name
+    if isinstance(command, click.Group):
+        for below, each in command.commands.items():
+            named(each, below)
+    return command
+
+
+@click.group(
+    cls=VerbGroup,
+    subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="gpuprov")
 def gpuprov() -> None:
     """Takes a fresh GPU server to a declared, proven state and keeps it there."""

@@ -1,0 +1,148 @@
+"""The pages: every command line in them is one that gpuprov takes; every link of the site leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+from gpuprov.cli.common.group import gpuprov
+from tests import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+LINE = re.compile(r"^(?: {4}|\$ )\s*(?:\$ )?(gpuprov(?: .*)?)$", re.MULTILINE)
+INLINE = re.compile(r"`(gpuprov [a-z][^`]*)`")
+NOT_A_LINE = ("…", "VERB", "[", "KIND", "{", "NAME", "SYSTEM", "COMMAND")
+"""What makes of a line the shape of one, or output."""
+
+
+def command_lines(page: Path) -> Iterator[tuple[list[str], bool]]:
+    """The command lines of a page, as words, and whether each is only spoken of."""
+    text = re.sub(r"\\\n\s+", "", page.read_text(encoding="utf-8"))
+    lines = [(line, False) for line in LINE.findall(text)]
+    for line, spoken_of in [*lines, *((each.replace("\n", " "), True) for each in INLINE.findall(text))]:
+        bare = re.split(r"\s+#|\s+[>|]\s|\s&&\s", line)[0]
+        if not any(word in re.sub(r"\[[\d,-]+\]", "", bare) for word in NOT_A_LINE):
+            yield shlex.split(bare)[1:], spoken_of
+
+
+def parsed(words: list[str]) -> None:
+    """Let click take a command line apart, without running it.
+
+    Raises:
+        click.UsageError: it does not take it.
+    """
+    command: click.Command = gpuprov
+    name = "gpuprov"
+    while isinstance(command, click.Group) and words:
+        if words[0] in ("-h", "--help", "--version"):
+            return
+        found = command.get_command(click.Context(command), words[0]) or command.commands.get("TABLE")
+        if found is None:
+            raise click.UsageError(f"no verb {words[0]}")
+        name, command, words = words[0], found, words[1:]
+    if {"-h", "--help"} & set(words) or (isinstance(command, click.Group) and not words):
+        return
+    try:
+        command.make_context(name, words)
+    except click.BadParameter as error:
+        if "does not exist" not in str(error):
+            raise
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_line_of_a_page_is_one(page: Path) -> None:
+    wrong = []
+    for words, spoken_of in command_lines(page):
+        try:
+            parsed(words)
+        except click.MissingParameter as error:
+            if not spoken_of:
+                wrong.append(f"gpuprov {' '.join(words)}: {error.format_message()}")
+        except click.UsageError as error:
+            wrong.append(f"gpuprov {' '.join(words)}: {error.format_message()}")
+    assert wrong == []
+
+
+def test_a_line_that_is_none_is_seen() -> None:
+    for line in ("dirft", "drift --basline x", "lock --as systemd", "init --os debian12 --hots a"):
+        with pytest.raises(click.UsageError):
+            parsed(line.split())
+
+
+def test_there_are_command_lines() -> None:
+    assert sum(len(list(command_lines(page))) for page in PAGES) > 120
+
+
+class Links(HTMLParser):
+    """What a page links to, and what may be linked to in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.links.add(value)
+            elif name in ("id", "name") and value:
+                self.anchors.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: what mkdocs warns of is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))
+    return folder
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    dead, followed = [], 0
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are from the root of wherever it is served
+            continue
+        for link in page.links:
+            to = urlsplit(link)
+            if to.scheme or link.startswith("//"):
+                continue
+            target = (path.parent / unquote(to.path)).resolve() if to.path else path
+            target = target / "index.html" if target.is_dir() else target
+            followed += 1
+            anchored = not to.fragment or to.fragment == "__top" or target not in pages
+            if not target.exists() or not (anchored or unquote(to.fragment) in pages[target].anchors):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert dead == []
+    assert followed > 1000
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        fetched = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', path.read_text("utf-8"))
+        assert fetched == [], path
+
+
+def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
+    from gpuprov.cli.common.verbs import VERBS
+    from gpuprov.inventory.schemas import json_schema
+
+    text = (site / "reference/fleet.html").read_text(encoding="utf-8")
+    for record in json_schema("fleet")["$defs"].values():
+        for key in record.get("properties", ()):
+            assert f"<code>{key}</code>" in text
+    commands = (site / "reference/commands.html").read_text(encoding="utf-8")
+    for verb in VERBS:
+        assert f'id="{verb}"' in commands or f'id="gpuprov-{verb}"' in commands, verb
