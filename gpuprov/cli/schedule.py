@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", type=click.Choice(["drift", "upgrade"]))
 @click.option(
-    "--as", "kind", type=click.Choice(["systemd", "cron", "ci"]), default="systemd", show_default=True
+    "--as",
+    "kind",
+    type=click.Choice(["systemd", "cron", "github", "gitlab"]),
+    default="systemd",
+    show_default=True,
+    help="what runs it",
 )
 @options.lock_option
 @click.option(
@@ -27,23 +33,51 @@ if TYPE_CHECKING:
 )
 @click.option("--notify", metavar="COMMAND", help="gets what there is to say on its standard input")
 @click.option(
+    "--user",
+    default="gpuprov",
+    show_default=True,
+    help="systemd: who runs it; it must read the lock's folder, and needs no other right here",
+)
+@click.option(
+    "--metrics",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="drift: folder of node_exporter's textfile collector, for gpuprov.prom",
+)
+@click.option(
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="write the files there instead of showing them, for example /etc/systemd/system",
 )
 def command(
-    what: str, kind: str, lock_path: Path, new_path: Path | None, notify: str | None, folder: Path | None
+    what: str,
+    kind: str,
+    lock_path: Path,
+    new_path: Path | None,
+    notify: str | None,
+    user: str,
+    metrics: Path | None,
+    folder: Path | None,
 ) -> Exit:
     """Write what runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
 
-    Nothing is enabled: that stays your own step, and is named at the end.
+    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov, has a key from
+    the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays your own step, and is
+    named at the end.
     """
     from gpuprov.model.documents import write_text
     from gpuprov.upgrade import schedule
 
-    job = _job(what, lock_path, new_path, notify)
-    program = "gpuprov" if kind == "ci" else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
+    if metrics and (what != "drift" or kind not in ("systemd", "cron")):
+        raise InvalidInput("--metrics is for drift by systemd or cron", do="leave it out")
+    job = replace(_job(what, lock_path, new_path, notify), user=user)
+    if metrics:
+        job = replace(job, metrics=metrics.absolute() / "gpuprov.prom")
+    program = (
+        "gpuprov"
+        if kind in ("github", "gitlab")
+        else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
+    )
     texts = schedule.files(job, kind, program)  # type: ignore[arg-type]
     for name, text in texts.items():
         if folder:
@@ -52,6 +86,11 @@ def command(
         else:
             click.echo(f"# {name}\n{text}")
     if kind == "systemd":
+        if user != "root":
+            options.note(f"useradd --system --home-dir {schedule.HOME} --shell /usr/sbin/nologin {user}")
+            options.note(f"install -D -m 600 -o {user} KEY {schedule.HOME}/.ssh/id_ed25519")
+        if metrics:
+            options.note(f"install -d -o {user} {metrics}")
         options.note(f"systemctl daemon-reload && systemctl enable --now gpuprov-{what}.timer")
     return Exit.OK
 

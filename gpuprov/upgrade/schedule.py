@@ -10,10 +10,16 @@ from typing import Literal
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.rollout import DAYS, Window
+from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 
-Kind = Literal["systemd", "cron", "ci"]
+Kind = Literal["systemd", "cron", "github", "gitlab"]
 NIGHTLY = "03:17"
 """Off the full hour, at which everybody else's jobs start."""
+
+
+USER = "gpuprov"
+HOME = "/var/lib/gpuprov"
+"""Of that user: runs and history are kept here, and its key is in `.ssh`."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Job:
         zone: a time zone, UTC or of a place.
         notify: a command that gets the result on standard input when something is to be said; exit code in
             GPUPROV_EXIT.
+        user: who runs it on this machine: a user of its own, who needs no rights but to read the folder.
+        metrics: the file that node_exporter's textfile collector reads, written after each drift.
     """
 
     name: str
@@ -38,6 +46,13 @@ class Job:
     at: str = NIGHTLY
     zone: str = "UTC"
     notify: str | None = None
+    user: str = USER
+    metrics: Path | None = None
+
+    @property
+    def command_words(self) -> tuple[str, ...]:
+        """gpuprov's arguments with those that follow from the rest."""
+        return (*self.words, "--prometheus", str(self.metrics)) if self.metrics else self.words
 
 
 def drift(folder: Path, notify: str | None) -> Job:
@@ -63,12 +78,16 @@ def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
     Args:
         program: how `gpuprov` is started, a full path for timers and cron.
     """
-    return {"systemd": _systemd, "cron": _cron, "ci": _ci}[kind](job, program)
+    ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
+    return ways[kind](job, program)
 
 
 def _command(job: Job, program: str) -> str:
     """A line of sh: what is said goes to the hook unless all is well; the exit code is gpuprov's own."""
-    line = shlex.join([program, *job.words])
+    return _told(job, shlex.join([program, *job.command_words]))
+
+
+def _told(job: Job, line: str) -> str:
     if job.notify is None:
         return line
     told = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
@@ -83,7 +102,7 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
         f"gpuprov-{job.name}.service": (
             f"[Unit]\nDescription=gpuprov {job.name}\n"
             "Wants=network-online.target\nAfter=network-online.target\n\n"
-            f"[Service]\nType=oneshot\nWorkingDirectory={job.folder}\nExecStart={command}\n"
+            f"[Service]\nType=oneshot\n{_who(job)}WorkingDirectory={job.folder}\nExecStart={command}\n"
             "# Drift (3) is a finding, not a failure of this unit.\n"
             f"SuccessExitStatus={'3' if job.name == 'drift' else '0'}\n"
         ),
@@ -96,6 +115,19 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
     }
 
 
+def _who(job: Job) -> str:
+    """Whom a service runs as, and what it may write."""
+    if job.user == "root":
+        return ""
+    writes = f"ReadWritePaths=-{job.metrics.parent}\n" if job.metrics else ""
+    # sudo would not work on a host that is `local`: that needs --user root.
+    return (
+        f"User={job.user}\nStateDirectory={HOME.rpartition('/')[2]}\nStateDirectoryMode=0700\n"
+        f"Environment=HOME={HOME} XDG_STATE_HOME={HOME}/state\n"
+        f"NoNewPrivileges=yes\nPrivateTmp=yes\nProtectSystem=strict\n{writes}"
+    )
+
+
 def _cron(job: Job, program: str) -> dict[str, str]:
     hour, minute = job.at.split(":")
     days = "*" if len(job.days) == len(DAYS) else ",".join(job.days)
@@ -106,26 +138,16 @@ def _cron(job: Job, program: str) -> dict[str, str]:
     }
 
 
-def _ci(job: Job, program: str) -> dict[str, str]:
+def _github(job: Job, program: str) -> dict[str, str]:
     """For a forge whose runner reaches the nodes; its cron speaks UTC."""
     hour, minute = _in_utc(job)
     days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
-    text = f"""\
-name: gpuprov {job.name}
-on:
-  schedule:
-    - cron: "{int(minute)} {int(hour)} * * {days}"
-  workflow_dispatch:
-concurrency: gpuprov
-jobs:
-  {job.name}:
-    runs-on: self-hosted
-    steps:
-      - uses: actions/checkout@v4
-      - run: |
-{_indented(_command(job, program), 10)}
-"""
-    return {f"gpuprov-{job.name}.yml": text}
+    command = _told(job, in_a_forge(program, job.words))
+    return {f"gpuprov-{job.name}.yml": github(job.name, command, f"{int(minute)} {int(hour)} * * {days}")}
+
+
+def _gitlab(job: Job, program: str) -> dict[str, str]:
+    return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, _told(job, in_a_forge(program, job.words)))}
 
 
 def _in_utc(job: Job) -> Sequence[str]:
@@ -134,7 +156,3 @@ def _in_utc(job: Job) -> Sequence[str]:
             f"the window is in {job.zone}", expected="UTC, as CI knows no other", do="state it in UTC"
         )
     return job.at.split(":")
-
-
-def _indented(text: str, width: int) -> str:
-    return "\n".join(" " * width + line for line in text.splitlines())

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 import pytest
+import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
@@ -146,3 +147,12 @@ def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
     commands = (site / "reference/commands.html").read_text(encoding="utf-8")
     for verb in VERBS:
         assert f'id="{verb}"' in commands or f'id="gpuprov-{verb}"' in commands, verb
+
+
+def test_the_hooks_for_other_peoples_commits_are_command_lines() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert [each["id"] for each in hooks] == ["gpuprov-validate", "gpuprov-lock-check"]
+    for each in hooks:
+        parsed(each["entry"].split()[1:])
+        for name in ("fleet.yml", "fleet.lock.yml", "profiles/mine.yml"):
+            assert re.search(each["files"], name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -205,13 +206,42 @@ def test_the_timer_is_what_systemd_reads(tmp_path: Path) -> None:
     assert str(tmp_path) not in checked.stderr.replace("Unit file", ""), checked.stderr
 
 
-def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forge", ["github", "gitlab"])
+def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(
+    tmp_path: Path, forge: schedule.Kind
+) -> None:
     program = write_program(tmp_path / "gpuprov", "echo 'node1 100% gone'; exit 3")
     job = schedule.drift(tmp_path, notify=f"sh -c 'cat; echo code $GPUPROV_EXIT' >{tmp_path}/told")
-    [text] = schedule.files(job, "ci", str(program)).values()
-    [step] = [each["run"] for each in yaml.safe_load(text)["jobs"]["drift"]["steps"] if "run" in each]
-    assert subprocess.run(["/bin/sh", "-c", step], check=False).returncode == 3
+    [text] = schedule.files(job, forge, str(program)).values()
+    document = yaml.safe_load(text)
+    if forge == "github":
+        [step] = [each["run"] for each in document["jobs"]["drift"]["steps"] if each.get("id") == "look"]
+    else:
+        [step] = document["gpuprov-drift"]["script"]
+    done = subprocess.run(["/bin/sh", "-e", "-c", step], check=False, cwd=tmp_path)
+    assert done.returncode == 3
     assert (tmp_path / "told").read_text() == "node1 100% gone\ncode 3\n"
+
+
+def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "gpuprov", 'echo "node1: $*"; exit 3')
+    for forge in ("github", "gitlab"):
+        [text] = schedule.files(schedule.drift(tmp_path, None), forge, str(program)).values()
+        [command] = re.findall(r"code=0\n(.*)\n", text)
+        done = subprocess.run(["/bin/sh", "-c", f"code=0; {command}; exit $code"], check=False, cwd=tmp_path)
+        assert done.returncode == 3
+        assert (tmp_path / "gpuprov.txt").read_text() == "node1: drift --junit gpuprov.xml\n"
+        assert "gpuprov.xml" in text or "gpuprov.*" in text
+
+
+def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
+    job = replace(schedule.drift(tmp_path, None), metrics=tmp_path / "text/gpuprov.prom")
+    unit = schedule.files(job, "systemd", "/usr/bin/true")["gpuprov-drift.service"]
+    assert "User=gpuprov\nStateDirectory=gpuprov\n" in unit
+    assert f"--prometheus {tmp_path}/text/gpuprov.prom" in unit
+    assert f"ReadWritePaths=-{tmp_path}/text" in unit
+    alone = schedule.files(replace(job, user="root"), "systemd", "/usr/bin/true")["gpuprov-drift.service"]
+    assert "User=" not in alone
 
 
 def test_cron_and_ci() -> None:
@@ -219,6 +249,6 @@ def test_cron_and_ci() -> None:
     assert cron == "CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && /usr/bin/gpuprov drift -o json\n"
     window = Window(days=list(DAYS[:2]), start="22:05", end="04:00", zone="Europe/Berlin")
     with pytest.raises(InvalidInput, match="CI knows no other"):
-        schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "ci", "gpuprov")
+        schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "github", "gpuprov")
     with pytest.raises(InvalidInput, match="no window"):
         schedule.upgrade(FLEET, FLEET, None, None)

@@ -1,0 +1,118 @@
+"""Jobs for forges: each installs gpuprov, has a key, keeps what was said and opens an issue. Text only."""
+
+from __future__ import annotations
+
+import shlex
+from string import Template
+
+from gpuprov import __version__
+
+SAID, JUNIT = "gpuprov.txt", "gpuprov.xml"
+INSTALL = f'pip install "${{GPUPROV:-gpuprov=={__version__}}}"'
+"""GPUPROV may be a wheel's address, where no index has gpuprov."""
+
+GITHUB = Template("""\
+# Needs: a runner that reaches the nodes; the secret GPUPROV_SSH_KEY (a private key) and the variable
+# GPUPROV_KNOWN_HOSTS (lines of known_hosts). The variable GPUPROV may name a wheel to install.
+name: gpuprov $name
+on:
+  schedule:
+    - cron: "$cron"
+  workflow_dispatch:
+permissions: {contents: read, issues: write}
+concurrency: gpuprov
+jobs:
+  $name:
+    runs-on: self-hosted
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.12"}
+      - name: Install gpuprov
+        env: {GPUPROV: "$${{ vars.GPUPROV }}"}
+        run: $install
+      - name: Take the key into an agent, not to the disk
+        env:
+          GPUPROV_SSH_KEY: $${{ secrets.GPUPROV_SSH_KEY }}
+          GPUPROV_KNOWN_HOSTS: $${{ vars.GPUPROV_KNOWN_HOSTS }}
+        run: |
+          ssh-agent -a "$$RUNNER_TEMP/agent" >/dev/null
+          export SSH_AUTH_SOCK="$$RUNNER_TEMP/agent"
+          printf '%s\\n' "$$GPUPROV_SSH_KEY" | ssh-add -q -
+          install -d -m 700 ~/.ssh
+          printf '%s\\n' "$$GPUPROV_KNOWN_HOSTS" >>~/.ssh/known_hosts
+          echo "SSH_AUTH_SOCK=$$SSH_AUTH_SOCK" >>"$$GITHUB_ENV"
+      - name: gpuprov $name
+        id: look
+        run: |
+          code=0
+          ( $command ) >$said 2>&1 || code=$$?
+          cat $said
+          echo "code=$$code" >>"$${GITHUB_OUTPUT:-/dev/null}"
+          exit $$code
+      - uses: actions/upload-artifact@v4
+        if: always()
+        with: {name: gpuprov-$name, path: "gpuprov.*"}
+      - name: Open an issue, or add to the one that is open
+        if: always() && steps.look.outputs.code != '0'
+        env: {GH_TOKEN: "$${{ github.token }}"}
+        run: |
+          search='"gpuprov $name" in:title'
+          open=$$(gh issue list --state open --search "$$search" --json number --jq '.[0].number')
+          if [ -n "$$open" ]; then gh issue comment "$$open" --body-file $said
+          else gh issue create --title "gpuprov $name" --body-file $said; fi
+""")
+
+GITLAB = Template("""\
+# Needs: a runner that reaches the nodes, a pipeline schedule, and of CI/CD variables GPUPROV_SSH_KEY and
+# GPUPROV_KNOWN_HOSTS (both of type File) and GPUPROV_TOKEN (scope api, for issues). GPUPROV may name a wheel.
+gpuprov-$name:
+  image: python:3.12
+  rules:
+    - if: $$CI_PIPELINE_SOURCE == "schedule"
+  resource_group: gpuprov
+  before_script:
+    - apt-get -q update && apt-get -q -y install --no-install-recommends gpgv openssh-client
+    - '$install'
+    - eval "$$(ssh-agent -s)" && chmod 600 "$$GPUPROV_SSH_KEY" && ssh-add -q "$$GPUPROV_SSH_KEY"
+    - install -d -m 700 ~/.ssh && cp "$$GPUPROV_KNOWN_HOSTS" ~/.ssh/known_hosts
+  script:
+    - |
+      code=0
+      ( $command ) >$said 2>&1 || code=$$?
+      cat $said
+      exit $$code
+  after_script:
+    - |
+      [ "$$CI_JOB_STATUS" = success ] || [ -z "$$GPUPROV_TOKEN" ] ||
+        curl --fail --silent --show-error --output /dev/null --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" \\
+          --data-urlencode "title=gpuprov $name" --data-urlencode "description@$said" \\
+          "$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
+  artifacts:
+    when: always
+    paths: [$said]
+    reports: {junit: $junit}
+""")
+
+
+def github(name: str, command: str, cron: str) -> str:
+    """A workflow.
+
+    Args:
+        command: a line of sh.
+        cron: five fields, in UTC.
+    """
+    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, install=INSTALL)
+
+
+def gitlab(name: str, command: str) -> str:
+    """A job; when it runs is a pipeline schedule of the project."""
+    text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=INSTALL)
+    return text if JUNIT in command else text.replace(f"    reports: {{junit: {JUNIT}}}\n", "")
+
+
+def in_a_forge(program: str, words: tuple[str, ...]) -> str:
+    """The command line with its words for people, and JUnit XML where the verb has it."""
+    plain = [word for word in words if word not in ("-o", "json")]
+    junit = ["--junit", JUNIT] if words[0] == "drift" else []
+    return shlex.join([program, *plain, *junit])
