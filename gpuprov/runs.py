@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -10,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import platformdirs
+
+LOG = logging.getLogger(__name__)
 
 
 def now() -> str:
@@ -57,6 +60,7 @@ def new_run(verb: str) -> Path:
 def make_folder(folder: Path) -> Path:
     """Make the folder of a run."""
     folder.mkdir(parents=True, mode=0o700)
+    LOG.info("run %s", folder)
     return folder
 
 

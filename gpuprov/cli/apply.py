@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options, this_machine
+from gpuprov.cli.common import completion, options, this_machine
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 @this_machine.local_option
 @click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
 @click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
-@click.option("--role", "roles", multiple=True, help="of the plan only this role; may be repeated")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    help="of the plan only this role; may be repeated",
+    shell_complete=completion.roles,
+)
 @click.option(
     "--guard",
     "guard_s",
@@ -173,7 +180,7 @@ def _conclude(
         options.print_json(apply_document(run.id, proposal.unanswered, result, verdict))
     else:
         for line in recap_lines(result, verdict):
-            click.echo(line)
+            tell(line)
         if failed := failed_names(result, verdict):
             options.note(f"what is wrong with the machine itself: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:

@@ -11,6 +11,7 @@ from gpuprov.cli.catalog_check import command as check
 from gpuprov.cli.catalog_refresh import command as refresh
 from gpuprov.cli.catalog_release import command as release
 from gpuprov.cli.catalog_update import command as update
+from gpuprov.cli.common import completion
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog
 from gpuprov.errors import Exit, InvalidInput
@@ -38,7 +39,7 @@ for name, verb in (("update", update), ("check", check), ("refresh", refresh), (
 
 
 @command.command(BROWSE)
-@click.argument("table")
+@click.argument("table", shell_complete=completion.tables)
 @click.argument("name", required=False)
 @catalog_option
 @output_option

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import completion, options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
+from gpuprov.cli.common.terminal import tell, waiting
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
 
@@ -26,7 +27,10 @@ WATCH_S = 30.0
 @options.on_nodes
 @local_option
 @click.option(
-    "--baseline", metavar="RUN", help="only what is new since a run: `latest`, or one of `gpuprov history`"
+    "--baseline",
+    metavar="RUN",
+    help="only what is new since a run: `latest`, or one of `gpuprov history`",
+    shell_complete=completion.runs,
 )
 @click.option(
     "--watch",
@@ -81,7 +85,15 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
     else:
         from gpuprov.drift.survey import survey
 
-        found = survey(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password)
+        count = len(chosen.names)
+        with waiting(f"asking {count} node{'s' if count > 1 else ''}", of=count) as answered:
+            found = survey(
+                chosen.lock,
+                chosen.names,
+                forks=chosen.forks,
+                password=chosen.password,
+                answered=answered,
+            )
     return of_survey(chosen.lock, chosen.lock_path, found)
 
 
@@ -118,7 +130,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
         options.print_json(document | ({"baseline": before.id} if before else {}))
     else:
         for line in drift_lines(found):
-            click.echo(line)
+            tell(line)
         if told := see_doctor(found):
             options.note(told)
         if before and not found:

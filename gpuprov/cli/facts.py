@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import completion, options
+from gpuprov.cli.common.terminal import waiting
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=completion.nodes)
 @click.option("--local", is_flag=True, help="Look at this machine.")
 @click.option("--smi-xml", "capture", metavar="FILE", help="Read a saved `nvidia-smi -q -x`; `-` is stdin.")
 @click.option(
@@ -103,7 +104,8 @@ def _remote(target: Target, password: str | None) -> Facts:
     from gpuprov.probe.payload import Parameters
     from gpuprov.ssh.transport import fan_out
 
-    [(_, outcome)] = fan_out([target], lambda session: collect(session, Parameters(), password=password))
+    with waiting(f"asking {target.name}"):
+        [(_, outcome)] = fan_out([target], lambda node: collect(node, Parameters(), password=password))
     if isinstance(outcome, GpuprovError):
         raise outcome
     return outcome

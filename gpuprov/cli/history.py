@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import completion, options
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=completion.nodes)
 @click.option("--since", metavar="RUN", help="what changed since that run")
 @click.option("--to", "until", metavar="RUN", default="latest", show_default=True, help="up to that run")
 @click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="so many runs")

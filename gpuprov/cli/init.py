@@ -7,16 +7,20 @@ from typing import Any
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import completion, options
 from gpuprov.errors import InvalidInput
 
 
 @click.command()
-@click.option("--profile", help="what kind of server they are; `gpuprov inventory profiles` lists them")
+@click.option(
+    "--profile",
+    shell_complete=completion.profiles,
+    help="what kind of server they are; `gpuprov inventory profiles` lists them",
+)
 @click.option("--instance", help="or a cloud's machine type, aws:p5.48xlarge; `gpuprov catalog instances`")
 @click.option("--local", is_flag=True, help="read this machine and write the fleet that fits it")
 @click.option("--hosts", help="host names, as a range: gpu[01-08]")
-@click.option("--os", "system", help="debian12, ubuntu24.04, rhel9, …")
+@click.option("--os", "system", shell_complete=completion.systems, help="debian12, ubuntu24.04, rhel9, …")
 @click.option("--group", help="the group's name  [default: gpu; with --local the profile's]")
 @click.option("--site", help="where they stand")
 @click.option("--user", default="root", show_default=True, help="SSH user; needs sudo if not root")

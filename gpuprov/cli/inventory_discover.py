@@ -96,6 +96,7 @@ def _show(
     output: str,
 ) -> None:
     from gpuprov.model.documents import render_plain
+    from gpuprov.report.table import aligned
 
     if output == "json":
         hosts = [
@@ -115,17 +116,12 @@ def _show(
     for host, (_, each) in found.items():
         rows.append([names[host], each.profile or "-", "; ".join(each.differences) or "none"])
     if found:
-        for row in _columns(rows):
+        for row in aligned(rows):
             options.note(row)
     for host, error in failed.items():
         options.note(f"{host}: {error}")
     if proposal["groups"]:
         click.echo(render_plain(proposal), nl=False)
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _write(fleet: Path, proposal: dict[str, Any]) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import completion, options
+from gpuprov.cli.common.terminal import waiting
 from gpuprov.errors import Exit, InvalidInput
 
 
@@ -27,7 +28,7 @@ from gpuprov.errors import Exit, InvalidInput
 )
 @click.option("--check", is_flag=True, help="write nothing; exit 3 when the lock is not current")
 @click.option("--upgrade", is_flag=True, help="move to what would be chosen today: COMPONENTs, or all")
-@click.argument("components", metavar="[COMPONENT]...", nargs=-1)
+@click.argument("components", metavar="[COMPONENT]...", nargs=-1, shell_complete=completion.components)
 def command(
     fleet: Path, lock_path: Path | None, check: bool, upgrade: bool, components: tuple[str, ...]
 ) -> Exit:
@@ -52,7 +53,8 @@ def command(
     if unknown := [name for name in components if name not in MOVABLE]:
         raise InvalidInput(f"component {unknown[0]!r}", expected=f"one of {', '.join(MOVABLE)}")
     moving = components or MOVABLE if upgrade else ()
-    lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.note)
+    with waiting("reading what repositories hold"):
+        lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.note)
     moved = changes(previous, lock)
     if check:
         current = previous is not None and render_lock(previous) == render_lock(lock)

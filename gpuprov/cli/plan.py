@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import tell
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
 
@@ -32,5 +33,5 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
         options.print_json(plan_document(proposal.plans, proposal.unanswered))
     else:
         for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
-            click.echo(line)
+            tell(line)
     return exit_code(proposal.found)

@@ -61,9 +61,9 @@ def command(
 ) -> Exit:
     """Write what runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
 
-    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov, has a key from
-    the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays your own step, and is
-    named at the end.
+    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov, has a key
+    from the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays your own
+    step, and is named at the end.
     """
     from gpuprov.model.documents import write_text
     from gpuprov.upgrade import schedule

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, worst
 
 SCHEMA = "gpuprov.validation/1"
@@ -56,7 +57,7 @@ def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
         for warning in warnings:
             options.note(f"warning: {warning}")
         for problem in result.problems:
-            click.echo(problem)
+            tell(str(problem))
         found = len(result.problems)
         said = "valid" if not found else f"{found} problem{'s' if found > 1 else ''}"
         options.note(f"{', '.join(result.files)}: {said}")

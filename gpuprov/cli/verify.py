@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import tell, waiting
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
 
@@ -35,14 +36,17 @@ def command(
     from gpuprov.verify import run_verification
 
     chosen = replace(chosen, local=local)
-    verdict = run_verification(
-        chosen.lock, chosen.names, junit=junit, forks=chosen.forks, local=local, password=chosen.password
-    )
+    names, password = chosen.names, chosen.password
+    with waiting(f"checking {len(names)} node{'s' if len(names) > 1 else ''}"):
+        verdict = run_verification(
+            chosen.lock, names, junit=junit, forks=chosen.forks, local=local, password=password
+        )
     keep(of_verdict(chosen.lock, chosen.lock_path, verdict), options.note)
     if output == "json":
         options.print_json(verdict.document())
     else:
-        click.echo(recap(verdict, details=verbose > 0))
+        for line in recap(verdict, details=verbose > 0).splitlines():
+            tell(line)
     if junit:
         options.note(f"JUnit XML is in {junit}")
     return verdict.exit_code

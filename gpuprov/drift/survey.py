@@ -46,14 +46,24 @@ def gather(
 
 
 def survey(
-    lock: Lock, names: Iterable[str], *, forks: int = 64, password: str | None = None
+    lock: Lock,
+    names: Iterable[str],
+    *,
+    forks: int = 64,
+    password: str | None = None,
+    answered: Callable[[], None] = lambda: None,
 ) -> list[NodeDrift]:
-    """Each node's drift, in the lock's order; a node that does not answer is one of the answers."""
+    """Each node's drift, in the lock's order; a node that does not answer is one of the answers.
+
+    Args:
+        answered: called for each node that has answered, or failed to.
+    """
     expected = {name: expectations(group) for name, group in lock.groups.items()}
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
     found: dict[str, NodeDrift] = {}
     for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
         found[name] = judge_answer(name, answer, of_host[name])
+        answered()
     return [found[name] for name in of_host if name in found]
 
 

@@ -10,6 +10,7 @@ from gpuprov.accept.judge import Acceptance
 from gpuprov.accept.rates import Rate
 from gpuprov.model.nodeset import fold
 from gpuprov.report.printable import on_one_line
+from gpuprov.report.table import aligned
 
 HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
 
@@ -26,7 +27,7 @@ def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
         alike = [each for each in nodes if each.rates and each.gpu == gpu]
         yield ""
         yield f"{on_one_line(gpu) or 'GPU of an unknown name'} on {fold(each.node for each in alike)}"
-        yield from _columns(_table([rate for each in alike for rate in each.rates]))
+        yield from aligned(_table([rate for each in alike for rate in each.rates]), indent="  ")
 
 
 def _summary(each: Acceptance) -> str:
@@ -51,10 +52,3 @@ def _table(rates: list[Rate]) -> Iterator[tuple[str, ...]]:
         floor = f"{middle.floor.bad:g}: {middle.floor.who}" if middle.floor else "no threshold known"
         values = (f"{rate.value:.1f}" for rate in (ordered[0], middle, ordered[-1]))
         yield (measure, *values, middle.unit, share, floor)
-
-
-def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    listed = list(rows)
-    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
-    for row in listed:
-        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()

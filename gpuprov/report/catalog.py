@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpuprov.report.table import aligned
+
 _WIDEST = 60
 
 
@@ -12,9 +14,7 @@ def describe_table(records: Sequence[dict[str, Any]], columns: Sequence[str]) ->
     """Aligned columns with a header."""
     rows = [[column.replace("_", " ").upper() for column in columns]]
     rows += [[_cell(record.get(column)) for column in columns] for record in records]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
 
 
 def _cell(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.smi import Smi
+from gpuprov.report.table import aligned
 
 SMI_SCHEMA = "gpuprov.smi/1"
 
@@ -48,7 +49,7 @@ def describe_smi(smi: Smi) -> Iterator[str]:
     if not smi.gpus:
         return
     header = ("GPU", "NAME", "PCI", "MEMORY", "PERSISTENCE", "CLOCKS", "ECC", "MIG", "POWER", "UUID")
-    yield from _aligned([header, *(_row(gpu) for gpu in smi.gpus)])
+    yield from aligned([header, *(_row(gpu) for gpu in smi.gpus)])
     for gpu in smi.gpus:
         yield from (f"GPU {gpu.index}: {problem}" for problem in gpu.problems)
 
@@ -78,11 +79,6 @@ def _on(mode: bool | None) -> str:
 
 def _pair(current: bool | None, pending: bool | None) -> str:
     return _on(current) if current == pending else f"{_on(current)}, then {_on(pending)}"
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def describe(facts: Facts) -> Iterator[str]:

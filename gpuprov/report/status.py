@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprov.doctor.status import GpuNow, NodeNow, odd, usual
 from gpuprov.report.printable import on_one_line
+from gpuprov.report.table import aligned
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,10 +17,7 @@ HEAD = ("NODE", "GPU", "BUSY", "MEMORY", "POWER", "TEMP", "CLOCK", "WHO", "ODD")
 
 def status_lines(nodes: Sequence[NodeNow], *, folded: bool = False) -> Iterator[str]:
     """Plain lines, the head first; what differs from the majority stands at the end of its line."""
-    rows = [HEAD, *(cells for cells, _ in status_rows(nodes, folded=folded))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+    yield from aligned([HEAD, *(cells for cells, _ in status_rows(nodes, folded=folded))])
 
 
 def status_rows(nodes: Sequence[NodeNow], *, folded: bool) -> Iterator[tuple[tuple[str, ...], bool]]:

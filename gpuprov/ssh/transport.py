@@ -6,6 +6,7 @@ a person, and none delays the others beyond its own time-out.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,7 @@ from gpuprov.ssh.conversation import ChannelConversation, Conversation, PipeConv
 from gpuprov.ssh.failures import NO_SUCH_NAME, reason
 from gpuprov.ssh.route import Route, route
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
 GRACE_S = 1.0
@@ -165,14 +167,19 @@ class ParamikoSession(Session):
         watch = Timer(limits.command_s + GRACE_S, self.transport.close)
         watch.daemon = True
         watch.start()
+        begun = time.monotonic()
         try:
-            return self._talk(command, stdin, deadline)
+            answer = self._talk(command, stdin, deadline)
         except GpuprovError:
             raise
         except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
             if isinstance(error, TimeoutError) or time.monotonic() > deadline:
                 raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
             raise Unreachable(f"the connection broke: {reason(error)}") from error
+        else:
+            seconds = time.monotonic() - begun
+            LOG.debug("%s: exit %d in %.2f s: %.300s", self.target.name, answer.code, seconds, command)
+            return answer
         finally:
             watch.cancel()
 
@@ -261,7 +268,11 @@ def _visit(
             finally:
                 under_way.discard(session)
 
-    return contained(node.name, visit)
+    begun = time.monotonic()
+    answer = contained(node.name, visit)
+    how = str(answer) if isinstance(answer, GpuprovError) else "answered"
+    LOG.info("%s: %s, %.2f s", node.name, how, time.monotonic() - begun)
+    return answer
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 import click
 
 from gpuprov import __version__
+from gpuprov.cli.common.logs import failed, kept, with_verbosity
 from gpuprov.cli.common.verbs import VERBS, overview
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.report.printable import printable
@@ -28,7 +29,7 @@ class VerbGroup(click.Group):
             return None
         command = importlib.import_module(f"gpuprov.cli.{VERBS[cmd_name][0]}").command
         assert isinstance(command, click.Command)  # noqa: S101
-        return named(command, cmd_name)
+        return with_verbosity(named(command, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -66,6 +67,10 @@ def gpuprov() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code."""
+    return kept(arguments, lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
     try:
         outcome = gpuprov.main(arguments, prog_name="gpuprov", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -78,6 +83,7 @@ def run(arguments: list[str]) -> int:
         return Exit.INTERRUPTED
     except GpuprovError as error:
         click.echo(f"gpuprov: {printable(str(error))}", err=True)
+        failed(error)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprov.cli.common import completion
+from gpuprov.cli.common.logs import said
 from gpuprov.errors import InvalidInput
 from gpuprov.report.printable import printable
 
@@ -32,8 +34,13 @@ lock_option = click.option(
     show_default=True,
     help="the lock to go by",
 )
-limit_option = click.option("-l", "--limit", help="only these nodes: gpu[01-04],gpu07, or a group's name")
-nodes_argument = click.argument("nodes", nargs=-1)
+limit_option = click.option(
+    "-l",
+    "--limit",
+    help="only these nodes: gpu[01-04],gpu07, or a group's name",
+    shell_complete=completion.nodes,
+)
+nodes_argument = click.argument("nodes", nargs=-1, shell_complete=completion.nodes)
 forks_option = click.option(
     "-f", "--forks", type=click.IntRange(1, 1000), default=64, show_default=True, help="nodes at a time"
 )
@@ -223,11 +230,13 @@ def print_json(document: dict[str, Any]) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Rows in columns, the head first."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    from gpuprov.report.table import aligned
+
+    for line in aligned(rows):
+        click.echo(line)
 
 
 def note(text: str = "") -> None:
     """A line for a person, on stderr."""
     click.echo(printable(text), err=True)
+    said(printable(text))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprov.cli.common import completion
 from gpuprov.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,9 +23,16 @@ _OPTIONS = (
         "gpu",
         multiple=True,
         metavar="NAME",
+        shell_complete=completion.gpus,
         help="PCI id, product or marketing name; `8x H200`. Repeatable.",
     ),
-    click.option("--os", "os", metavar="NAME", help="ubuntu24.04, debian12, rocky9.4 ..."),
+    click.option(
+        "--os",
+        "os",
+        metavar="NAME",
+        shell_complete=completion.systems,
+        help="ubuntu24.04, debian12, rocky9.4 ...",
+    ),
     click.option("--arch", metavar="ARCH", help="x86_64, or aarch64 (arm64, sbsa)."),
     click.option("--driver", metavar="VERSION", help="Branch (580) or full version (580.95.05)."),
     click.option("--cuda", metavar="VERSION", help="The host's toolkit: 12.8, 13.0.2, none."),

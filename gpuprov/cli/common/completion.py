@@ -1,0 +1,106 @@
+"""What the shell offers after a tab: nodes and groups of the lock, profiles, components, tables.
+
+Completion never fails and never says anything: where a file is missing or wrong there is nothing to offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _quietly(names: Callable[[click.Context], Iterable[str]]) -> Complete:
+    @wraps(names)
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            return [name for name in names(ctx) if name.startswith(incomplete)]
+        except Exception:  # noqa: BLE001
+            return []
+
+    return complete
+
+
+@_quietly
+def nodes(ctx: click.Context) -> Iterable[str]:
+    """Groups and hosts of the lock that the command line names."""
+    from gpuprov.model.lock import read_lock
+
+    lock = read_lock(_path(ctx, "lock_path", "fleet.lock.yml"))
+    return [*lock.groups, *lock.hosts()]
+
+
+@_quietly
+def hosts_of_fleet(ctx: click.Context) -> Iterable[str]:
+    """Groups and hosts of fleet.yml, where nothing is locked yet."""
+    from gpuprov.model.fleet import read_fleet
+
+    fleet = read_fleet(_path(ctx, "fleet", "fleet.yml"))
+    return [*fleet.groups, *(host for group in fleet.groups.values() for host in group.hosts)]
+
+
+@_quietly
+def profiles(ctx: click.Context) -> Iterable[str]:
+    """Profiles that are shipped, and those in ./profiles."""
+    from gpuprov.model.profile import profile_paths
+
+    return sorted(profile_paths([Path("profiles")]))
+
+
+@_quietly
+def components(ctx: click.Context) -> Iterable[str]:
+    """Components that a lock can move."""
+    from gpuprov.model.components import MOVABLE
+
+    return MOVABLE
+
+
+@_quietly
+def systems(ctx: click.Context) -> Iterable[str]:
+    """Systems of the catalog."""
+    from gpuprov.catalog import load
+
+    return load().systems
+
+
+@_quietly
+def gpus(ctx: click.Context) -> Iterable[str]:
+    """GPUs of the catalog."""
+    from gpuprov.catalog import load
+
+    return [gpu.id for gpu in load().gpus]
+
+
+@_quietly
+def tables(ctx: click.Context) -> Iterable[str]:
+    """Tables of the catalog."""
+    from gpuprov.catalog.browse import TABLES
+
+    return ["show", *TABLES]
+
+
+@_quietly
+def roles(ctx: click.Context) -> Iterable[str]:
+    """Roles that change a node."""
+    from gpuprov.roles import ROLES
+
+    return [role.name for role in ROLES if role.variables]
+
+
+@_quietly
+def runs(ctx: click.Context) -> Iterable[str]:
+    """Runs that are recorded."""
+    from gpuprov.report.history import History
+
+    with History() as history:
+        return ["latest", *(line.id for line in history.lines(last=50))]
+
+
+def _path(ctx: click.Context, name: str, usual: str) -> Path:
+    stated: Any = ctx.params.get(name)
+    return Path(stated) if stated else Path(usual)

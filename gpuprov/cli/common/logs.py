@@ -1,0 +1,132 @@
+"""One log file for each call of a verb that says or asks something, and `-v` and `--debug` for every verb.
+
+A log has the command line, what was said to a person, each node's answer and the exit code; with --debug also
+what was typed on nodes, and where an error came from. Nobody's password is in it. Logs are for their owner
+alone; the newest `KEPT` stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from gpuprov.errors import GpuprovError
+from gpuprov.runs import new_id, state_dir
+
+KEPT = 200
+LOG = logging.getLogger("gpuprov")
+LEVELS = {"verbose": logging.INFO, "debug": logging.DEBUG}
+
+
+def with_verbosity(command: click.Command) -> click.Command:
+    """Give a verb, and those below it, `-v` where it has none of its own, and `--debug`."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            with_verbosity(each)
+        return command
+    own = {param.name for param in command.params}
+    further: list[click.Parameter] = []
+    if "verbose" not in own:
+        names = ["--verbose"] if _taken(command, "-v") else ["-v", "--verbose"]
+        further.append(_flag(names, "verbose", "say more on stderr"))
+    if "debug" not in own:
+        further.append(
+            _flag(["--debug"], "debug", "say what is typed on nodes, and where an error comes from")
+        )
+    command.params.extend(further)
+    return command
+
+
+def _flag(names: list[str], level: str, words: str) -> click.Option:
+    def begin(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            _to_stderr(LEVELS[level])
+
+    return click.Option(names, is_flag=True, expose_value=False, callback=begin, help=words)
+
+
+def _taken(command: click.Command, option: str) -> bool:
+    return any(option in param.opts for param in command.params)
+
+
+def _to_stderr(level: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.addFilter(lambda record: not getattr(record, "said", False))
+    LOG.addHandler(handler)
+    LOG.setLevel(min(level, LOG.getEffectiveLevel()))
+
+
+class Kept(logging.FileHandler):
+    """A log file that is made with the first line that is worth it, and never stops a verb."""
+
+    def __init__(self, path: Path, words: list[str]) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        self._words = words
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; the first one makes the file and says what was typed."""
+        try:
+            if self.stream is None:
+                self._make()
+            super().emit(record)
+        except OSError:
+            LOG.removeHandler(self)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk is no reason to end a verb, or to print a traceback."""
+
+    def _make(self) -> None:
+        folder = Path(self.baseFilename).parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in sorted(folder.glob("*.log"))[: -KEPT + 1 or None]:
+            old.unlink(missing_ok=True)
+        Path(self.baseFilename).touch(mode=0o600)
+        typed = shlex.join(["gpuprov", *self._words])
+        super().emit(logging.LogRecord("gpuprov", logging.INFO, "", 0, "%s", (typed,), None))
+
+
+def kept(words: list[str], call: Callable[[], int]) -> int:
+    """Run a command line and keep its log.
+
+    Args:
+        words: the command line.
+        call: runs it and gives its exit code.
+    """
+    verb = next((word for word in words if not word.startswith("-")), "help")
+    handler = Kept(state_dir() / "logs" / f"{new_id(verb)}.log", words)
+    before, level, propagates = list(LOG.handlers), LOG.level, LOG.propagate
+    LOG.propagate = False
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    try:
+        code = call()
+        if handler.stream is not None:
+            LOG.info("exit %d", code)
+        return code
+    finally:
+        for each in [each for each in LOG.handlers if each not in before]:
+            LOG.removeHandler(each)
+            with suppress(OSError):
+                each.close()
+        LOG.setLevel(level)
+        LOG.propagate = propagates
+
+
+def said(text: str) -> None:
+    """Keep what was said to a person on stderr."""
+    LOG.info("%s", text, extra={"said": True})
+
+
+def failed(error: GpuprovError) -> None:
+    """Keep an error, with --debug also where it came from."""
+    LOG.error("%s", error, extra={"said": True})
+    LOG.debug("where that came from", exc_info=error)

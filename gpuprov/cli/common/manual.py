@@ -1,0 +1,77 @@
+"""The manual page gpuprov(1), made from the table of verbs and the tree of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuprov.cli.common.verbs import VERBS
+from gpuprov.errors import Exit
+
+EXITS = {
+    Exit.OK: "done; nothing differs",
+    Exit.FAILED: "a node failed, or a check did",
+    Exit.USAGE: "a mistake on the command line or in a file",
+    Exit.DRIFT: "something differs from the lock",
+    Exit.UNREACHABLE: "some nodes could not be reached",
+    Exit.REFUSED: "no such stack can work, or a gate is shut",
+    Exit.INTERRUPTED: "interrupted",
+}
+FILES = {
+    "fleet.yml": "what is wanted: hosts, profiles, versions, settings",
+    "fleet.lock.yml": "what that means exactly; written by gpuprov lock",
+    "profiles/": "the site's own profiles, beside the fleet",
+    "~/.ssh/config": "how hosts are reached, where the fleet does not say it",
+    "$XDG_STATE_HOME/gpuprov/runs": "what each run saw and did",
+    "$XDG_STATE_HOME/gpuprov/logs": "a log of each call",
+}
+ENVIRONMENT = {
+    "NO_COLOR": "no colour, if set to anything",
+    "XDG_STATE_HOME": "where runs, history and logs are kept; ~/.local/state if not set",
+    "GPUPROV_FLEET": "the fleet of gpuprov inventory",
+}
+
+
+def manual() -> str:
+    """The page in the macros of man(7)."""
+    verbs = {f"gpuprov {name}": line for name, (_, line) in VERBS.items()}
+    return "".join(
+        [
+            '.TH GPUPROV 1 "" gpuprov\n',
+            _section(
+                "NAME", "gpuprov \\- takes a fresh GPU server to a declared, proven state and keeps it there"
+            ),
+            _section("SYNOPSIS", ".B gpuprov\n.I VERB\n[OPTIONS] [ARGUMENTS]"),
+            _section(
+                "DESCRIPTION",
+                "fleet.yml says what is wanted. gpuprov lock works out exactly what that means: every\n"
+                "version with its reason. plan and drift say what differs on the nodes, apply changes\n"
+                "only that, verify looks again by other means, upgrade and rollback move a running\n"
+                "fleet. Nodes are reached by SSH and need no agent.\n"
+                ".PP\nEvery verb takes --help, --verbose and --debug.",
+            ),
+            _list("VERBS", verbs),
+            _list("EXIT STATUS", {str(int(code)): EXITS[code] for code in Exit}),
+            _list("FILES", FILES),
+            _list("ENVIRONMENT", ENVIRONMENT),
+            _section(
+                "SEE ALSO", ".BR ssh (1),\n.BR ssh_config (5),\n.BR ansible-playbook (1),\n.BR nvidia-smi (1)"
+            ),
+        ]
+    )
+
+
+def _section(title: str, text: str) -> str:
+    return f".SH {title}\n{text}\n"
+
+
+def _list(title: str, rows: dict[str, str]) -> str:
+    return _section(title, "\n".join(_rows(rows)))
+
+
+def _rows(rows: dict[str, str]) -> Iterable[str]:
+    for name, meaning in rows.items():
+        yield f".TP\n.B {_plain(name)}\n{_plain(meaning)}"
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-").replace("→", "\\(->")

@@ -1,0 +1,21 @@
+"""Tables as lines of text: the one place that knows how wide a cell is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def aligned(rows: Iterable[Sequence[str]], *, indent: str = "") -> Iterator[str]:
+    """Lines of a table, two spaces between columns, none at the end of a line.
+
+    Wide characters (those of East Asia, emoji) take two columns, as on a terminal. Lines are not folded: that
+    is for the reader, or for a program that splits them.
+    """
+    # Rich's own tables take a second for a fleet's thousands of lines; its widths are all that is needed.
+    from rich.cells import cell_len
+
+    listed = [[(cell, cell_len(cell)) for cell in row] for row in rows]
+    widths = [max(width for _, width in column) for column in zip(*listed, strict=True)]
+    for row in listed:
+        padded = (cell + " " * (most - width) for (cell, width), most in zip(row, widths, strict=True))
+        yield (indent + "  ".join(padded)).rstrip()

@@ -1,0 +1,159 @@
+"""What a terminal gets more than a file: colour, completion, a log of each call, a manual."""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from gpuprov.cli.common import completion, terminal
+from gpuprov.cli.common.group import gpuprov, run
+from gpuprov.cli.common.logs import KEPT
+from gpuprov.cli.common.manual import manual
+from gpuprov.cli.common.verbs import VERBS
+from tests import ROOT
+
+FLEET = "groups:\n  train: {profile: hgx-h100-8, hosts: 'gpu[01-03]', os: ubuntu24.04}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every verb with its words."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from leaves(found, f"{path} {name}".strip())
+    else:
+        yield path, command
+
+
+def logs(own_state: Path) -> list[Path]:
+    return sorted((own_state / "gpuprov/logs").glob("*.log"))
+
+
+def test_colour_is_for_terminals_and_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.colourful(Terminal())
+    assert not terminal.colourful(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.colourful(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not terminal.colourful(Terminal())
+
+
+def test_colour_changes_no_letter() -> None:
+    for line in ("gpu[1-3] in sync", "gpu1 a.b expected on, is off", "gpu1  FAILED  docker: no", "plain"):
+        assert click.unstyle(terminal.coloured(line)) == line
+    assert "\x1b[32min sync" in terminal.coloured("gpu1 in sync")
+    assert terminal.coloured("plain") == "plain"
+
+
+def test_nothing_is_said_of_waiting_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.waiting("asking 2 nodes", of=2) as answered:
+        answered()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_verb_says_more_and_keeps_a_log() -> None:
+    found = dict(leaves(gpuprov))
+    assert len(found) > 40
+    for path, command in found.items():
+        options = {option for param in command.params for option in param.opts}
+        assert {"--verbose", "--debug"} <= options, path
+
+
+def test_a_call_has_one_log_of_its_owner_alone(own_state: Path, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yml").write_text(FLEET)
+    assert run(["validate", "-F", str(tmp_path / "fleet.yml")]) == 0
+    assert run(["drift", "--lock", str(tmp_path / "none.yml")]) == 2
+    first, second = logs(own_state)
+    assert f"gpuprov validate -F {tmp_path}/fleet.yml" in first.read_text()
+    assert "fleet.yml: valid" in first.read_text()
+    assert first.read_text().endswith("INFO exit 0\n")
+    assert "none.yml does not exist" in second.read_text()
+    assert "Traceback" not in second.read_text()
+    for path in (first, second):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_debug_says_where_an_error_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["drift", "--lock", str(tmp_path / "none.yml"), "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert run(["drift", "--lock", str(tmp_path / "none.yml")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_asks_nobody_leaves_no_log_and_old_logs_go(own_state: Path, tmp_path: Path) -> None:
+    assert run(["catalog", "os"]) == 0
+    assert logs(own_state) == []
+    folder = own_state / "gpuprov/logs"
+    folder.mkdir(parents=True)
+    for number in range(KEPT + 5):
+        (folder / f"20260101-000000-drift-{number:04}.log").write_text("")
+    assert run(["drift", "--lock", str(tmp_path / "none.yml")]) == 2
+    assert len(logs(own_state)) == KEPT
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(
+    own_state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_state / "gpuprov").mkdir(parents=True)
+    (own_state / "gpuprov/logs").write_text("a file")
+    assert run(["drift", "--lock", str(tmp_path / "none.yml")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("complete", "begun", "offered"),
+    [
+        (completion.profiles, "hgx-h1", ["hgx-h100-8"]),
+        (completion.components, "cu", ["cuda", "cudnn"][:1]),
+        (completion.systems, "debian13", ["debian13"]),
+        (completion.tables, "sh", ["show"]),
+        (completion.roles, "fire", ["firewall"]),
+        (completion.nodes, "", []),
+    ],
+)
+def test_what_a_tab_offers(
+    complete: completion.Complete,
+    begun: str,
+    offered: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = complete(click.Context(gpuprov), click.Argument(["x"]), begun)
+    assert found[: len(offered)] == offered
+    assert bool(found) == bool(offered)
+
+
+def test_nodes_and_groups_of_the_lock_that_is_named_are_offered() -> None:
+    context = click.Context(gpuprov)
+    context.params["lock_path"] = ROOT / "tests/recorded/verify/debian12-a100x4.lock.yml"
+    assert completion.nodes(context, click.Argument(["x"]), "")
+
+
+def test_a_mistyped_verb_is_told_with_those_that_are_near(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dirft"]) == 2
+    assert "there is no verb 'dirft'; did you mean drift?" in capsys.readouterr().err
+    assert run(["xyzzy"]) == 2
+    assert "`gpuprov --help` lists them" in capsys.readouterr().err
+
+
+def test_the_manual_is_the_one_that_is_shipped_and_has_every_verb() -> None:
+    text = manual()
+    assert (ROOT / "docs/gpuprov.1").read_text(encoding="utf-8") == text, "write it again: see manual()"
+    for verb in VERBS:
+        assert re.search(rf"^\.B gpuprov {verb}$", text, re.MULTILINE)
