@@ -68,11 +68,8 @@ def validate_files(
     if document is None:
         return result
     shape = complaints(document, Fleet)
-    if shape:
-        result.problems += map(_of_file, shape)
-        folders = []
-    else:
-        folders = document.data.get("profile_dirs", [])
+    result.problems += map(_of_file, shape)
+    folders = [] if shape or document.data is None else document.data.get("profile_dirs", [])
     for folder in ("profiles", *folders):
         for path in sorted((fleet_path.parent / folder).glob("*.yml")):
             _shape(path, Profile, result)
