@@ -359,6 +359,10 @@ def profiles() -> str:
 def preflight() -> str:
     """What refuses a node before anything is changed on it."""
     found = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
-    said = [re.sub(r"\{\{.*?\}\}", "…", each["says"], flags=re.DOTALL) for each in found["__preflight_objections"]]
+    said = [
+        re.sub(r"\{\{.*?\}\}", "…", each["says"], flags=re.DOTALL) for each in found["__preflight_objections"]
+    ]
     rows = ([seen, do] for seen, _, do in (each.partition(";") for each in said))
-    return f"\n## What refuses a node before apply changes it\n\n{table(['as it is said', 'what to do'], rows)}"
+    return (
+        f"\n## What refuses a node before apply changes it\n\n{table(['as it is said', 'what to do'], rows)}"
+    )
