@@ -83,6 +83,7 @@ def test_what_is_said_beside_the_models_is_of_keys_that_are_there_and_said_once(
     for record, said in keys().items():
         for key, more in said.items():
             assert (record, key) in there, (record, key)
+            assert set(more) <= {"description", "example"}, (record, key)
             if "description" in more:
                 assert "description" not in of_models.get((record, key), {}), (record, key)
 

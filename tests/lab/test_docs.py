@@ -1,0 +1,59 @@
+"""Console blocks of the pages that are marked so, typed on a lab node as they are printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpuprov.lab import Lab, Node
+from tests import ROOT
+from tests.lab.command_line import gpuprov
+from tests.lab.provisioned_node import provision
+
+MARKED = re.compile(r"<!-- on a lab node -->\n```console\n(.*?)```", re.DOTALL)
+NAME = "gpu1"
+"""What the pages call the node."""
+BLOCKS = {
+    f"{path.stem}-{number}": block
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    for number, block in enumerate(MARKED.findall(path.read_text(encoding="utf-8")))
+}
+
+
+def steps(block: str) -> list[tuple[str, int, list[str]]]:
+    """Command line, exit code, and what is printed of its output."""
+    found: list[tuple[str, int, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            typed, _, code = line[2:].partition("    # exit ")
+            found.append((typed.strip(), int(code or 0), []))
+        else:
+            found[-1][2].append(line.strip())
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Node]:
+    """A folder with a fleet and its lock, and the node that they made."""
+    folder = tmp_path_factory.mktemp("site")
+    return folder, provision(module_lab, folder)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> None:
+    folder, node = site
+    for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):
+        if typed.startswith(f"ssh {node.name} "):
+            node.run(typed.removeprefix(f"ssh {node.name} "))
+            continue
+        done = gpuprov(folder, *shlex.split(typed)[1:], code=code)
+        for line in printed:
+            assert line in done.stdout + done.stderr, f"{typed}\n{done.stdout}{done.stderr}"
+
+
+def test_blocks_are_found() -> None:
+    assert len(BLOCKS) >= 2
+    assert steps("$ a b    # exit 3\nsaid\n$ c\n") == [("a b", 3, ["said"]), ("c", 0, [])]
