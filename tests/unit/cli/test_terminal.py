@@ -38,7 +38,8 @@ def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.
 
 
 def logs(own_state: Path) -> list[Path]:
-    return sorted((own_state / "gpuprov/logs").glob("*.log"))
+    """Oldest first: two of one second differ in their names by chance."""
+    return sorted((own_state / "gpuprov/logs").glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def test_colour_is_for_terminals_and_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
