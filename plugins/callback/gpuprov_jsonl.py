@@ -12,17 +12,11 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-import time
-from typing import Any, TextIO
-
-from ansible.plugins.callback import CallbackBase
-
 DOCUMENTATION = """
 name: gpuprov_jsonl
 type: notification
 short_description: JSON lines of every task's result
+author: gpuprov (!UNKNOWN)
 description:
   - Writes one JSON object a line, for each task that starts, each result and the final counts.
   - Results of tasks with C(no_log) carry no message and no difference.
@@ -35,6 +29,13 @@ options:
     env:
       - name: GPUPROV_EVENTS
 """
+
+import difflib
+import json
+import time
+from typing import Any, TextIO
+
+from ansible.plugins.callback import CallbackBase
 
 LAST_LINES = 20
 

@@ -4,19 +4,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
-from ansible.errors import AnsibleParserError
-from ansible.plugins.inventory import BaseInventoryPlugin
-
 DOCUMENTATION = """
 name: gpuprov
 short_description: Hosts, groups and variables of a fleet.yml
+author: gpuprov (!UNKNOWN)
 description:
   - Reads a fleet of gpuprov, and its lock where there is one, by running C(gpuprov inventory list).
   - The file says C(plugin=gpuprov) (C(gpuprov.gpuprov.gpuprov) for the collection), or the plugin is enabled.
@@ -28,6 +19,16 @@ options:
     required: true
     choices: [gpuprov, gpuprov.gpuprov.gpuprov]
 """
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin
 
 TIMEOUT_S = 300
 

@@ -5,17 +5,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import tempfile
-from pathlib import Path
-from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
-
 DOCUMENTATION = r"""
 module: gpuprov_files
 short_description: Write and remove whole files
+author: gpuprov (!UNKNOWN)
 description:
   - Writes files that belong to root, and removes others; all of them in one task.
   - Each content is validated before the first file is changed, and each file is replaced atomically.
@@ -92,6 +85,14 @@ former:
   type: dict
   returned: success
 """
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
 
 ARGUMENTS = {
     "files": {

@@ -1,6 +1,6 @@
 """The collection by every ansible-core that it names, on every Python that one takes, on a real node.
 
-    scripts/campaign ansible [INTERPRETER]... [--markdown]
+    scripts/campaign ansible [INTERPRETER]... [--here] [--results FILE] [--markdown]
 
 Each pair is an environment without gpuprov. It must mend what was changed by hand, then find nothing to do,
 and read fleet.yml through the inventory plugin. Pythons: those in PATH and among pyenv's versions, or those
@@ -10,13 +10,15 @@ named. With --markdown the table goes into docs/COLLECTION.md.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -31,10 +33,23 @@ SITE, REBOOT = "gpuprov.gpuprov.site", "gpuprov.gpuprov.reboot"
 BY_HAND = (
     "apt-mark unhold libcuda1 && rm /etc/modprobe.d/gpuprov-nouveau.conf && nvidia-smi --persistence-mode=0"
 )
+FLEET = {
+    "plugin": "gpuprov.gpuprov.gpuprov",
+    "groups": {"train": {"profile": "hgx-h100-8", "os": "debian12", "hosts": "gpu[01-02]"}},
+}
+HERE = {
+    "name": "A role in check mode",
+    "hosts": "localhost",
+    "connection": "local",
+    "gather_subset": ["!all", "!min", "python"],
+    "roles": ["gpuprov.gpuprov.container_toolkit"],
+}
+"""Reads this machine by a script of ours, and changes nothing."""
 ABOUT = """\
-What each ansible-core did on a lab node (Debian 12) that was changed by hand (`scripts/campaign ansible`):
-tasks that changed the node, tasks of a second run that did, groups that the inventory plugin read from
-`fleet.yml`, warnings of deprecation in the first run.
+By `scripts/campaign ansible`: roles that `ansible-doc` lists, groups that the inventory plugin reads from a
+`fleet.yml`, tasks of a role in check mode on the controller; and on a lab node (Debian 12) that was changed
+by hand the tasks of `site` that changed it, those of a second run that did, and warnings of deprecation (`-`:
+run with `--here`, without a node).
 """
 
 
@@ -44,31 +59,39 @@ class Row:
 
     ansible: str
     python: str
-    first: int = 0
-    second: int = 0
+    roles: int = 0
     groups: int = 0
-    deprecated: int = 0
+    checked: int = 0
+    first: int | None = None
+    second: int | None = None
+    deprecated: int | None = None
     seconds: float = 0
     why: str = ""
 
     @property
     def good(self) -> bool:
         """Whether it is a pair that did what it had to do."""
-        return bool(self.first and not self.second and self.groups)
+        return bool(self.roles and self.groups and self.checked and self.first != 0 and not self.second)
 
 
 def main() -> int:
     """Run the campaign; 1 when a pair that exists did not do what it had to."""
     parser = argparse.ArgumentParser()
     parser.add_argument("pythons", nargs="*")
+    parser.add_argument("--here", action="store_true", help="without a node")
+    parser.add_argument("--results", type=Path, help="keep rows here; those of other Pythons count as well")
     parser.add_argument("--markdown", action="store_true")
     stated = parser.parse_args()
     found: dict[str, str] = {}
     for name in stated.pythons or candidates(versions()):
         if full := full_version(name):
             found.setdefault(full.rpartition(".")[0], name)
-    with tempfile.TemporaryDirectory(prefix="gpuprov-ansible-") as folder, Lab("campaign-ansible") as lab:
-        rows = list(tried(Path(folder), lab, found))
+    with tempfile.TemporaryDirectory(prefix="gpuprov-ansible-") as name, ExitStack() as labs:
+        folder = Path(name)
+        node = None if stated.here else prepared(labs.enter_context(Lab("campaign-ansible")), folder)
+        rows = list(tried(folder, node, found, earlier(stated.results)))
+    if stated.results:
+        stated.results.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     bad = [row for row in rows if not row.good and not row.why]
     if stated.markdown:
         before, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
@@ -78,23 +101,44 @@ def main() -> int:
     return 1 if bad or not any(row.good for row in rows) else 0
 
 
-def tried(folder: Path, lab: Lab, pythons: dict[str, str]) -> Iterator[Row]:
+def earlier(results: Path | None) -> dict[tuple[str, str], Row]:
+    """Minor versions of both → the row of an earlier run."""
+    if not results or not results.exists():
+        return {}
+    rows = [Row(**each) for each in json.loads(results.read_text())]
+    return {(minor(row.ansible), minor(row.python)): row for row in rows}
+
+
+def minor(version: str) -> str:
+    """2.19 of 2.19.14, and of itself."""
+    return ".".join(version.split(".")[:2])
+
+
+def tried(
+    folder: Path, node: Node | None, pythons: dict[str, str], known: dict[tuple[str, str], Row]
+) -> Iterator[Row]:
     """A row for each pair, found or not."""
-    [node] = locked_nodes(lab, folder, 1)
-    fleet = (folder / "fleet.yml").read_text()
-    (folder / "fleet.yml").write_text(f"plugin: gpuprov.gpuprov.gpuprov\n{fleet}")
-    here = PlainAnsible(folder)
-    here.install()
-    here.changes(SITE)
-    here.changes(REBOOT, "-e", "gpuprov_reboot=true")
+    PlainAnsible(folder).install()
+    (folder / "fleet.yml").write_text(json.dumps(FLEET))
+    (folder / "here.yml").write_text(json.dumps([HERE]))
     for core in cores():
         for version in versions():
             if version not in pythons:
-                row = Row(core, version, why="no such Python here")
+                row = known.get((core, version)) or Row(core, version, why="no such Python here")
             else:
                 row = pair(folder, node, core, pythons[version], version)
             print(row, flush=True)
             yield row
+
+
+def prepared(lab: Lab, folder: Path) -> Node:
+    """A node that the collection has brought to its lock."""
+    [node] = locked_nodes(lab, folder, 1)
+    ansible = PlainAnsible(folder)
+    ansible.install()
+    ansible.changes(SITE)
+    ansible.changes(REBOOT, "-e", "gpuprov_reboot=true")
+    return node
 
 
 def cores() -> list[str]:
@@ -103,8 +147,17 @@ def cores() -> list[str]:
     return [f"2.{minor}" for minor in range(100) if f"2.{minor}.0" in SpecifierSet(named)]
 
 
-def pair(folder: Path, node: Node, core: str, python: str, version: str) -> Row:
-    """Try one pair in an environment of its own."""
+def pair(folder: Path, node: Node | None, core: str, python: str, version: str) -> Row:
+    """Try one pair; what fails is printed, and its row is bad."""
+    try:
+        return done(folder, node, core, python, version)
+    except AssertionError as failed:
+        print(failed)
+        return Row(core, version)
+
+
+def done(folder: Path, node: Node | None, core: str, python: str, version: str) -> Row:
+    """What one pair does in an environment of its own."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-pair-") as place:
         subprocess.run([python, "-m", "venv", place], check=True)
         pip = [f"{place}/bin/python", "-m", "pip", "install", "--quiet"]
@@ -116,26 +169,34 @@ def pair(folder: Path, node: Node, core: str, python: str, version: str) -> Row:
         ansible = PlainAnsible(folder, Path(place) / "bin")
         [full] = re.findall(r"core ([\d.]+)\]", ansible.run("ansible", "--version"))
         began = time.monotonic()
-        node.run(BY_HAND)
-        said = ansible.run("ansible-playbook", "--inventory", "ansible", SITE)
-        [first] = re.findall(r"changed=(\d+)", said)
-        [second] = ansible.changes(SITE).values()
         # The plugin calls gpuprov: that of this checkout, which an Ansible without one finds on the PATH.
         path = f"{Path(sys.executable).parent}:{PATH}"
-        groups = ansible.run("ansible-inventory", "-i", "fleet.yml", "--graph", path=path).count("--@")
-        seconds = time.monotonic() - began
-        return Row(
-            full, full_version(python), int(first), second, groups, said.count("[DEPRECATION"), seconds
+        listed = ansible.run("ansible-doc", "-t", "role", "-l", "gpuprov.gpuprov", "--json")
+        row = Row(
+            full,
+            full_version(python),
+            roles=listed.count('"collection"'),
+            groups=ansible.run("ansible-inventory", "-i", "fleet.yml", "--graph", path=path).count("--@"),
+            checked=int(re.findall(r" ok=(\d+)", ansible.run("ansible-playbook", "--check", "here.yml"))[0]),
         )
+        if node:
+            node.run(BY_HAND)
+            said = ansible.run("ansible-playbook", "--inventory", "ansible", SITE)
+            [second] = ansible.changes(SITE).values()
+            [first] = re.findall(r"changed=(\d+)", said)
+            row = replace(row, first=int(first), second=second, deprecated=said.count("[DEPRECATION"))
+        return replace(row, seconds=time.monotonic() - began)
 
 
 def table(rows: list[Row]) -> Iterator[str]:
     """The rows as Markdown."""
-    yield "| ansible-core | Python | changed | second run | groups | deprecations | seconds |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| ansible-core | Python | roles | groups | checked | changed | second run | deprecated | seconds |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
-        done = f"{row.first} | {row.second} | {row.groups} | {row.deprecated} | {row.seconds:.0f}"
-        yield f"| {row.ansible} | {row.python} | {row.why or done} |" + " | | | |" * bool(row.why)
+        on_node = ["-" if each is None else str(each) for each in (row.first, row.second, row.deprecated)]
+        cells = [str(row.roles), str(row.groups), str(row.checked), *on_node, f"{row.seconds:.0f}"]
+        cells = [row.why, *[""] * 6] if row.why else cells
+        yield "| " + " | ".join([row.ansible, row.python, *cells]) + " |"
 
 
 if __name__ == "__main__":
