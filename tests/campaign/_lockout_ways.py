@@ -284,7 +284,7 @@ def _first(pid: int) -> bool:
     """Whether a process is the first of its node."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end while it is read
         return False
     spaces = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
     return len(spaces) > 2 and spaces[-1] == "1"
