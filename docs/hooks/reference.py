@@ -54,10 +54,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return markdown
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Options without a default say so: mkdocs-click prints click's own word for it."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
+
+
 def _moved(text: str, below: str, instead: str = "") -> str:
     """A page whose links go from elsewhere."""
     if below:
-        return text.replace(f"]({below}", "](")
+        return text.replace(f"]({below}", "](").replace("](examples/README.md", "](guides/fleets.md")
     return re.sub(r"\]\((?!http|#|/)", f"]({instead}", text)
 
 
