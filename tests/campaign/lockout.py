@@ -68,7 +68,7 @@ def main() -> int:
         try:
             with ThreadPoolExecutor(wanted.at_once) as pool:
                 jobs = [
-                    pool.submit(_try, lab, images, number, system, way, Path(folder), wanted.guard)
+                    pool.submit(_try, images, number, system, way, Path(folder), wanted.guard)
                     for number, (system, way) in enumerate(zip(systems, ways, strict=True))
                 ]
                 outcomes = [job.result() for job in jobs]
@@ -100,10 +100,14 @@ def _image(lab: Lab, system: str) -> str:
     return f"lockout-{system}-{os.getpid()}"
 
 
-def _try(
-    lab: Lab, images: dict[str, str], number: int, system: str, way: Way, folder: Path, guard: int
-) -> Outcome:
-    [node] = lab.up(1, image=images[system], names=[f"lost{number}"])
+def _try(images: dict[str, str], number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
+    """In a lab of its own: to make a node removes dead ones of its lab, and a reboot looks like death."""
+    with Lab(f"lockout-{number}-{os.getpid()}") as lab:
+        return _tried(lab, images[system], number, system, way, folder, guard)
+
+
+def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
+    [node] = lab.up(1, image=image, names=[f"lost{number}"])
     own = folder / node.name
     own.mkdir()
     trial = Trial(node, own, guard)
@@ -117,7 +121,6 @@ def _try(
     except GpuprovError as error:
         outcome = Outcome(way, system, str(error), 0.0, recovered=False, told="", tried=False)
     print(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", file=sys.stderr)
-    lab.down([node.name])
     return outcome
 
 
