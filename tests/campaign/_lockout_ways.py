@@ -44,7 +44,7 @@ class Trial:
         for top in (self.node.root / name for name in KEPT):
             for path in [top, *top.rglob("*")] if top.exists() else []:
                 at = path.lstat()
-                content = path.read_bytes() if path.is_file() else b""
+                content = path.read_bytes() if path.is_file() else b"no file"
                 found[str(path.relative_to(self.node.root))] = (
                     b"%o %d:%d " % (at.st_mode, at.st_uid, at.st_gid) + content
                 )
