@@ -24,14 +24,7 @@ from gpuprov.errors import InvalidInput
 @click.option("--group", help="the group's name  [default: gpu; with --local the profile's]")
 @click.option("--site", help="where they stand")
 @click.option("--user", default="root", show_default=True, help="SSH user; needs sudo if not root")
-@click.option(
-    "-F",
-    "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("fleet.yml"),
-    show_default=True,
-    help="the file to write",
-)
+@options.fleet_option("the file to write")
 def command(
     profile: str | None,
     instance: str | None,

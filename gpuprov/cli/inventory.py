@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("ansible", "hosts", "terraform", "metadata", "slurm")
 
-fleet_option = click.option(
-    "-F",
-    "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("fleet.yml"),
-    show_default=True,
-    envvar="GPUPROV_FLEET",
-    help="the fleet",
-)
+fleet_option = options.fleet_option("the fleet", envvar="GPUPROV_FLEET")
 lock_option = click.option(
     "--lock",
     "lock_path",
@@ -187,7 +179,7 @@ def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
 
 
 def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
-    from gpuprov.model.lock import read_lock
+    from gpuprov.model.lock import lock_beside, read_lock
 
-    path = lock_path or fleet_path.with_name(f"{fleet_path.stem}.lock.yml")
+    path = lock_path or lock_beside(fleet_path)
     return read_lock(path) if lock_path or path.exists() else None

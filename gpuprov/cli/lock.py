@@ -12,14 +12,7 @@ from gpuprov.errors import Exit, InvalidInput
 
 
 @click.command()
-@click.option(
-    "-F",
-    "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("fleet.yml"),
-    show_default=True,
-    help="what is wanted",
-)
+@options.fleet_option("what is wanted")
 @click.option(
     "--lock",
     "lock_path",
@@ -42,9 +35,9 @@ def command(
     from gpuprov.locking.build import build_lock
     from gpuprov.locking.changes import changes
     from gpuprov.model.components import MOVABLE
-    from gpuprov.model.lock import read_lock, render_lock, write_lock
+    from gpuprov.model.lock import lock_beside, read_lock, render_lock, write_lock
 
-    path = lock_path or fleet.with_name(f"{fleet.stem}.lock.yml")
+    path = lock_path or lock_beside(fleet)
     previous = read_lock(path) if path.exists() else None
     if components and not upgrade:
         raise InvalidInput(

@@ -23,15 +23,7 @@ SCHEMA = "gpuprov.nccl_environment/1"
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[NODES|FACTS]...")
-@click.option(
-    "-F",
-    "--fleet",
-    "fleet_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("fleet.yml"),
-    show_default=True,
-    help="the fleet of NODES",
-)
+@options.fleet_option("the fleet of NODES")
 @click.option("--write", is_flag=True, help="Record it beside the fleet, where `gpuprov lock` takes it from.")
 @click.option(
     "--topology",
@@ -44,7 +36,7 @@ SCHEMA = "gpuprov.nccl_environment/1"
 @options.output_option
 def derive(
     sources: tuple[str, ...],
-    fleet_path: Path,
+    fleet: Path,
     write: bool,
     topology: Path | None,
     site: tuple[str, ...],
@@ -70,7 +62,7 @@ def derive(
         groups = {"": _saved(saved, topology, stated)}
     else:
         password = options.ask_password(ask_become_pass)
-        groups, failed = derive_fleet(fleet_path, sources, stated, forks=forks, password=password)
+        groups, failed = derive_fleet(fleet, sources, stated, forks=forks, password=password)
     odd = _odd(groups)
     nodes = {host: derived for group in groups.values() for host, derived in group.items()}
     _show(nodes, odd, failed, output)
@@ -79,7 +71,7 @@ def derive(
     if write and not bad and not failed:
         from gpuprov.nccl.record import write_record
 
-        options.note(f"{write_record(fleet_path, groups)} written; next: gpuprov lock")
+        options.note(f"{write_record(fleet, groups)} written; next: gpuprov lock")
     elif write:
         options.note("nothing written: every node of a group has to answer and to agree")
     return worst(Exit.FAILED if bad else Exit.OK, *(error.exit_code for error in failed.values()))

@@ -15,14 +15,7 @@ SCHEMA = "gpuprov.validation/1"
 
 
 @click.command()
-@click.option(
-    "-F",
-    "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("fleet.yml"),
-    show_default=True,
-    help="the fleet to read; its profiles are read with it",
-)
+@options.fleet_option("the fleet to read; its profiles are read with it")
 @click.option(
     "--lock",
     "lock_path",

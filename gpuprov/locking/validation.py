@@ -9,8 +9,8 @@ from pathlib import Path
 from gpuprov.errors import Exit, GpuprovError, InFile, InvalidInput, Refused
 from gpuprov.locking.build import Builder, release_for
 from gpuprov.model.documents import Marked, Strict, complaints, read_text
-from gpuprov.model.fleet import Fleet, Group, parse_fleet
-from gpuprov.model.lock import Lock, read_lock
+from gpuprov.model.fleet import Fleet, Group, fleet_of
+from gpuprov.model.lock import Lock, lock_beside, lock_of
 from gpuprov.model.profile import Profile
 from gpuprov.nccl.record import read_record, record_path
 
@@ -62,7 +62,7 @@ def validate_files(
         narrate: gets the resolver's warnings.
     """
     result = Validation()
-    place = lock_path or fleet_path.with_name(f"{fleet_path.stem}.lock.yml")
+    place = lock_path or lock_beside(fleet_path)
     lock = _lock(place, result) if lock_path or place.exists() else None
     document = _document(fleet_path, result, "run `gpuprov init` to write one")
     if document is None:
@@ -72,7 +72,7 @@ def validate_files(
     folders = [] if shape or document.data is None else document.data.get("profile_dirs", [])
     for folder in ("profiles", *folders):
         for path in sorted((fleet_path.parent / folder).glob("*.yml")):
-            _shape(path, Profile, result)
+            _whole(path, Profile, result)
     if shape or any(problem.kind != "stale-lock" for problem in result.problems):
         return result
     result.problems += _meaning(fleet_path, document, lock, place, narrate)
@@ -91,15 +91,17 @@ def _document(path: Path, result: Validation, missing: str = "") -> Marked | Non
         return None
 
 
-def _shape(path: Path, shape: type[Strict], result: Validation) -> bool:
+def _whole(path: Path, shape: type[Strict], result: Validation) -> Marked | None:
+    """A file of ours that has its shape; None, and its problems, where it has not."""
     document = _document(path, result)
     wrong = complaints(document, shape) if document else []
     result.problems += map(_of_file, wrong)
-    return document is not None and not wrong
+    return None if wrong else document
 
 
 def _lock(path: Path, result: Validation) -> Lock | None:
-    return read_lock(path) if _shape(path, Lock, result) else None
+    document = _whole(path, Lock, result)
+    return lock_of(document) if document else None
 
 
 def _meaning(
@@ -107,7 +109,7 @@ def _meaning(
 ) -> Iterator[Problem]:
     """What is wrong with a fleet whose shape is right."""
     try:
-        fleet = parse_fleet(read_text(path), str(path))
+        fleet = fleet_of(document)
         release, _ = release_for(lock, (), narrate)
         builder = Builder(fleet, path.parent, lock, (), narrate, read_record(path), release)
     except GpuprovError as error:

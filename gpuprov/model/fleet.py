@@ -219,7 +219,11 @@ def read_fleet(path: Path) -> Fleet:
 
 def parse_fleet(text: str, name: str) -> Fleet:
     """The same for a text; `name` stands for the file in complaints."""
-    document = Marked(text, name)
+    return fleet_of(Marked(text, name))
+
+
+def fleet_of(document: Marked) -> Fleet:
+    """The same for a document that is read already."""
     if not isinstance(document.data, dict):
         raise document.wrong("wrong-value", (), "not a mapping", expected="the key groups")
     fleet = validate(document, document.data, Fleet)
@@ -228,7 +232,7 @@ def parse_fleet(text: str, name: str) -> Fleet:
     _refuse_this_machine_twice(fleet, document)
     for group, stated in fleet.groups.items():
         for host in stated.hosts:
-            fleet._places[host] = f"{name}:{document.line(('groups', group, 'hosts', host))}"
+            fleet._places[host] = f"{document.name}:{document.line(('groups', group, 'hosts', host))}"
     return fleet
 
 

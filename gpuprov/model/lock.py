@@ -254,14 +254,27 @@ class Lock(Strict):
 HEADER = "# Written by `gpuprov lock`: the exact meaning of fleet.yml. Review it, commit it.\n"
 
 
+def lock_beside(fleet: Path) -> Path:
+    """Where the lock of a fleet file is, unless it is named: `fleet.lock.yml` beside `fleet.yml`."""
+    return fleet.with_name(f"{fleet.stem}.lock.yml")
+
+
 def read_lock(path: Path) -> Lock:
     """Read a lock file.
 
     Raises:
         InvalidInput: the file is missing, is not YAML, or does not have the lock's shape.
     """
-    document = Marked(read_text(path, missing="run `gpuprov lock` to make it"), str(path))
-    lock = shaped(document, Lock)
+    return lock_of(Marked(read_text(path, missing="run `gpuprov lock` to make it"), str(path)))
+
+
+def lock_of(document: Marked) -> Lock:
+    """The lock that a document is.
+
+    Raises:
+        InvalidInput: it does not have the lock's shape.
+    """
+    path, lock = document.name, shaped(document, Lock)
     for name, group in lock.groups.items():
         for host in group.hosts:
             own = ("groups", name, "connections", host)

@@ -13,8 +13,9 @@ import time
 
 from gpuprov.accept.node.main import START_S, looks, refusal
 from gpuprov.accept.node.member import Member
+from gpuprov.accept.node.storage import rdma_ports
 from gpuprov.accept.node.workers import Crew, Gone, Worker
-from gpuprov.probe.node.base import Failed, names_in, read_or_none
+from gpuprov.probe.node.base import Failed
 from gpuprov.probe.node.main import say
 
 TYPE_CHECKING = False
@@ -74,21 +75,6 @@ class Node:
             "nvlinks": min(links) if links else 0,
             "rdma": rdma_ports(),
         }
-
-
-def rdma_ports() -> "list[Values]":
-    """Ports of RDMA devices: `mlx5_0/1`, whether active, InfiniBand or Ethernet, Gb/s."""
-    base, found = "/sys/class/infiniband", []
-    for device in sorted(names_in(base)):
-        for port in sorted(names_in("{}/{}/ports".format(base, device))):
-            folder = "{}/{}/ports/{}".format(base, device, port)
-            state, layer, rate = (
-                (read_or_none("{}/{}".format(folder, name), 256) or "").strip()
-                for name in ("state", "link_layer", "rate")
-            )
-            row = {"port": "{}/{}".format(device, port), "active": "ACTIVE" in state, "layer": layer}
-            found.append(dict(row, rate=rate))
-    return found
 
 
 def main(plan: "Values") -> None:

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 
-from gpuprov.probe.node.base import Failed, names_in, read_or_none
+from gpuprov.probe.node.base import Failed, names_in, text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BLOCK = 1024 * 1024
 READERS = 16
 """Blocks asked for at a time: drives reach their rate of sequential reads from 8 to 32 MiB under way."""
+RUN = 64
+"""Neighbouring blocks that a reader takes before it goes elsewhere."""
 DRIVES_AT_MOST = 32
 
 
@@ -34,7 +36,7 @@ def drives(root: str = "/sys") -> "list[Values]":
     found = []  # type: list[Values]
     for name in names_in(root + "/block"):
         folder = root + "/block/" + name
-        size = int(_line(folder + "/size") or 0) * 512
+        size = int(text_in(folder + "/size") or 0) * 512
         if re.match(r"nvme\d+n\d+$", name) and size:
             found.append(dict(link(os.path.realpath(folder)), name=name, bytes=size))
     return found[:DRIVES_AT_MOST]
@@ -43,21 +45,34 @@ def drives(root: str = "/sys") -> "list[Values]":
 def ports(root: str = "/sys") -> "list[Values]":
     """Ports of the network that are up, what they negotiated, and the PCIe link behind each."""
     found = []  # type: list[Values]
-    for device in names_in(root + "/class/infiniband"):
-        folder = root + "/class/infiniband/" + device
-        for port in names_in(folder + "/ports"):
-            told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _line(folder + "/ports/" + port + "/rate"))
-            if told and _line(folder + "/ports/" + port + "/state").endswith("ACTIVE"):
-                row = link(os.path.realpath(folder + "/device"))
-                found.append(dict(row, name=device + "/" + port, gbits=float(told.group(1))))
+    for port in rdma_ports(root):
+        told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
+        if told and port["active"]:
+            device = port["port"].partition("/")[0]
+            row = link(os.path.realpath(root + "/class/infiniband/" + device + "/device"))
+            found.append(dict(row, name=port["port"], gbits=float(told.group(1))))
     behind = {row["pci"] for row in found}
     for name in names_in(root + "/class/net"):
         folder = root + "/class/net/" + name
-        speed = _line(folder + "/speed")
+        speed = text_in(folder + "/speed")
         if speed.isdigit() and int(speed) and os.path.exists(folder + "/device"):
             row = link(os.path.realpath(folder + "/device"))
             if row["pci"] not in behind:
                 found.append(dict(row, name=name, gbits=int(speed) / 1000.0))
+    return found
+
+
+def rdma_ports(root: str = "/sys") -> "list[Values]":
+    """Ports of RDMA devices: `mlx5_0/1`, whether active, InfiniBand or Ethernet, and the rate in words."""
+    found = []  # type: list[Values]
+    for device in names_in(root + "/class/infiniband"):
+        ports_of = root + "/class/infiniband/" + device + "/ports/"
+        for port in names_in(ports_of):
+            state, layer, rate = (
+                text_in(ports_of + port + "/" + name) for name in ("state", "link_layer", "rate")
+            )
+            row = {"port": device + "/" + port, "active": "ACTIVE" in state, "layer": layer}
+            found.append(dict(row, rate=rate))
     return found
 
 
@@ -67,8 +82,8 @@ def link(path: str) -> "Values":
         address = os.path.basename(path)
         if re.match(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", address):
             # "16.0 GT/s PCIe": 2.5, 5, 8, 16, 32 GT/s are generations 1 to 5.
-            speed = re.match(r"(\d+(?:\.\d+)?) GT/s", _line(path + "/current_link_speed"))
-            width = _line(path + "/current_link_width")
+            speed = re.match(r"(\d+(?:\.\d+)?) GT/s", text_in(path + "/current_link_speed"))
+            width = text_in(path + "/current_link_width")
             steps = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
             return {
                 "pci": address,
@@ -109,10 +124,6 @@ def rate(path: str, seconds: float) -> "Values":
     return {"value": round(sum(done) / lasted / 1e9, 3), "bytes": sum(done), "seconds": round(lasted, 3)}
 
 
-RUN = 64
-"""Neighbouring blocks that a reader takes before it goes elsewhere."""
-
-
 def _read(path: str, size: int, until: float, number: int, done: "list[int]", errors: "list[str]") -> None:
     """One reader; os.readv holds no lock of the interpreter while the drive works."""
     block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it
@@ -131,7 +142,3 @@ def _read(path: str, size: int, until: float, number: int, done: "list[int]", er
             os.close(descriptor)
     except OSError as error:
         errors.append(error.strerror or str(error))
-
-
-def _line(path: str) -> str:
-    return (read_or_none(path, 4096) or "").strip()

@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
+
+
+def fleet_option(meaning: str, *, envvar: str | None = None) -> Callable[[Any], Any]:
+    """-F/--fleet, which is fleet.yml of this folder where it is not stated."""
+    return click.option(
+        "-F",
+        "--fleet",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=Path("fleet.yml"),
+        show_default=True,
+        envvar=envvar,
+        help=meaning,
+    )
+
+
 lock_option = click.option(
     "--lock",
     "lock_path",

@@ -69,6 +69,11 @@ def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
         return None
 
 
+def text_in(path: str) -> str:
+    """Text of a short file, such as sysfs has, without the blanks around it; "" where there is none."""
+    return (read_or_none(path, 4096) or "").strip()
+
+
 def names_in(folder: str) -> "list[str]":
     """Sorted names in a folder; none where there is no such folder."""
     try:

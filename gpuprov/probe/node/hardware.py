@@ -5,7 +5,7 @@ import json
 import os
 import re
 
-from gpuprov.probe.node.base import collector, link_name, names_in, read, read_or_none, redact, run
+from gpuprov.probe.node.base import collector, link_name, names_in, read, read_or_none, redact, run, text_in
 from gpuprov.probe.node.network import default_routes, interface_addresses
 
 TYPE_CHECKING = False
@@ -21,19 +21,14 @@ PCI_FIELDS = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device
 PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
 
 
-def _line(path: str) -> str:
-    """First line of a small file of sysfs; empty where there is none."""
-    return (read_or_none(path, 4096) or "").strip()
-
-
 @collector(seconds=10)
 def pci(parameters: "Values") -> "Any":
     """Rows of the PCI devices of the vendors and classes that matter."""
     rows = []
     for address in names_in("/sys/bus/pci/devices"):
         folder = "/sys/bus/pci/devices/" + address + "/"
-        if _line(folder + "vendor") in PCI_VENDORS or _line(folder + "class").startswith(PCI_CLASSES):
-            values = [_line(folder + field) for field in PCI_FIELDS]
+        if text_in(folder + "vendor") in PCI_VENDORS or text_in(folder + "class").startswith(PCI_CLASSES):
+            values = [text_in(folder + field) for field in PCI_FIELDS]
             rows.append([address] + values + [link_name(folder + "driver") or ""])
     return rows
 
@@ -58,13 +53,13 @@ def _nic(name: str) -> "Values":
     return {
         "name": name,
         "kind": kind.group(1) if kind else "physical" if device else "virtual",
-        "state": _line(folder + "operstate"),
-        "speed": _line(folder + "speed"),
-        "mtu": _line(folder + "mtu"),
-        "type": _line(folder + "type"),
+        "state": text_in(folder + "operstate"),
+        "speed": text_in(folder + "speed"),
+        "mtu": text_in(folder + "mtu"),
+        "type": text_in(folder + "type"),
         "driver": link_name(folder + "device/driver"),
         "pci": places[-1] if places else None,
-        "numa": _line(folder + "device/numa_node"),
+        "numa": text_in(folder + "device/numa_node"),
         "master": link_name(folder + "master"),
         "lower": [entry[6:] for entry in names_in(folder) if entry.startswith("lower_")],
     }
@@ -80,13 +75,13 @@ def hcas(parameters: "Values") -> "Any":
             {
                 "name": os.path.basename(device),
                 "port": os.path.basename(folder),
-                "state": _line(folder + "/state"),
-                "rate": _line(folder + "/rate"),
-                "link_layer": _line(folder + "/link_layer"),
+                "state": text_in(folder + "/state"),
+                "rate": text_in(folder + "/rate"),
+                "link_layer": text_in(folder + "/link_layer"),
                 "interfaces": names_in(device + "/device/net"),
-                "firmware": _line(device + "/fw_ver"),
+                "firmware": text_in(device + "/fw_ver"),
                 "pci": os.path.basename(os.path.realpath(device + "/device")),
-                "gids": _gids(folder) if _line(folder + "/link_layer") == "Ethernet" else [],
+                "gids": _gids(folder) if text_in(folder + "/link_layer") == "Ethernet" else [],
             }
         )
     return rows
@@ -96,9 +91,9 @@ def _gids(port: str) -> "list[list[Any]]":
     """Index, type and address of a RoCE port's GIDs that are set."""
     found = []  # type: list[list[Any]]
     for index in sorted(map(int, names_in(port + "/gids")))[:GIDS_AT_MOST]:
-        address = _line(f"{port}/gids/{index}")
+        address = text_in(f"{port}/gids/{index}")
         if address.strip("0:"):
-            found.append([index, _line(f"{port}/gid_attrs/types/{index}"), address])
+            found.append([index, text_in(f"{port}/gid_attrs/types/{index}"), address])
     return found
 
 
@@ -110,7 +105,7 @@ def cpu(parameters: "Values") -> "Any":
     siblings = re.search(r"^siblings\s*:\s*(\d+)$", text, re.M)
     cores = re.search(r"^cpu cores\s*:\s*(\d+)$", text, re.M)
     governors = [
-        _line(path) for path in glob.glob("/sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
+        text_in(path) for path in glob.glob("/sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
     ]
     nodes = (os.path.basename(path) for path in glob.glob("/sys/devices/system/node/node[0-9]*"))
     return {
@@ -119,7 +114,7 @@ def cpu(parameters: "Values") -> "Any":
         "sockets": len(set(re.findall(r"^physical id\s*:\s*(\d+)$", text, re.M))),
         "threads_per_core": int(siblings.group(1)) // int(cores.group(1)) if siblings and cores else None,
         "governors": {governor: governors.count(governor) for governor in set(governors)},
-        "numa": {node[4:]: _line("/sys/devices/system/node/" + node + "/cpulist") for node in nodes},
+        "numa": {node[4:]: text_in("/sys/devices/system/node/" + node + "/cpulist") for node in nodes},
     }
 
 
@@ -149,7 +144,9 @@ def scratch(parameters: "Values") -> "Any":
         sources = [row[0] for row in rows if len(row) > 2 and row[1] == point and not row[0].startswith("#")]
         here = [row for row in map(str.split, read("/proc/mounts").splitlines()) if row[1] == point]
         source, kind = (here[-1][0], here[-1][2]) if here else ("", None)
-        ahead = _line("/sys/class/block/" + os.path.basename(os.path.realpath(source)) + "/bdi/read_ahead_kb")
+        ahead = text_in(
+            "/sys/class/block/" + os.path.basename(os.path.realpath(source)) + "/bdi/read_ahead_kb"
+        )
         found[point] = {
             "filesystem": kind,
             "fstab": sources[-1] if sources else None,

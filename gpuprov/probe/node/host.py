@@ -7,7 +7,7 @@ import re
 import struct
 import time
 
-from gpuprov.probe.node.base import blot_value, collector, link_name, names_in, read, read_or_none
+from gpuprov.probe.node.base import blot_value, collector, link_name, names_in, read, read_or_none, text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ BOOT_TIME = 2
 """utmp(5): a record of a boot."""
 
 
-def _line(path: str) -> str:
-    return (read_or_none(path, 4096) or "").strip()
-
-
 @collector(seconds=10)
 def host_state(parameters: "Values") -> "Any":
     """Memory, space of mounted file systems, clock, processors, arrays of disks, boots."""
@@ -42,13 +38,13 @@ def host_state(parameters: "Values") -> "Any":
         "space": _space(),
         "clock": _clock(),
         "cpus": {
-            "online": _line("/sys/devices/system/cpu/online"),
-            "possible": _line("/sys/devices/system/cpu/possible"),
-            "present": _line("/sys/devices/system/cpu/present"),
+            "online": text_in("/sys/devices/system/cpu/online"),
+            "possible": text_in("/sys/devices/system/cpu/possible"),
+            "present": text_in("/sys/devices/system/cpu/present"),
             "allowed": allowed.group(1) if allowed else None,
         },
-        "load": _line("/proc/loadavg"),
-        "file_nr": _line("/proc/sys/fs/file-nr"),
+        "load": text_in("/proc/loadavg"),
+        "file_nr": text_in("/proc/sys/fs/file-nr"),
         "mdstat": [
             line.strip()
             for line in (read_or_none("/proc/mdstat") or "").splitlines()
@@ -57,13 +53,13 @@ def host_state(parameters: "Values") -> "Any":
         "boots": _boots(),
         "virtual": _virtual(),
         "phys_states": {
-            "/".join([path.split("/")[4], path.split("/")[6]]): _line(path)
+            "/".join([path.split("/")[4], path.split("/")[6]]): text_in(path)
             for path in glob.glob("/sys/class/infiniband/*/ports/*/phys_state")
         },
         "throttled": sum(
             int(text)
             for text in map(
-                _line, glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_count")
+                text_in, glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_count")
             )
             if text.isdigit()
         ),
@@ -141,7 +137,7 @@ def _boots() -> "list[int] | None":
 
 def _virtual() -> str:
     """What the machine's firmware calls itself; empty where it does not."""
-    words = [_line("/sys/class/dmi/id/" + name) for name in ("sys_vendor", "product_name")]
+    words = [text_in("/sys/class/dmi/id/" + name) for name in ("sys_vendor", "product_name")]
     hypervisor = " hypervisor" if re.search(r"(?m)^flags\s*:.*\bhypervisor\b", read("/proc/cpuinfo")) else ""
     container = (
         " container" if os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv") else ""
@@ -160,7 +156,7 @@ def programs(parameters: "Values") -> "Any":
     for pid in filter(str.isdigit, names_in("/proc")):
         if pid != str(os.getpid()) and _gpus_of(pid):
             holders.append(_program(pid, wanted))
-    names = [_line("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
+    names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
     return {
         "holders": holders[:PROCESSES_AT_MOST],
         "stuck": _stuck(),
@@ -187,13 +183,13 @@ def _program(pid: str, wanted: "Any") -> "Values":
             variables[name] = blot_value(value[:300], name)
     return {
         "pid": int(pid),
-        "name": _line(folder + "comm"),
+        "name": text_in(folder + "comm"),
         "state": words[0] if words else "",
         "ppid": int(words[1]) if len(words) > 1 else 0,
         "uid": _word(status, "Uid"),
         "cpus": _word(status, "Cpus_allowed_list"),
         "threads": _word(status, "Threads"),
-        "waits": _line(folder + "wchan"),
+        "waits": text_in(folder + "wchan"),
         "gpus": _gpus_of(pid),
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
@@ -231,5 +227,5 @@ def _uninterruptible() -> "dict[str, tuple[str, str]]":
         if text.rpartition(")")[2].startswith(" D "):
             pid = path.split("/")[2]
             name = text.partition("(")[2].rpartition(")")[0]
-            found[pid] = (name, _line("/proc/" + pid + "/wchan"))
+            found[pid] = (name, text_in("/proc/" + pid + "/wchan"))
     return found

@@ -5,7 +5,7 @@ import os
 import re
 import time
 
-from gpuprov.probe.node.base import collector, link_name, names_in, read_or_none, run_anyway
+from gpuprov.probe.node.base import collector, link_name, names_in, read_or_none, run_anyway, text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,17 +28,13 @@ COUNTERS = re.compile(
 )
 
 
-def _line(path: str) -> str:
-    return (read_or_none(path, 4096) or "").strip()
-
-
 @collector(seconds=10)
 def pci_links(parameters: "Values") -> "Any":
     """For each GPU, NVSwitch and RDMA device itself and every port above it: link, IOMMU, ACS, lost."""
     found = {}
     for address in names_in(DEVICES):
         folder = DEVICES + address + "/"
-        vendor, code = _line(folder + "vendor"), _line(folder + "class")
+        vendor, code = text_in(folder + "vendor"), text_in(folder + "class")
         if (vendor == "0x10de" and code.startswith(("0x03", "0x0680"))) or (
             vendor == "0x15b3" and code.startswith(("0x02", "0x0207"))
         ):
@@ -50,12 +46,12 @@ def pci_links(parameters: "Values") -> "Any":
 
 def _link(address: str) -> "Values":
     folder = DEVICES + address + "/"
-    row = {name: _line(folder + name) for name in LINK_FIELDS + FURTHER_FIELDS}  # type: Values
+    row = {name: text_in(folder + name) for name in LINK_FIELDS + FURTHER_FIELDS}  # type: Values
     row["address"] = address
     row["driver"] = link_name(folder + "driver")
     group = os.path.realpath(folder + "iommu_group")
-    row["iommu_type"] = _line(group + "/type") if os.path.exists(folder + "iommu_group") else None
-    row["bars"], row["unplaced"] = _bars(_line(folder + "resource"))
+    row["iommu_type"] = text_in(group + "/type") if os.path.exists(folder + "iommu_group") else None
+    row["bars"], row["unplaced"] = _bars(text_in(folder + "resource"))
     row.update(_config(folder + "config"))
     return row
 
@@ -139,7 +135,7 @@ def _counters() -> "dict[str, int]":
     for folder in glob.glob("/sys/class/infiniband/*/ports/*/*counters"):
         device, port = folder.split("/")[-4], folder.split("/")[-2]
         for name in filter(COUNTERS.match, names_in(folder)):
-            value = _line(folder + "/" + name)
+            value = text_in(folder + "/" + name)
             if value.isdigit() and int(value):
                 found[f"rdma {device}/{port} {name}"] = int(value)
     for name, value in re.findall(
@@ -147,7 +143,7 @@ def _counters() -> "dict[str, int]":
     ):
         found[f"vm {name}"] = int(value)
     for path in glob.glob("/sys/devices/system/edac/mc/mc*/[cu]e_count"):
-        value = _line(path)
+        value = text_in(path)
         if value.isdigit():
             found["edac {} {}".format(*path.split("/")[-2:])] = int(value)
     return found
