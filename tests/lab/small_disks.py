@@ -24,10 +24,19 @@ def move_to_small_disks(node: Node, root_mib: int, state_mib: int = 0) -> None:
         _mount(node.lab_folder / f"{node.name}.disk", root_mib, node.folder)
         execute(["cp", "-a", f"{kept}/.", node.folder])
         execute(["rm", "-rf", kept])
+        _log_elsewhere(node)
         node.mount()
         if state_mib:
             _mount(node.lab_folder / f"{node.name}.state", state_mib, node.root / STATE)
         node.start()
+
+
+def _log_elsewhere(node: Node) -> None:
+    """A console writes to no disk of its node: systemd-nspawn ends when its output has no room."""
+    log = node.lab_folder / f"{node.name}.console"
+    log.write_bytes(node.console.read_bytes())
+    node.console.unlink()
+    node.console.symlink_to(log)
 
 
 def _mount(image: Path, mib: int, place: Path) -> None:
