@@ -33,6 +33,7 @@ from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from tests.bench._by_hand import ByHand, Chosen, begin
+from tests.bench._costs import costs, table
 from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
@@ -107,10 +108,15 @@ class Full:
         return group
 
     def apply(self) -> None:
+        runs = self._fleet.folder / "state/gpuprov/runs"
+        before = set(runs.glob("*"))
+        start = time.perf_counter()
         run = self._fleet.apply("--no-verify")
+        whole = time.perf_counter() - start
         if any(run.failed.values()):
             raise SystemExit(f"gpuprov apply: {dict(run.failed)}")
-        print(f"{run.tasks} tasks")
+        files = [path for folder in set(runs.glob("*")) - before for path in folder.rglob("*-events.jsonl")]
+        print("\n".join(table(costs(files), whole)))
 
 
 def main() -> int:

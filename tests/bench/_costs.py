@@ -1,0 +1,46 @@
+"""Where the time of an apply goes: Ansible's tasks by role, and what is before, between and after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Cost:
+    """Tasks of one role in one play, and seconds from their start to their result; skipped ones apart."""
+
+    tasks: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    skipping: float = 0.0
+
+
+def costs(events: list[Path]) -> dict[str, Cost]:
+    """Role → what its tasks cost on one node, over the event files of a run."""
+    found: dict[str, Cost] = {}
+    for path in events:
+        for event in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if event["event"] != "task":
+                continue
+            cost = found.setdefault(event["role"] or "(play)", Cost())
+            if event["status"] == "skipped":
+                cost.skipped += 1
+                cost.skipping += event["seconds"] or 0
+            else:
+                cost.tasks += 1
+                cost.seconds += event["seconds"] or 0
+    return found
+
+
+def table(found: dict[str, Cost], whole: float) -> Iterator[str]:
+    """Lines of a table, the dearest first; `whole` is the wall time of the run in seconds."""
+    yield f"{'role':<22}{'tasks':>6}{'s':>8}{'skipped':>9}{'s':>7}"
+    for role, cost in sorted(found.items(), key=lambda item: -item[1].seconds):
+        yield f"{role:<22}{cost.tasks:>6}{cost.seconds:>8.2f}{cost.skipped:>9}{cost.skipping:>7.2f}"
+    tasks, skipped = (sum(getattr(each, name) for each in found.values()) for name in ("tasks", "skipped"))
+    inside = sum(each.seconds + each.skipping for each in found.values())
+    yield f"{'in tasks':<22}{tasks:>6}{inside:>8.2f}{skipped:>9}"
+    yield f"{'outside of tasks':<22}{'':>6}{whole - inside:>8.2f}"
