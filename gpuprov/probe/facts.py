@@ -301,7 +301,8 @@ class Facts:
     @part
     def firewall(self) -> Table | None:
         """Our nftables table; `None` when there is none."""
-        return parse_table(self.raw("firewall")["text"])
+        found = self.raw("firewall")
+        return parse_table(found["text"], found.get("flushing", ""))
 
     @part
     def undone(self) -> str | None:

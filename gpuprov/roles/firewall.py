@@ -10,10 +10,15 @@ from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails, mends
 
 FIREWALL_UNIT = "gpuprov-firewall.service"
+FIREWALL_RULES = "/etc/gpuprov/firewall.nft"
+FIREWALL_DROP_IN = "/etc/systemd/system/nftables.service.d/gpuprov-firewall.conf"
+FLUSHES = ["reload", "start", "stop"]
+"""What nftables.service may do: each flushes every table, and has to load ours again."""
 UNITS = {"firewall.unit": FIREWALL_UNIT}
 
 OVERRULED = (
     *fails("firewall", "firewall.unit", "a drop-in of the unit's with another command"),
+    *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
     *mends("firewall", "firewall.input", "nft of anybody: a flush, another rule in our table"),
 )
 
@@ -26,6 +31,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     rules, role = firewall["ruleset"], "firewall"
     return [
         Expectation("firewall.unit", "enabled", role),
+        Expectation("firewall.survives", FLUSHES, role),
         Expectation("firewall.networks", rules["networks"], role),
         Expectation("firewall.input", by_number(rules["input"]), role),
         Expectation("firewall.forward", by_number(rules["forward"]), role),

@@ -21,6 +21,7 @@ SOURCE = f"mkdir -p {EXTRA}; printf '{INDEX}'"
 FETCH = "apt-get -q update -o Dir::Etc::SourceList={} -o Dir::Etc::SourceParts=- -o APT::Get::List-Cleanup=0"
 LATER, UNIT = "/etc/profile.d/zz-site.sh", "/etc/systemd/system/{}.d/site.conf"
 PAM, EVERYBODY = "/etc/security/pam_env.conf", "/etc/environment"
+FLUSHING = "/etc/systemd/system/nftables.service.d/zz-site.conf"
 SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
 RELOAD = "systemctl daemon-reload"
 FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
@@ -221,6 +222,14 @@ WAYS = (
         "firewall.unit",
         COMMAND,
         **_unit("gpuprov-firewall.service"),
+        alone=True,
+    ),
+    Way(
+        "firewall.survives",
+        "a later drop-in of nftables.service",
+        f"printf '[Service]\\nExecReload=\\nExecReload=/bin/true\\n' >{FLUSHING}; {RELOAD}",
+        FLUSHING,
+        f"rm {FLUSHING}; {RELOAD}",
         alone=True,
     ),
 )

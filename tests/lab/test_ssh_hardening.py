@@ -134,8 +134,9 @@ def test_nodes_of_the_fleet_reach_each_other(hardened: Hardened) -> None:
         ("nft insert rule inet gpuprov input accept", "firewall.input"),
         ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
         ("systemctl -q disable gpuprov-firewall.service", "firewall.unit"),
+        ("rm /etc/systemd/system/nftables.service.d/*; systemctl daemon-reload", "firewall.survives"),
     ],
-    ids=["drop-in", "match-block", "rule", "element", "unit"],
+    ids=["drop-in", "match-block", "rule", "element", "unit", "flush"],
 )
 def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, fault: str, check: str) -> None:
     node = hardened.nodes[0]

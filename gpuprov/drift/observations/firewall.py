@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.roles.firewall import FIREWALL_DROP_IN, FIREWALL_RULES
 
 observes("firewall.unit", "units")(own_unit_state)
 names_who("firewall.unit")(commanded_by)
+
+
+@observes("firewall.survives", "firewall")
+def _survives(facts: Facts, expectation: Expectation) -> Any:
+    flushed = facts.firewall.flushed.items() if facts.firewall else ()
+    return sorted(verb for verb, command in flushed if f"-f {FIREWALL_RULES}" in command)
+
+
+@names_who("firewall.survives")
+def _who_lets_them_go(facts: Facts, expectation: Expectation) -> Iterator[str]:
+    yield from (
+        path for path in (facts.firewall.drop_ins if facts.firewall else ()) if path != FIREWALL_DROP_IN
+    )
 
 
 @observes("firewall.networks", "firewall")

@@ -62,10 +62,15 @@ def listening(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def firewall(parameters: "Values") -> "Any":
-    """Our nftables table, protocols by number; no text where there is none, or no nft."""
+    """Our nftables table, protocols by number, and what the unit that flushes all tables runs afterwards.
+
+    No text where there is no such table, or no nft.
+    """
     if find_program("nft") is None or "table inet gpuprov\n" not in run("nft", "list", "tables") + "\n":
         return {"text": ""}
-    return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov")}
+    wanted = "--property=ExecStartPost,ExecReload,ExecStopPost,DropInPaths"
+    shown = run("systemctl", "show", wanted, "nftables.service")
+    return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov"), "flushing": shown}
 
 
 @collector(seconds=5)

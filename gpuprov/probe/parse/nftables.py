@@ -10,16 +10,30 @@ _BLOCK = re.compile(r"^\t(set|chain) (\S+) \{\n(.*?)^\t\}", re.MULTILINE | re.DO
 _ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
 
 
+_LAST = {"ExecStartPost": "start", "ExecReload": "reload", "ExecStopPost": "stop"}
+"""What systemd runs last when a unit starts, is reloaded, stops (systemd.service(5))."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """One nftables table; rules and a chain's head stand as `nft` prints them, in order."""
+    """One nftables table; rules and a chain's head stand as `nft` prints them, in order.
+
+    `flushed` maps what nftables.service may do, which flushes every table, to the last command of it;
+    `drop_ins` are the files that may change that.
+    """
 
     networks: Mapping[str, list[str]]
     chains: Mapping[str, list[str]]
+    flushed: Mapping[str, str]
+    drop_ins: list[str]
 
 
-def parse_table(text: str) -> Table | None:
-    """What `nft -p list table` prints; None where there is no such table."""
+def parse_table(text: str, shown: str = "") -> Table | None:
+    """What `nft -p list table` prints; None where there is no such table.
+
+    Args:
+        shown: what `systemctl show` prints of nftables.service.
+    """
     if not text.strip():
         return None
     networks: dict[str, list[str]] = {}
@@ -30,4 +44,6 @@ def parse_table(text: str) -> Table | None:
             networks[name] = [each.strip() for each in found[1].split(",")] if found else []
         else:
             chains[name] = [line.strip() for line in body.splitlines() if line.strip()]
-    return Table(networks, chains)
+    last = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    flushed = {verb: last.get(key, "") for key, verb in _LAST.items()}
+    return Table(networks, chains, flushed, last.get("DropInPaths", "").split())

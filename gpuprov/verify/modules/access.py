@@ -76,6 +76,14 @@ class Firewall(Observed):
             str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
         )
 
+    def loaded_again(self, rules: str) -> list[str]:
+        """Verbs of nftables.service, sorted, whose last command loads our rules: as its files say it."""
+        last: dict[str, str] = {}
+        text = self.run("systemctl cat nftables.service").stdout
+        for key, command in re.findall(r"(?m)^Exec(StartPost|Reload|StopPost)=(.*)$", text):
+            last[key.removesuffix("Post").lower()] = command
+        return sorted(verb for verb, command in last.items() if f"-f {rules}" in command)
+
     def _block(self, kind: str, name: str) -> str:
         found = re.search(rf"^\t{kind} {re.escape(name)} \{{\n(.*?)^\t\}}", self._text, re.M | re.S)
         return found[1] if found else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.roles.firewall import FIREWALL_UNIT
+from gpuprov.roles.firewall import FIREWALL_RULES, FIREWALL_UNIT
 from gpuprov.verify.readings import own_unit_state
 
 if TYPE_CHECKING:
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 def test_rules_come_back_at_boot(host: Node, expected: str) -> None:
     state = host.firewall.at_boot
     assert (own_unit_state(host, FIREWALL_UNIT) if state == expected else state) == expected
+
+
+@pytest.mark.check("firewall.survives", "systemctl cat nftables.service")
+def test_rules_outlive_the_unit_that_flushes_all_tables(host: Node, expected: list[str]) -> None:
+    assert host.firewall.loaded_again(FIREWALL_RULES) == expected
 
 
 @pytest.mark.check("firewall.networks", "nft list sets table inet gpuprov")

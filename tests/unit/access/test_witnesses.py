@@ -65,6 +65,20 @@ def test_a_rule_that_was_slipped_in_is_seen() -> None:
     assert seen("firewall.input", rules, firewall={"text": ""}) is None
 
 
+def test_a_unit_that_flushes_all_tables_must_load_ours_again() -> None:
+    load = "{ path=/bin/sh ; argv[]=/bin/sh -c exec /usr/sbin/nft -f /etc/gpuprov/firewall.nft ; }"
+    theirs = "ExecReload={ path=/usr/sbin/nft ; argv[]=/usr/sbin/nft -f /etc/nftables.conf ; }"
+    shown = f"ExecStartPost={load}\n{theirs}\nExecReload={load}\nExecStopPost={load}\n"
+    wanted = ["reload", "start", "stop"]
+
+    def survives(text: str) -> Any:
+        return seen("firewall.survives", wanted, firewall={"text": TABLE, "flushing": text})
+
+    assert survives(shown) == wanted
+    assert survives(f"{shown}{theirs}\n") == ["start", "stop"]
+    assert survives("") == []
+
+
 def test_listeners_are_known_by_program() -> None:
     assert parse_listening(SOCKETS) == {"sshd": (22, 2222), "python3": (8000,), "sh": (8000,), "": (111,)}
     assert seen("ssh.ports", [22, 2222], listening={"text": SOCKETS}) == [22, 2222]
