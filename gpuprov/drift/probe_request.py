@@ -16,6 +16,13 @@ from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.storage import clients
 from gpuprov.roles.system_tuning import environment, sysctls
 
+PARTS = tuple(
+    f"nvidia{flavour}_{part}"
+    for flavour in ("", "_current", "_current_open")
+    for part in ("uvm", "modeset", "drm", "peermem")
+)
+"""What belongs to NVIDIA's module, as NVIDIA and Debian call it: all of it has to be signed."""
+
 
 def drift_parameters(group: LockedGroup) -> Parameters:
     """What the probe has to look at for the group's expectations, and nothing beside."""
@@ -33,6 +40,7 @@ def parameters(group: LockedGroup) -> Parameters:
     return Parameters(
         packages=named,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
+        modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
         units=tuple(UNITS.values()),
         files=(CUDA_HOME, *filter(None, [textfile_path(group)])),
         sysctls=tuple(sysctls(tuning)),

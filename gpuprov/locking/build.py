@@ -22,6 +22,7 @@ from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.network import with_network
 from gpuprov.locking.repository.signature import require_gpgv
 from gpuprov.locking.resolve import ABSENT, Answer, Request
+from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
@@ -134,11 +135,15 @@ class Builder:
         self._profile_dirs = [folder / each for each in ["profiles", *fleet.profile_dirs]]
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
+        self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
 
     def digest(self) -> str:
         """A digest of the fleet, the profiles it uses and the network that was derived."""
-        read = [self._fleet, *self._profiles.values(), *([self._network] if self._network else [])]
-        said = [each.model_dump_json() for each in read]
+        read = [*self._profiles.values(), *([self._network] if self._network else [])]
+        read += [self._secure_boot] if self._secure_boot else []
+        # Where the key is differs from controller to controller.
+        fleet = self._fleet.model_dump_json(exclude={"secure_boot": {"key"}})
+        said = [fleet, *(each.model_dump_json() for each in read)]
         return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
 
     def settled(self, name: str, group: Group) -> Settled:
@@ -176,6 +181,8 @@ class Builder:
         arch = answer.stack.arch or group.arch
         switched = answer.stack.fabricmanager not in (None, ABSENT)
         locker = Locker(self._finder, system, arch, answer, self._staying(locked))
+        components = self._components(name, locker, answer, want, request, settings)
+        check_signed(name, self._secure_boot, components.driver)
         return LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
@@ -186,10 +193,9 @@ class Builder:
             connections={host: each.ssh for host, each in group.entries.items() if each.ssh} or None,
             hardware=hardware.model_copy(update={"nvswitch": switched}),
             floors=group.floors,
+            secure_boot=self._secure_boot,
             reboot=self._fleet.reboot,
-            components=self._components(name, locker, answer, want, request, settings).model_copy(
-                update={"absent": self._absent(want, system)}
-            ),
+            components=components.model_copy(update={"absent": self._absent(want, system)}),
             repositories=locker.repositories,
             settings=settled.granted,
         )

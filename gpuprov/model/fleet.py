@@ -26,6 +26,7 @@ from gpuprov.model.lock import Reboots
 from gpuprov.model.nodeset import expand
 from gpuprov.model.profile import NAME
 from gpuprov.model.rollout import Rollout
+from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
 
@@ -175,11 +176,18 @@ class Fleet(Strict):
     ssh: Connection = Connection()
     reboot: Reboots = Reboots()
     rollout: Rollout | None = Field(default=None, description="how `gpuprov upgrade` moves the fleet")
+    secure_boot: SecureBoot | None = Field(default=None, description="whose signature modules have")
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
     _places: Places = PrivateAttr(default_factory=Places)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        written: dict[str, Any] = write(self)
+        return {key: each for key, each in written.items() if key != "secure_boot" or each is not None}
 
     def place_of(self, host: str) -> str:
         """`FILE:LINE` where a host stands; empty where the fleet was not read from a file."""

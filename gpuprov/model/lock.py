@@ -28,6 +28,7 @@ from gpuprov.model.documents import (
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.rollout import Rollout
+from gpuprov.model.secure_boot import LockedSecureBoot
 
 
 class Setting(Strict):
@@ -193,6 +194,7 @@ class LockedGroup(Strict):
     connections: dict[str, Connection] | None = None
     hardware: Hardware
     floors: Floors | None = None
+    secure_boot: LockedSecureBoot | None = None
     reboot: Reboots
     repositories: dict[str, Repository]
     components: Components

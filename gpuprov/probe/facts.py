@@ -57,7 +57,15 @@ from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.probe.parse.sshd import parse_sshd
-from gpuprov.probe.parse.state import FileFact, GpuUse, Nccl, NodeState, parse_nccl_conf
+from gpuprov.probe.parse.state import (
+    FileFact,
+    GpuUse,
+    Nccl,
+    NodeState,
+    SecureBoot,
+    parse_nccl_conf,
+    parse_secure_boot,
+)
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
 
@@ -421,6 +429,11 @@ class Facts:
     def files(self) -> Mapping[str, FileFact]:
         """The files that were asked for, by path."""
         return {row["path"]: FileFact(**row) for row in self.raw("files")}
+
+    @part
+    def secure_boot(self) -> SecureBoot:
+        """What firmware, shim and kernel enforce, and whose certificates they hold."""
+        return parse_secure_boot(self.state.secure_boot, self.raw("secure_boot"))
 
     @part
     def state(self) -> NodeState:

@@ -27,7 +27,10 @@ from typing import Any
 from gpuprov.errors import NodeFailed
 from gpuprov.resources import share
 
-MODULES = ("base", "effective", "system", "packages", "gpu", "network", "hardware", "services", "main")
+MODULES = (
+    *("base", "effective", "system", "secure_boot", "packages", "gpu", "network", "hardware", "services"),
+    "main",
+)
 SHARED = ("gpuprov_node", "gpuprov_sources")
 """Of the modules that the roles' scripts use, too."""
 EXAMINATION = ("kernel_log", "links", "software", "host")

@@ -8,7 +8,7 @@ from gpuprov.roles.expectation import Expectation
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """The GPUs, then the rest of the server."""
-    return [*gpus(group), *server(group)]
+    return [*gpus(group), *server(group), *secure_boot(group)]
 
 
 def gpus(group: LockedGroup) -> list[Expectation]:
@@ -33,3 +33,16 @@ def server(group: LockedGroup) -> list[Expectation]:
         "hardware.nics": [str(nic) for nic in hardware.nics] or None,
     }
     return [Expectation(check, value, None) for check, value in stated.items() if value is not None]
+
+
+ON, ENROLLED = "on", "on, certificate enrolled"
+"""What both witnesses say of Secure Boot when it is as it must be."""
+
+
+def secure_boot(group: LockedGroup) -> list[Expectation]:
+    """Secure Boot enforced; where the fleet signs, its certificate enrolled: `subject` is the fingerprint."""
+    if group.secure_boot is None:
+        return []
+    if not group.components.driver.compiled:
+        return [Expectation("secure_boot.state", ON, None)]
+    return [Expectation("secure_boot.state", ENROLLED, None, subject=group.secure_boot.fingerprint)]

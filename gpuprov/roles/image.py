@@ -12,7 +12,7 @@ HARDWARE, BOOT, SERVICES = "the machine's hardware", "a boot of its own", "runni
 KERNEL, DRIVES, LOGIN = "the machine's own kernel", "the machine's drives", "a login that proves it"
 AT_FIRST_BOOT = {"storage": DRIVES, "ssh_hardening": LOGIN, "firewall": LOGIN}
 """Role → what it waits for as a whole."""
-OF_HARDWARE = ("gpu.model", "gpu.count", "gpu.nvswitches")
+OF_HARDWARE = ("gpu.model", "gpu.count", "gpu.nvswitches", "secure_boot.state")
 OF_SERVICES = (
     "docker.config",  # a drop-in of the unit could have the last word
     "docker.daemon",

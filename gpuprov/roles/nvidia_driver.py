@@ -42,11 +42,19 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         *([headers] if driver.compiled else []),
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),
+        *([signature] if (signature := _signature(group, kernel)) else []),
         Expectation("nouveau.blacklist", list(FOREIGN_MODULES), role),
         Expectation("nouveau.loaded", [], None, reboot=True),
         Expectation("driver.loaded", driver.version, None, reboot=True),
         Expectation("driver.answers", True, None, reboot=True),
     ]
+
+
+def _signature(group: LockedGroup, kernel: str) -> Expectation | None:
+    """The fleet's own signature on what was compiled; the distribution signs what it compiles."""
+    if group.secure_boot is None or not group.components.driver.compiled:
+        return None
+    return Expectation("module.signature", group.secure_boot.signature, "nvidia_driver", subject=kernel)
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

@@ -220,6 +220,8 @@ BYSTANDERS = {
 ELSEWHERE = {
     "system.arch": "a processor stays what it is",
     "gpu.nvswitches": "the campaign's machine has none",
+    "secure_boot.state": "scripts/campaign secureboot, on machines with firmware of their own",
+    "module.signature": "scripts/campaign secureboot",
     "hardware.*": "a lab node shows this machine's processors and memory, no drives and no RDMA ports",
     "tuning.governor": "a lab node has no frequency governors",
     "tuning.hugepages": "a lab node may not change this machine's",

@@ -12,7 +12,7 @@ import pytest
 from gpuprov.cli.common.verbs import VERBS
 from tests import ROOT
 
-ENTRIES = 26
+ENTRIES = 27
 LEVELS = 13
 UTILITIES = ROOT / "plugins/module_utils"
 SHARED = {path.stem for path in UTILITIES.glob("*.py")}

@@ -66,6 +66,17 @@ def _nics(facts: Facts, expectation: Expectation) -> Any:
     ]
 
 
+@observes("secure_boot.state", "state", "secure_boot")
+def _secure_boot(facts: Facts, expectation: Expectation) -> Any:
+    seen = facts.secure_boot
+    if not seen.on:
+        return "no EFI" if seen.on is None else "off"
+    state = "on" if seen.enforced else "on, and not enforced"
+    if expectation.subject is None:
+        return state
+    return f"{state}, certificate {'enrolled' if expectation.subject in seen.enrolled else 'not enrolled'}"
+
+
 def at_least(least: Any, seen: Any) -> Any:
     """What is expected where there is as much or more, otherwise what there is."""
     return least if seen >= least else seen

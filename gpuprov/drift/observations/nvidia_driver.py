@@ -37,6 +37,20 @@ def _module_flavour(facts: Facts, expectation: Expectation) -> Any:
     return expectation.expected if flavours == {expectation.expected} else ", ".join(sorted(flavours)) or None
 
 
+@observes("module.signature", "system", "kernels", "disk_modules")
+def _signature(facts: Facts, expectation: Expectation) -> Any:
+    seen = {
+        (module.signature or "unsigned", kernel)
+        for kernel in _kernels(facts, expectation)
+        for module in facts.disk_modules.get(kernel, {}).values()
+        if module.path.rpartition("/")[2].startswith("nvidia")
+    }
+    wrong = sorted(
+        f"{signature} for kernel {kernel}" for signature, kernel in seen if signature != expectation.expected
+    )
+    return ", ".join(wrong) or (expectation.expected if seen else None)
+
+
 @observes("driver.loaded", "modules")
 def _loaded(facts: Facts, expectation: Expectation) -> Any:
     return facts.loaded_driver.version if facts.loaded_driver else None

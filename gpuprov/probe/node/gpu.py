@@ -75,7 +75,7 @@ def disk_modules(parameters: "Values") -> "Any":
         present = {line.partition(".ko")[0].rpartition("/")[2].replace("-", "_") for line in lines}
         names = [name for name in parameters["modules"] if name.replace("-", "_") in present]
         text = run_anyway("modinfo", "-k", kernel, *names)[1] if names else ""
-        kept = re.findall(r"(?m)^(?:filename|version|license|vermagic|signer):.*$", text)
+        kept = re.findall(r"(?m)^(?:filename|version|license|vermagic|signer|sig_key):.*$", text)
         described[kernel] = "\n".join(kept)
     return described
 

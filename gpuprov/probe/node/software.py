@@ -85,16 +85,6 @@ def libraries(parameters: "Values") -> "Any":
 
 
 @collector(seconds=10)
-def secure_boot(parameters: "Values") -> "Any":
-    """Owner's keys that the firmware knows, and the lockdown in force; none where there is no mokutil."""
-    lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
-    keys = None
-    if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
-        keys = re.findall(r"(?m)^\s*Subject:.*?CN\s*=\s*(.+)$", run_anyway("mokutil", "--list-enrolled")[1])
-    return {"lockdown": lockdown.group(1) if lockdown else None, "keys": keys}
-
-
-@collector(seconds=10)
 def dkms_log(parameters: "Values") -> "Any":
     """Last lines of make.log of NVIDIA's builds that did not end in a module."""
     found = {}

@@ -17,6 +17,13 @@ class DiskModule:
     license: str | None
     vermagic: str | None
     signer: str | None
+    sig_key: str | None = None
+    """The certificate's serial number, `1F:2E`: with `signer`, its issuer, it names the certificate."""
+
+    @property
+    def signature(self) -> str | None:
+        """Whose signature it has: issuer and serial number of the certificate."""
+        return f"{self.signer} {self.sig_key}" if self.signer and self.sig_key else None
 
     @property
     def open(self) -> bool | None:
@@ -84,6 +91,7 @@ def parse_modinfo(text: str) -> DiskModule | None:
         license=values.get("license"),
         vermagic=values.get("vermagic"),
         signer=values.get("signer") or None,
+        sig_key=values.get("sig_key") or None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,26 @@ class GpuUse:
     processes: Mapping[int, str]
     """pid → name, NVIDIA's own daemons included."""
     containers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SecureBoot:
+    """What is enforced, and the certificates that are enrolled."""
+
+    on: bool | None
+    """In the firmware; `None`: not an EFI machine."""
+    enforced: bool
+    """Whether the kernel takes signed modules only."""
+    enrolled: frozenset[str]
+    """SHA-256 of the certificates in the firmware's db and shim's list, without those that are revoked."""
+
+
+def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
+    """The firmware's word, and what the probe read beside it."""
+    lists: Mapping[str, list[str]] = raw["certificates"]
+    enrolled = {*lists["db"], *lists["MokListRT"]} - {*lists["dbx"], *lists["MokListXRT"]}
+    locked = raw["enforced"] or raw["lockdown"] in ("integrity", "confidentiality")
+    return SecureBoot(on, bool(locked and not raw["ignored_by_shim"]), frozenset(enrolled))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gpuprov.verify.modules.containers import Containers
 from gpuprov.verify.modules.gpu import Gpus
 from gpuprov.verify.modules.libraries import Libraries
 from gpuprov.verify.modules.nvidia_driver import NvidiaDriver
+from gpuprov.verify.modules.secure_boot import SecureBoot
 from gpuprov.verify.modules.server import Server
 from gpuprov.verify.modules.tuning import Tuning
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         containers: Containers
         libraries: Libraries
         server: Server
+        secure_boot: SecureBoot
         sshd: Sshd
         tuning: Tuning
         firewall: Firewall
@@ -40,6 +42,7 @@ MODULES: dict[str, type[Observed]] = {
     "containers": Containers,
     "libraries": Libraries,
     "server": Server,
+    "secure_boot": SecureBoot,
     "sshd": Sshd,
     "tuning": Tuning,
     "firewall": Firewall,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from functools import cached_property
+from pathlib import PurePath
 from typing import Literal, NamedTuple
 
+from gpuprov.signing.signature import TAIL_BYTES, read_signature
 from gpuprov.verify.modules.base import Observed
 
 BLACKLISTS = "grep -lsE '^blacklist (nouveau|nova_core)' /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf"
@@ -13,6 +16,7 @@ INITRAMFS = (
     "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
     "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
 )
+MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
 VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
@@ -52,9 +56,26 @@ class NvidiaDriver(Observed):
         modprobe is asked first: distributions rename the file (Debian: nvidia-current.ko) and lead
         to it by an install line.
         """
-        loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
-        name = parse_depends(loads.stdout) if loads.succeeded else None
+        name = self._loaded_as(kernel)
         return parse_modinfo(self.run("modinfo -k %s %s", kernel, name).stdout) if name else None
+
+    def _loaded_as(self, kernel: str) -> str | None:
+        loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
+        return parse_depends(loads.stdout) if loads.succeeded else None
+
+    def signatures(self, kernel: str) -> dict[str, str]:
+        """File → whose signature is at its end, for the driver's modules of a kernel; `unsigned` without one.
+
+        Issuer and serial number of the certificate, read from the file itself and not by kmod.
+        """
+        name = self._loaded_as(kernel)
+        found = self.ask(MODULE_FILES, kernel, name).split() if name else []
+        return {path: self._signature(path) for path in found}
+
+    def _signature(self, path: str) -> str:
+        unpack = {".xz": "xz -dc", ".zst": "zstd -dqc", ".gz": "gzip -dc"}.get(PurePath(path).suffix, "cat")
+        tail = self.ask(f"{unpack} %s | tail -c {TAIL_BYTES} | base64 -w0", path)
+        return str(read_signature(base64.b64decode(tail)) or "unsigned")
 
     @cached_property
     def library_version(self) -> str | None:

@@ -38,6 +38,17 @@ def test_every_nvswitch_is_on_the_bus(host: Node, expected: int) -> None:
     assert host.server.nvswitches >= expected
 
 
+@pytest.mark.check("secure_boot.state", "mokutil --sb-state", "mokutil --list-enrolled")
+def test_secure_boot_is_enforced_and_knows_the_certificate(
+    host: Node, group: LockedGroup, expected: str
+) -> None:
+    seen = host.secure_boot.state
+    if seen.startswith("on") and group.secure_boot and group.components.driver.compiled:
+        known = host.secure_boot.knows(group.secure_boot.fingerprint)
+        seen += f", certificate {'enrolled' if known else 'not enrolled'}"
+    assert seen == expected
+
+
 @pytest.mark.check("hardware.cpu_cores", "lscpu")
 def test_every_core_is_there(host: Node, expected: int) -> None:
     assert host.server.cores >= expected

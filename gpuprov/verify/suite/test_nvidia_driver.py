@@ -44,6 +44,13 @@ def test_module_is_of_the_flavour(host: Node, kernels: list[str], expected: str)
     assert flavours == dict.fromkeys(kernels, expected)
 
 
+@pytest.mark.check("module.signature", "modinfo nvidia", KERNEL_LOG)
+def test_every_module_has_the_signature(host: Node, kernels: list[str], expected: str) -> None:
+    signatures = {kernel: host.nvidia_driver.signatures(kernel) for kernel in kernels}
+    assert all(signatures.values()), f"no modules: {signatures}"
+    assert {each for found in signatures.values() for each in found.values()} == {expected}
+
+
 @pytest.mark.check("driver.library", "ldconfig -p | grep libnvidia-ml")
 def test_library_has_the_version(host: Node, expected: str) -> None:
     assert host.nvidia_driver.library_version == expected

@@ -13,7 +13,7 @@ from gpuprov.drift.observations.registry import READS, collectors_for
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
-from gpuprov.probe.node import effective, gpu, hardware, packages, services, system
+from gpuprov.probe.node import effective, gpu, hardware, packages, secure_boot, services, system
 from gpuprov.probe.node.base import COLLECTORS
 from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.gpu_settings import CLOCKS_UNIT, PERSISTENCE_UNIT
@@ -70,7 +70,15 @@ def test_a_check_names_the_collectors_that_it_reads(check: str) -> None:
 
 
 def test_every_collector_named_is_one() -> None:
-    assert {effective, gpu, hardware, packages, services, system}  # they register when they are imported
+    assert {
+        effective,
+        gpu,
+        hardware,
+        packages,
+        secure_boot,
+        services,
+        system,
+    }  # they register when they are imported
     assert {name for names in READS.values() for name in names} <= COLLECTORS.keys()
 
 

@@ -26,6 +26,7 @@ LATER = {
         "mig",
         "offers",
         "scratch",
+        "secure_boot",
         "undone",
         "unpackaged",
         "variables",

@@ -1,0 +1,42 @@
+"""Secure Boot as a fleet states it: whose signature modules have, and who signs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpuprov.model.documents import Strict
+
+
+class KeyCommand(Strict):
+    """A command of the controller that signs, for a key that nothing else may touch."""
+
+    command: str = Field(
+        min_length=1,
+        description="gets a SHA-256 digest (32 bytes) on stdin and writes its RSA signature (PKCS #1 v1.5)"
+        " to stdout",
+    )
+
+
+class SecureBoot(Strict):
+    """The pair that modules are signed with. The key stays where it is: neither lock nor nodes know of it."""
+
+    certificate: str = Field(description="file of the X.509 certificate that nodes enroll, in PEM or DER")
+    key: str | KeyCommand = Field(
+        description="file of its private key, the URI of a key in a PKCS #11 token, or a command that signs"
+    )
+
+
+class LockedSecureBoot(Strict):
+    """What nodes must have enrolled, and what the signature of every module says of it.
+
+    `fingerprint` is the certificate's SHA-256; `signer` and `serial` are modinfo(8)'s words for a signature.
+    """
+
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    signer: str
+    serial: str = Field(pattern=r"^[0-9A-F]{2}(:[0-9A-F]{2})*$")
+
+    @property
+    def signature(self) -> str:
+        """What is read of a module's signature."""
+        return f"{self.signer} {self.serial}"

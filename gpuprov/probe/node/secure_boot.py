@@ -1,0 +1,60 @@
+"""What the firmware, shim and the kernel say of Secure Boot, and which certificates they hold."""
+
+import glob
+import hashlib
+import os
+import re
+import struct
+
+from gpuprov.probe.node.base import collector, find_program, read_or_none, run_anyway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+VARIABLES = "/sys/firmware/efi/efivars/"
+WHOLE = "/sys/firmware/efi/mok-variables/"  # what is too long for a variable; without its four bytes before
+X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID
+LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
+
+
+@collector(seconds=10)
+def secure_boot(parameters: "Values") -> "Any":
+    """Owner's keys by mokutil, if it is there; certificates by their SHA-256; what is enforced."""
+    lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
+    keys = None
+    if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
+        keys = re.findall(r"(?m)^\s*Subject:.*?CN\s*=\s*(.+)$", run_anyway("mokutil", "--list-enrolled")[1])
+    return {
+        "lockdown": lockdown.group(1) if lockdown else None,
+        "keys": keys,
+        "enforced": (read_or_none("/sys/module/module/parameters/sig_enforce", 16) or "").strip() == "Y",
+        "ignored_by_shim": _variable("MokSBStateRT") == b"\1",
+        "certificates": {name: list(_certificates(_variable(name))) for name in LISTS},
+    }
+
+
+def _variable(name: str) -> bytes:
+    """A variable of the firmware or of shim; empty where there is none."""
+    if os.path.exists(WHOLE + name):
+        with open(WHOLE + name, "rb") as file:
+            return file.read()
+    for path in glob.glob(VARIABLES + name + "-*"):
+        with open(path, "rb") as file:
+            return file.read()[4:]
+    return b""
+
+
+def _certificates(lists: bytes) -> "Iterator[str]":
+    """SHA-256 of each certificate in EFI_SIGNATURE_LISTs (UEFI specification 32.4.1)."""
+    while len(lists) >= 28:
+        size, before, each = struct.unpack_from("<III", lists, 16)
+        if not 28 <= size <= len(lists) or each <= 16:
+            return
+        if lists[:16] == X509:
+            for at in range(28 + before, size - each + 1, each):
+                yield hashlib.sha256(lists[at + 16 : at + each]).hexdigest()
+        lists = lists[size:]

@@ -1,0 +1,100 @@
+"""Who signs: a key file of the controller, a key in a PKCS #11 token, or a command.
+
+The key is used on the controller alone, and never leaves where it is.
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.model.secure_boot import KeyCommand, SecureBoot
+from gpuprov.signing.certificate import Certificate, read_certificate
+from gpuprov.signing.signature import Sign, signed
+
+PKCS11 = "pkcs11:"
+"""How the URI of a key in a token starts (RFC 7512)."""
+TIMEOUT_S = 120
+"""Seconds that a token or a command may take; somebody may have to touch it."""
+
+
+def signer(stated: SecureBoot, folder: Path) -> tuple[Certificate, Callable[[bytes], bytes]]:
+    """The certificate, and what signs a module for it.
+
+    Args:
+        folder: that of fleet.yml, from which its paths count.
+
+    Raises:
+        InvalidInput: there is no such certificate, or no such key.
+    """
+    certificate = read_certificate(folder / stated.certificate)
+    return certificate, partial(_signed, certificate=certificate, sign=key(stated.key, folder))
+
+
+def _signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
+    return signed(content, certificate, sign)
+
+
+def key(stated: str | KeyCommand, folder: Path) -> Sign:
+    """What signs digests.
+
+    Raises:
+        InvalidInput: a key file is missing, is no RSA key, has a passphrase, or is open to others.
+    """
+    if isinstance(stated, KeyCommand):
+        return partial(_by_program, ["sh", "-c", stated.command], stated.command)
+    if stated.startswith(PKCS11):
+        return partial(_by_token, stated)
+    return _of_file(folder / stated)
+
+
+def _of_file(path: Path) -> Sign:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+    from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
+
+    where = f"secure_boot.key {path}"
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise InvalidInput(
+                f"{where} is open to others", expected="to its owner alone", do=f"chmod 600 {path}"
+            )
+        content = path.read_bytes()
+        load = load_pem_private_key if b"-----BEGIN" in content else load_der_private_key
+        private = load(content, None)
+    except OSError as error:
+        raise InvalidInput(f"{where}: {error.strerror}", expected="the certificate's key") from None
+    except TypeError:
+        raise InvalidInput(
+            f"{where} has a passphrase, and nobody is there to type it",
+            expected="a key file without one, a token or a command",
+            do="secure_boot.key: pkcs11:…, or {command: …} that asks an agent",
+        ) from None
+    except ValueError:
+        raise InvalidInput(f"{where} cannot be read as a private key", expected="PEM or DER") from None
+    if not isinstance(private, RSAPrivateKey):
+        raise InvalidInput(f"{where} is no RSA key", expected="the key of an RSA certificate")
+    return lambda digest: private.sign(digest, PKCS1v15(), Prehashed(hashes.SHA256()))
+
+
+def _by_token(uri: str, digest: bytes) -> bytes:
+    """OpenSSL signs by its engine for PKCS #11 (Debian: libengine-pkcs11-openssl)."""
+    words = ["openssl", "pkeyutl", "-sign", "-engine", "pkcs11", "-keyform", "engine", "-inkey", uri]
+    return _by_program([*words, "-pkeyopt", "digest:sha256"], "openssl and the token", digest)
+
+
+def _by_program(words: Sequence[str], name: str, digest: bytes) -> bytes:
+    try:
+        done = subprocess.run(words, input=digest, capture_output=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GpuprovError(f"secure_boot.key: {name}: {error}") from None
+    if done.returncode:
+        told = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
+        raise GpuprovError(f"secure_boot.key: {name} exited with {done.returncode}: {told}")
+    return done.stdout

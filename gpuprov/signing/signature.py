@@ -1,0 +1,150 @@
+"""Signatures of kernel modules: CMS without certificates, appended (kernel documentation, module-signing).
+
+The kernel tells a signed module by its last bytes, a `struct module_signature` (its header file of that name)
+and a line of text. What lies before them is the signature, and before that the module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuprov.errors import GpuprovError
+from gpuprov.signing import der
+from gpuprov.signing.certificate import Certificate, serial_text
+
+MAGIC = b"~Module signature appended~\n"
+TRAILER = struct.Struct(">BBBBB3xI")
+"""algo, hash, id_type, signer_len, key_id_len, padding, sig_len."""
+PKCS7 = 2
+"""id_type PKEY_ID_PKCS7; of the others only the length counts."""
+TAIL_BYTES = 16 << 10
+"""As many of a file's last bytes as have its signature."""
+
+# RFC 5652, RFC 8017, RFC 4055
+SIGNED_DATA = bytes.fromhex("2a864886f70d010702")
+DATA = bytes.fromhex("2a864886f70d010701")
+SHA256 = bytes.fromhex("608648016503040201")
+RSA = bytes.fromhex("2a864886f70d010101")
+COMMON_NAME = bytes.fromhex("550403")
+
+Sign = Callable[[bytes], bytes]
+"""A SHA-256 digest → the PKCS #1 v1.5 signature of it, by whoever has the key."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a module's signature says of its certificate.
+
+    Attributes:
+        signer: common name of the certificate's issuer; empty where it has none.
+        serial: of the certificate, or its subject's key identifier: `1F:2E:3D`.
+    """
+
+    signer: str
+    serial: str
+
+    def __str__(self) -> str:
+        return f"{self.signer} {self.serial}"
+
+
+def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
+    """The module with one signature, which is the certificate's; one that it had is taken off.
+
+    Raises:
+        GpuprovError: the key is not the certificate's.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+
+    bare = without_signature(content)
+    digest = hashlib.sha256(bare).digest()
+    value = sign(digest)
+    try:
+        certificate.public_key.verify(value, digest, PKCS1v15(), Prehashed(hashes.SHA256()))
+    except InvalidSignature:
+        raise GpuprovError(
+            f"what was signed with secure_boot.key does not verify with the certificate of"
+            f" {certificate.signer} ({certificate.serial})",
+            expected="the key of that certificate, and an RSA signature (PKCS #1 v1.5) of a SHA-256 digest",
+            do="state the certificate and the key of one pair in secure_boot of fleet.yml",
+        ) from None
+    cms = _cms(certificate, value)
+    return bare + cms + TRAILER.pack(0, 0, PKCS7, 0, 0, len(cms)) + MAGIC
+
+
+def _cms(certificate: Certificate, value: bytes) -> bytes:
+    """SignedData of content that lies elsewhere, without attributes and certificates (RFC 5652, 5)."""
+    by_sha256 = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, SHA256))
+    by_rsa = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, RSA), der.element(der.NULL))
+    name = der.element(der.SEQUENCE, certificate.issuer, der.integer(certificate.number))
+    signer = der.element(
+        der.SEQUENCE, der.integer(1), name, by_sha256, by_rsa, der.element(der.OCTETS, value)
+    )
+    data = der.element(
+        der.SEQUENCE,
+        der.integer(1),
+        der.element(der.SET, by_sha256),
+        der.element(der.SEQUENCE, der.element(der.OBJECT_ID, DATA)),
+        der.element(der.SET, signer),
+    )
+    return der.element(der.SEQUENCE, der.element(der.OBJECT_ID, SIGNED_DATA), der.element(der.EXPLICIT, data))
+
+
+def without_signature(content: bytes) -> bytes:
+    """The module as it was compiled."""
+    size = signature_bytes(content)
+    return content[: len(content) - size] if size else content
+
+
+def signature_bytes(content: bytes) -> int:
+    """How many bytes at the end of a module are its signature; 0 where it has none."""
+    ending = TRAILER.size + len(MAGIC)
+    if not content.endswith(MAGIC) or len(content) < ending:
+        return 0
+    *_, size = TRAILER.unpack_from(content, len(content) - ending)
+    whole = int(size) + ending
+    return whole if whole <= len(content) else 0
+
+
+def read_signature(tail: bytes) -> Signature | None:
+    """Whose signature a module has.
+
+    Args:
+        tail: the module, or its last `TAIL_BYTES`.
+
+    Returns:
+        None where it has none, or one that cannot be read.
+    """
+    size = signature_bytes(tail)
+    if not size:
+        return None
+    try:
+        return _signer(tail[len(tail) - size : len(tail) - TRAILER.size - len(MAGIC)])
+    except (ValueError, StopIteration):
+        return None
+
+
+def _signer(cms: bytes) -> Signature:
+    """Who signed, by the first SignerInfo."""
+    _, announced = der.items(next(der.items(cms)).content)
+    data = next(der.items(announced.content))
+    *_, signers = der.items(data.content)
+    _, name, *_ = der.items(next(der.items(signers.content)).content)
+    if name.tag != der.SEQUENCE:  # [0] subjectKeyIdentifier
+        return Signature("", name.content.hex(":").upper())
+    issuer, number = der.items(name.content)
+    return Signature(_common_name(issuer.content), serial_text(int.from_bytes(number.content, "big")))
+
+
+def _common_name(issuer: bytes) -> str:
+    for part in der.items(issuer):
+        for pair in der.items(part.content):
+            kind, value = der.items(pair.content)
+            if kind.content == COMMON_NAME:
+                return value.content.decode("utf-8", "replace")
+    return ""

@@ -1,0 +1,129 @@
+"""Signatures of modules: written so that OpenSSL verifies them, and read back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.model.secure_boot import KeyCommand, SecureBoot
+from gpuprov.signing.certificate import read_certificate
+from gpuprov.signing.keys import key, signer
+from gpuprov.signing.signature import (
+    MAGIC,
+    TAIL_BYTES,
+    TRAILER,
+    read_signature,
+    signature_bytes,
+    without_signature,
+)
+
+MODULE = b"\x7fELF" + bytes(range(256)) * 200
+
+
+def make_pair(
+    folder: Path, name: str, *, kind: str = "rsa:2048", flags: tuple[str, ...] = ("-nodes",)
+) -> None:
+    words = ["openssl", "req", "-new", "-x509", "-newkey", *kind.split(), *flags, "-days", "9"]
+    words += ["-subj", f"/O=Site/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    (folder / f"{name}.key").chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    make_pair(folder, "site")
+    make_pair(folder, "other")
+    return folder
+
+
+def test_openssl_verifies_what_was_signed(pairs: Path, tmp_path: Path) -> None:
+    certificate, sign = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    done = sign(MODULE)
+    size = signature_bytes(done)
+    assert done[:-size] == MODULE
+    (tmp_path / "module").write_bytes(MODULE)
+    (tmp_path / "cms").write_bytes(done[-size : -TRAILER.size - len(MAGIC)])
+    words = ["openssl", "cms", "-verify", "-inform", "DER", "-in", "cms", "-content", "module", "-binary"]
+    words += ["-certfile", pairs / "site.pem", "-CAfile", pairs / "site.pem", "-purpose", "any"]
+    asked = subprocess.run([*words, "-out", "out"], cwd=tmp_path, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    (tmp_path / "module").write_bytes(MODULE[:-1] + b"x")
+    assert subprocess.run([*words, "-out", "out"], cwd=tmp_path, capture_output=True).returncode
+    assert str(read_signature(done[-TAIL_BYTES:])) == f"site {certificate.serial}"
+
+
+def test_the_serial_is_the_one_that_openssl_shows(pairs: Path) -> None:
+    words = ["openssl", "x509", "-in", "site.pem", "-noout", "-serial", "-fingerprint", "-sha256"]
+    said = subprocess.run(words, cwd=pairs, check=True, capture_output=True, text=True).stdout
+    certificate = read_certificate(pairs / "site.pem")
+    serial, fingerprint = (line.partition("=")[2] for line in said.splitlines())
+    assert certificate.serial.replace(":", "") == serial
+    assert certificate.fingerprint.upper() == fingerprint.replace(":", "")
+
+
+def test_a_module_has_one_signature(pairs: Path) -> None:
+    _, by_site = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    _, by_other = signer(SecureBoot(certificate="other.pem", key="other.key"), pairs)
+    again = by_site(by_other(MODULE))
+    assert again == by_site(MODULE)
+    assert without_signature(again) == MODULE
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        MODULE,
+        MAGIC,
+        TRAILER.pack(0, 0, 2, 0, 0, 1 << 30) + MAGIC,
+        b"\x30\x80\x00" + TRAILER.pack(0, 0, 2, 0, 0, 3) + MAGIC,
+        b"\x30\x03\x30\x09\x00" + TRAILER.pack(0, 0, 2, 0, 0, 5) + MAGIC,
+    ],
+    ids=["nothing", "unsigned", "magic-alone", "longer-than-the-file", "no-length", "cut-short"],
+)
+def test_what_is_no_signature_is_none(tail: bytes) -> None:
+    assert read_signature(tail) is None
+
+
+def test_the_key_has_to_be_the_certificates(pairs: Path) -> None:
+    _, sign = signer(SecureBoot(certificate="site.pem", key="other.key"), pairs)
+    with pytest.raises(GpuprovError, match="does not verify with the certificate of site"):
+        sign(MODULE)
+
+
+def test_a_command_signs_as_a_key_file_does(pairs: Path) -> None:
+    asks = f"openssl pkeyutl -sign -inkey {pairs}/site.key -pkeyopt digest:sha256"
+    _, by_command = signer(SecureBoot(certificate="site.pem", key=KeyCommand(command=asks)), pairs)
+    _, by_file = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    assert by_command(MODULE) == by_file(MODULE)
+    with pytest.raises(GpuprovError, match="exited with 3: card is out"):
+        key(KeyCommand(command="echo card is out >&2; exit 3"), pairs)(bytes(32))
+
+
+def test_a_key_that_others_may_read_is_refused(pairs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "open.key"
+    path.write_bytes((pairs / "site.key").read_bytes())
+    path.chmod(0o640)
+    with pytest.raises(InvalidInput, match=r"open to others.*chmod 600"):
+        key("open.key", tmp_path)
+
+
+def test_a_key_that_cannot_be_used_is_refused_before_anything_is_signed(tmp_path: Path) -> None:
+    make_pair(tmp_path, "locked", flags=("-passout", "pass:secret"))
+    make_pair(tmp_path, "curved", kind="ec -pkeyopt ec_paramgen_curve:P-256")
+    with pytest.raises(InvalidInput, match="has a passphrase"):
+        key("locked.key", tmp_path)
+    with pytest.raises(InvalidInput, match="is no RSA key"):
+        key("curved.key", tmp_path)
+    with pytest.raises(InvalidInput, match="No such file"):
+        key("missing.key", tmp_path)
+    with pytest.raises(InvalidInput, match=r"not of that kind; expected .*RSA key, 2048 bits"):
+        read_certificate(tmp_path / "curved.pem")
+    with pytest.raises(InvalidInput, match=r"missing\.pem: No such file"):
+        read_certificate(tmp_path / "missing.pem")
+    with pytest.raises(InvalidInput, match=r"X\.509"):
+        read_certificate(tmp_path / "curved.key")
