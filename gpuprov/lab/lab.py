@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Self, TypeVar
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab import engine, identity, vm
+from gpuprov.lab import efi, engine, identity, vm
 from gpuprov.lab.archive import harvest, read_archive
 from gpuprov.lab.handover import fleet_text
 from gpuprov.lab.host import (
@@ -145,9 +145,9 @@ class Lab(AbstractContextManager["Lab"]):
                 self._tidy()
                 raise
 
-    def virtualise(self, node: Node, kernel: str = "") -> Node:
+    def virtualise(self, node: Node, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
         """Turn a node into a machine with a kernel of its own; see `Node.virtualised`."""
-        return self._virtualise([node], kernel)[0]
+        return self._virtualise([node], kernel, firmware)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:
         """Remove nodes and all that belongs to them; with the last one the lab's own files go too.
@@ -230,9 +230,13 @@ class Lab(AbstractContextManager["Lab"]):
         self._write_known_hosts()
         return nodes
 
-    def _virtualise(self, nodes: list[Node], kernel: str = "") -> list[Node]:
+    def _virtualise(
+        self, nodes: list[Node], kernel: str = "", firmware: efi.Firmware | None = None
+    ) -> list[Node]:
         require_tools(vm.TOOLS)
-        return _side_by_side(lambda node: node.virtualised(kernel), nodes)
+        if firmware:
+            efi.require_firmware()
+        return _side_by_side(lambda node: node.virtualised(kernel, firmware), nodes)
 
     def _tidy(self) -> None:
         """Leave the files of a lab as its nodes need them, which is not at all once there are none."""

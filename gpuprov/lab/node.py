@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.lab import engine, vm
+from gpuprov.lab import efi, engine, vm
 from gpuprov.lab.archive import harvest, lend
 from gpuprov.lab.host import execute, remove_tree, write_whole
 from gpuprov.lab.identity import personalise
@@ -154,15 +154,16 @@ class Node:
         """Mount the node's root from its image and its own layer."""
         engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
 
-    def virtualised(self, kernel: str = "") -> Node:
+    def virtualised(self, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
         """The same system as a machine with a kernel of its own, booted; the tree it was is left behind.
 
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
+            firmware: what enforces Secure Boot; without it the machine has a BIOS.
         """
         self.stop()
         harvest(self.upper)
-        vm.make_disk(self.root, self.disk, kernel or self.kernel)
+        vm.make_disk(self.root, self.disk, kernel or self.kernel, firmware)
         node = replace(self, virtual=True, off=True)
         node.record()
         node.start()

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from pathlib import Path
+from typing import Any
 
+from gpuprov.lab import efi
 from gpuprov.lab.archive import ARCHIVES
 from gpuprov.lab.host import execute, write_whole
 from gpuprov.lab.login import Patience
@@ -21,12 +24,13 @@ from gpuprov.lab.variants import inside
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 # All of it is emulated, on a machine that may be busy. Who asks too often keeps sshd from answering.
 PATIENCE = Patience(900.0, 30.0, 1.0)
+KEY_PAUSE_S = 1.0  # an emulated firmware looks for keys now and then
 
 SECTOR = 512
 FIRST_SECTOR = 2048
 """Where the only partition starts; GRUB's core lies in the gap before it, as on any disk with an MBR."""
 DISK_BYTES = 16 << 30  # sparse: what nobody wrote takes no room
-LINUX = 0x83
+LINUX, SYSTEM = 0x83, 0xEF
 BOOT_CODE = 440  # bytes of an MBR before the disk's signature and the four partitions
 
 GRUB = "boot/grub/i386-pc"
@@ -59,14 +63,15 @@ FILE_SYSTEMS = "/dev/vda1 / ext4 errors=remount-ro 0 1\n"
 NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n"
 
 
-def make_disk(root: Path, disk: Path, kernel: str) -> None:
+def make_disk(root: Path, disk: Path, kernel: str, firmware: efi.Firmware | None = None) -> None:
     """Make a disk that boots out of a tree; the tree is prepared for it, and is not needed any more then.
 
     Args:
         root: of a node that is off.
         kernel: the release that boots first; from then on GRUB decides.
+        firmware: what enforces Secure Boot; without it the machine has a BIOS.
     """
-    inside(root, INSTALL_GRUB)
+    inside(root, efi.INSTALL if firmware else INSTALL_GRUB)
     write_whole(root / "etc/default/grub.d/gpuprov-lab.cfg", SETTINGS)
     write_whole(root / "boot/grub/grub.cfg", FIRST_MENU.format(kernel=kernel, command_line=COMMAND_LINE))
     write_whole(root / "etc/fstab", FILE_SYSTEMS)
@@ -76,17 +81,20 @@ def make_disk(root: Path, disk: Path, kernel: str) -> None:
     part = disk.with_name(f".{disk.name}.part")
     part.unlink(missing_ok=True)
     with part.open("wb") as file:
-        file.write(boot_sectors(root))
+        file.write(system_sectors() if firmware else boot_sectors(root))
         file.truncate(DISK_BYTES)
-    start = FIRST_SECTOR * SECTOR
+    start, end = FIRST_SECTOR * SECTOR, DISK_BYTES - (efi.ESP_BYTES if firmware else 0)
     execute(
         [
             *("mke2fs", "-q", "-F", "-t", "ext4", "-d", root, "-E", f"offset={start},lazy_itable_init=1"),
             # Younger than the GRUB of Debian 12.
             *("-O", "^metadata_csum_seed,^orphan_file"),
-            *(part, f"{(DISK_BYTES - start) // 1024}k"),
+            *(part, f"{(end - start) // 1024}k"),
         ]
     )
+    if firmware:
+        efi.write_system_partition(root, part, end // SECTOR)
+        efi.write_variables(firmware, variables(disk))
     part.rename(disk)
 
 
@@ -94,11 +102,31 @@ def boot_sectors(root: Path) -> bytes:
     """A disk's first sectors: GRUB's boot code with a table of one partition, and GRUB's core behind it."""
     code = (root / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:BOOT_CODE]
     core = (root / GRUB / "core.img").read_bytes()
-    nowhere = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond their reach
-    sectors = DISK_BYTES // SECTOR - FIRST_SECTOR
-    partition = struct.pack("<B3sB3sII", 0x80, nowhere, LINUX, nowhere, FIRST_SECTOR, sectors)
-    table = bytes(6) + partition.ljust(64, b"\0") + b"\x55\xaa"
+    table = _table(_partition(LINUX, FIRST_SECTOR, DISK_BYTES // SECTOR))
     return code.ljust(BOOT_CODE, b"\0") + table + core
+
+
+def system_sectors() -> bytes:
+    """A disk's first sectors where firmware boots from a partition of its own, the second, at the end."""
+    last = (DISK_BYTES - efi.ESP_BYTES) // SECTOR
+    return bytes(BOOT_CODE) + _table(
+        _partition(LINUX, FIRST_SECTOR, last), _partition(SYSTEM, last, DISK_BYTES // SECTOR)
+    )
+
+
+def _table(*partitions: bytes) -> bytes:
+    return bytes(6) + b"".join(partitions).ljust(64, b"\0") + b"\x55\xaa"
+
+
+def _partition(kind: int, first: int, end: int) -> bytes:
+    nowhere = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond their reach
+    bootable = 0x80 if kind == LINUX else 0
+    return struct.pack("<B3sB3sII", bootable, nowhere, kind, nowhere, first, end - first)
+
+
+def variables(disk: Path) -> Path:
+    """Where the variables of a machine's firmware are; without that file it has a BIOS."""
+    return disk.with_name("firmware.vars")
 
 
 def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
@@ -112,6 +140,7 @@ def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
         *("nsenter", f"--net={namespace}", "qemu-system-x86_64", "-no-user-config", "-nodefaults"),
         # One plain processor: what a second one waits for costs more than it brings where few are free.
         *("-accel", "tcg", "-cpu", "qemu64", "-smp", "1", "-m", "2048"),
+        *(efi.machine(variables(disk)) if variables(disk).exists() else ()),
         *("-display", "none", "-serial", "stdio", "-qmp", f"unix:{_socket(disk)},server=on,wait=off"),
         *("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"),
         *("-netdev", f"user,id=net,hostfwd=tcp:{address}:22-:22", "-device", "virtio-net-pci,netdev=net"),
@@ -121,12 +150,24 @@ def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
 
 def press_power_button(disk: Path) -> None:
     """Press the power button of a running machine; its systemd then stops everything in order."""
+    _tell(disk, {"execute": "system_powerdown"})
+
+
+def press_keys(disk: Path, *keys: str) -> None:
+    """Press keys of a running machine's keyboard, by QEMU's names: `ret`, `down`, `a`."""
+    for key in keys:
+        stroke = {"keys": [{"type": "qcode", "data": key}]}
+        _tell(disk, {"execute": "send-key", "arguments": stroke})
+        time.sleep(KEY_PAUSE_S)
+
+
+def _tell(disk: Path, command: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(_socket(disk)))
         with connection.makefile("rw") as monitor:
             monitor.readline()
-            for command in ("qmp_capabilities", "system_powerdown"):
-                monitor.write(json.dumps({"execute": command}) + "\n")
+            for each in ({"execute": "qmp_capabilities"}, command):
+                monitor.write(json.dumps(each) + "\n")
                 monitor.flush()
                 monitor.readline()
 
