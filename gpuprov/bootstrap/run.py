@@ -9,15 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.enter import enter, enter_as
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
+from gpuprov.bootstrap.secure_boot import enrolment
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session, placed
+
+if TYPE_CHECKING:
+    from gpuprov.signing.certificate import Certificate
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
@@ -30,13 +35,17 @@ Confirm = Callable[[dict[str, str]], bool]
 
 @dataclass(frozen=True)
 class Goal:
-    """What every node must have in the end; `public_keys` and `systems`, what it runs, by its name."""
+    """What every node must have in the end; `public_keys` and `systems`, what it runs, by its name.
+
+    `certificate` is the one that kernels have to trust under Secure Boot.
+    """
 
     public_keys: Mapping[str, tuple[str, ...]]
     key_only: bool = True
     wait_s: int = 600
     guard: Guard = field(default_factory=lambda: Guard(60))
     systems: Mapping[str, str] = field(default_factory=dict)
+    certificate: Certificate | None = None
 
 
 class AnotherUser(NodeFailed):
@@ -204,6 +213,10 @@ def _prove(node: NodeResult, goal: Goal) -> None:
                 raise NodeFailed(f"{node.target.route.user} gets in and cannot become root: {said(output)}")
             if node.passwords and goal.key_only:
                 _passwords_off(node, session, goal.guard)
+            if goal.certificate:
+                done = enrolment(node.name, session, goal.certificate)
+                node.changed += done.changed
+                node.notes += done.notes
 
     node.failure = contained(node.name, prove)
 

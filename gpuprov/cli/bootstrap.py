@@ -64,21 +64,25 @@ def command(
 
     The fleet's user gets the public keys and sudo, Python is there, host keys are pinned in the fleet's
     known-hosts file, and once a new login by key has worked passwords are shut off. Nothing changes where all
-    is so already.
+    is so already. Where the fleet states secure_boot, the enrolment of its certificate is prepared, with what
+    is left to do at the console.
     """
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.bootstrap.public_keys import public_keys
     from gpuprov.bootstrap.run import Goal, bootstrap
     from gpuprov.model.fleet import read_fleet
+    from gpuprov.signing.certificate import read_certificate
     from gpuprov.ssh.route import Route
 
     fleet = read_fleet(fleet_path)
     chosen = _targets(fleet, hosts)
+    signing = fleet.secure_boot
     goal = Goal(
         {each.name: public_keys(each.route, keys) for each in chosen},
         key_only=not keep_passwords,
         systems={host: group.os for group in fleet.groups.values() for host in group.hosts},
+        certificate=read_certificate(fleet_path.parent / signing.certificate) if signing else None,
     )
     password = _password(password_fd, ask=ask_pass)
     sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None

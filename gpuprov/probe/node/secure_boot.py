@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 VARIABLES = "/sys/firmware/efi/efivars/"
 WHOLE = "/sys/firmware/efi/mok-variables/"  # what is too long for a variable; without its four bytes before
 X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID
+# The name of a certificate in one of the kernel's keyrings, but for those that sign radio regulations.
+KEY = r"(?m) asymmetri (.+): [0-9a-f]+: X509\.\w+ [0-9a-f]+ \["
 LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
 
 
 @collector(seconds=10)
 def secure_boot(parameters: "Values") -> "Any":
-    """Owner's keys by mokutil, if it is there; certificates by their SHA-256; what is enforced."""
+    """Owner's keys by mokutil, if it is there; certificates by SHA-256, and by name in the kernel."""
     lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
     keys = None
     if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
@@ -33,6 +35,8 @@ def secure_boot(parameters: "Values") -> "Any":
         "keys": keys,
         "enforced": (read_or_none("/sys/module/module/parameters/sig_enforce", 16) or "").strip() == "Y",
         "ignored_by_shim": _variable("MokSBStateRT") == b"\1",
+        "vendor": (read_or_none("/sys/class/dmi/id/sys_vendor", 256) or "").strip(),
+        "kernel": sorted(set(re.findall(KEY, read_or_none("/proc/keys") or ""))),
         "certificates": {name: list(_certificates(_variable(name))) for name in LISTS},
     }
 

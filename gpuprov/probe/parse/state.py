@@ -48,6 +48,10 @@ class SecureBoot:
     """Whether the kernel takes signed modules only."""
     enrolled: frozenset[str]
     """SHA-256 of the certificates in the firmware's db and shim's list, without those that are revoked."""
+    trusted: tuple[str, ...]
+    """Names of the certificates in the kernel's keyrings; root sees them."""
+    vendor: str
+    """Whose machine it is, as its firmware says: a cloud's name."""
 
 
 def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
@@ -55,7 +59,8 @@ def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
     lists: Mapping[str, list[str]] = raw["certificates"]
     enrolled = {*lists["db"], *lists["MokListRT"]} - {*lists["dbx"], *lists["MokListXRT"]}
     locked = raw["enforced"] or raw["lockdown"] in ("integrity", "confidentiality")
-    return SecureBoot(on, bool(locked and not raw["ignored_by_shim"]), frozenset(enrolled))
+    enforced = bool(locked and not raw["ignored_by_shim"])
+    return SecureBoot(on, enforced, frozenset(enrolled), tuple(raw["kernel"]), raw["vendor"])
 
 
 @dataclass(frozen=True, slots=True)

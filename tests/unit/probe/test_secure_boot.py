@@ -79,7 +79,7 @@ def group() -> Any:
 def facts(*, on: bool | None = True, **told: Any) -> Facts:
     lists = {"db": [], "dbx": [], "MokListRT": [fingerprint(SITE)], "MokListXRT": []}
     raw = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
-    raw |= {"certificates": lists | told.pop("certificates", {})} | told
+    raw |= {"kernel": [], "vendor": "", "certificates": lists | told.pop("certificates", {})} | told
     state = {"secure_boot": on, "reboot_required": False, "reboot_packages": [], "cloud_init": ""}
     state |= {"foreign_drivers": [], "free_mib": {}, "device_nodes": [], "package_manager_busy": None}
     return Facts("node", "", 0.0, {"secure_boot": raw, "state": state})

@@ -1,0 +1,112 @@
+"""Secure Boot at first contact: what a node trusts, and the fleet's certificate prepared for enrolment.
+
+Who may enroll a certificate is the firmware's or shim's to say, and they ask somebody at the console. What
+can be done from here is the request, with a password for that one time, and the proof afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuprov.apply.deadman import as_root, said
+from gpuprov.errors import NodeFailed
+from gpuprov.probe.collect import collect
+from gpuprov.probe.payload import Parameters
+
+if TYPE_CHECKING:
+    from gpuprov.probe.parse.state import SecureBoot
+    from gpuprov.signing.certificate import Certificate
+    from gpuprov.ssh.transport import Session
+
+LETTERS = "bcdefghijklnoprstuvx"
+"""Those that lie in the same place on most keyboards: MOK manager knows the American one."""
+PASSWORD_LENGTH = 10
+REQUEST = """\
+set -eu
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+if ! command -v mokutil >/dev/null; then
+    if command -v apt-get >/dev/null; then
+        {{ apt-get -q update && apt-get -q -y install --no-install-recommends mokutil; }} >&2
+    else
+        dnf -q -y install mokutil >&2
+    fi
+    echo installed
+fi
+file=$(mktemp)
+trap 'rm -f "$file"' EXIT
+echo {certificate} | base64 -d >"$file"
+case $(mokutil --test-key "$file" 2>&1) in
+*"enrollment request"*) echo waiting ;;
+*) printf '%s\\n%s\\n' {password} {password} | mokutil --import "$file" >&2 && echo requested ;;
+esac
+"""
+CLOUDS = {
+    "Google": "a custom image with it in --signature-database-file of `gcloud compute images create`",
+    "Amazon EC2": "an image registered with it in --uefi-data of `aws ec2 register-image`",
+    "Microsoft Corporation": "a gallery image version with it in uefiSettings.additionalSignatures (Azure)",
+}
+"""The firmware's vendor → where certificates are enrolled there; docs/guides/secure-boot.md has sources."""
+AT_THE_CONSOLE = (
+    "at the console, at the next boot, press a key within ten seconds, then: Enroll MOK, Continue, Yes,"
+    " password {password}, Reboot"
+)
+
+
+@dataclass
+class Enrolment:
+    """What was changed on a node, and what its owner has to know."""
+
+    changed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolment:
+    """Look what a node trusts, and ask for the certificate's enrolment where it is not enrolled.
+
+    Raises:
+        NodeFailed: it cannot be asked, or takes no request.
+    """
+    facts = collect(session, Parameters(collectors=("system", "state", "secure_boot")))
+    seen = facts.secure_boot
+    if seen.on is None:
+        return Enrolment(notes=["no EFI: Secure Boot cannot be on"])
+    known = certificate.fingerprint in seen.enrolled
+    state = "on" if seen.on else "off: switch it on in the firmware's setup, or by the cloud's property"
+    done = Enrolment(notes=[f"Secure Boot is {state}", f"the kernel trusts {_listed(seen)}"])
+    if known:
+        done.notes.append(f"the certificate of {certificate.signer} is enrolled")
+    elif cloud := next((how for vendor, how in CLOUDS.items() if seen.vendor.startswith(vendor)), None):
+        done.notes.append(f"the certificate of {certificate.signer} is not enrolled; it takes {cloud}")
+    else:
+        _request(name, session, certificate, done)
+    return done
+
+
+def _listed(seen: SecureBoot) -> str:
+    return ", ".join(seen.trusted) or "no certificate that it tells of"
+
+
+def _request(name: str, session: Session, certificate: Certificate, done: Enrolment) -> None:
+    password = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
+    content = base64.b64encode(certificate.der).decode()
+    output = as_root(session, REQUEST.format(certificate=content, password=password), None)
+    told = output.stdout.decode("utf-8", "replace").split()
+    if output.code or not told:
+        raise NodeFailed(
+            f"mokutil does not take the certificate of {certificate.signer}: {said(output)}",
+            do=f"try `mokutil --import` on {name} by hand",
+        )
+    if "installed" in told:
+        done.changed.append("mokutil installed")
+    if "waiting" in told:
+        done.notes.append(
+            f"the certificate of {certificate.signer} waits for the console since an earlier request; with"
+            " its password lost, `mokutil --revoke-import` there, and bootstrap again"
+        )
+        return
+    done.changed.append(f"enrolment of the certificate of {certificate.signer} requested")
+    done.notes.append(AT_THE_CONSOLE.format(password=password))
+    done.notes.append(f"afterwards `gpuprov bootstrap {name}` says whether it is enrolled")
