@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -44,24 +46,58 @@ def test_a_machine_answers_at_the_address_of_its_node() -> None:
     assert "file=/n/disk,format=raw,if=virtio,cache=unsafe" in command
 
 
-def test_the_power_button_is_pressed_once_the_monitor_listens(tmp_path: Path) -> None:
+def test_a_machine_has_the_firmware_whose_variables_lie_beside_its_disk(tmp_path: Path) -> None:
+    def command() -> str:
+        return " ".join(vm.boot_command(tmp_path / "disk", "198.18.0.7", Path("/run/netns/x")))
+
+    assert "pflash" not in command()
+    vm.variables(tmp_path / "disk").touch()
+    assert f"unit=1,format=raw,file={tmp_path}/firmware.vars" in command()
+    assert "q35,smm=on" in command()
+
+
+def test_the_system_partition_is_the_second_and_ends_with_the_disk() -> None:
+    sectors = vm.system_sectors()
+    rows = [struct.unpack("<B3xB3xII", sectors[at : at + 16]) for at in (446, 462)]
+    assert [kind for _, kind, _, _ in rows] == [0x83, 0xEF]
+    (_, _, start, length), (_, _, second, rest) = rows
+    assert start + length == second
+    assert (second + rest) * 512 == vm.DISK_BYTES
+    assert len(sectors) == 512
+
+
+def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[str]:
+    """What a monitor at the disk of that folder is told meanwhile, but for the greeting."""
     heard: list[str] = []
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "disk.qmp"))
+        server.bind(str(folder / "disk.qmp"))
         server.listen()
 
         def answer() -> None:
-            with server.accept()[0] as peer, peer.makefile("rw") as lines:
-                for said in ('{"QMP": {}}', '{"return": {}}', '{"return": {}}'):
-                    lines.write(said + "\n")
-                    lines.flush()
-                    heard.append(lines.readline())
+            for _ in range(connections):
+                with server.accept()[0] as peer, peer.makefile("rw") as lines:
+                    for said in ('{"QMP": {}}', '{"return": {}}', '{"return": {}}'):
+                        lines.write(said + "\n")
+                        lines.flush()
+                        heard.append(lines.readline())
 
         qemu = Thread(target=answer)
         qemu.start()
-        vm.press_power_button(tmp_path / "disk")
+        act()
         qemu.join()
-    assert heard == ['{"execute": "qmp_capabilities"}\n', '{"execute": "system_powerdown"}\n', ""]
+    return [line for line in heard if line and "qmp_capabilities" not in line]
+
+
+def test_the_power_button_is_pressed_once_the_monitor_listens(tmp_path: Path) -> None:
+    heard = heard_by(tmp_path, lambda: vm.press_power_button(tmp_path / "disk"), 1)
+    assert heard == ['{"execute": "system_powerdown"}\n']
+
+
+def test_keys_are_pressed_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vm, "KEY_PAUSE_S", 0)
+    heard = heard_by(tmp_path, lambda: vm.press_keys(tmp_path / "disk", "down", "ret"), 2)
+    pressed = [json.loads(line)["arguments"]["keys"] for line in heard]
+    assert [each["data"] for [each] in pressed] == ["down", "ret"]
 
 
 def test_a_virtual_node_builds_for_the_kernel_that_it_runs(tmp_path: Path) -> None:
