@@ -6,6 +6,8 @@ as it stands, without a traceback.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -27,6 +29,12 @@ def worst(*codes: int) -> Exit:
         if code in codes:
             return code
     return Exit.OK
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest to a mistyped one: `did you mean 'driver'?`, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 class GpuprovError(Exception):

@@ -78,17 +78,20 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
         if len(found) == 1:
             return found[0]
         if found:
-            raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one of{_choices(found)}")
-    near = names.holding(said)
+            raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one name in full{_choices(found)}")
+    near = names.holding(said) or names.holding(said.translate(LETTER_FOR_DIGIT))
     seen = "is ambiguous" if len(near) > 1 else "is not in the catalog"
     near = near or names.similar(said)
     if near:
-        raise InvalidInput(f"GPU {name!r} {seen}", expected=f"one of{_choices(near)}")
+        raise InvalidInput(f"GPU {name!r} {seen}", expected=f"one name in full{_choices(near)}")
     raise InvalidInput(
         f"GPU {name!r} {seen}",
         expected="a model, product name or PCI id (10de:2330)",
-        do="`gpuprov catalog gpus` lists them all, `lspci -nn -d 10de:` says the PCI id",
+        do="`gpuprov catalog gpus` lists them all, `lspci -nn -d 10de:` shows the PCI id",
     )
+
+
+LETTER_FOR_DIGIT = str.maketrans("Oo", "00")
 
 
 def _choices(gpus: Iterable[GpuModel]) -> str:

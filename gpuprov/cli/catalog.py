@@ -14,7 +14,7 @@ from gpuprov.cli.catalog_update import command as update
 from gpuprov.cli.common import completion
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 BROWSE = "TABLE"
 
@@ -58,16 +58,18 @@ def browse(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output:
     document: dict[str, Any] = {"schema": SCHEMA, "as_of": catalog.as_of}
     if table == "show":
         if name is None:
-            raise InvalidInput("show what?", do="`gpuprov catalog show H100-SXM5-80GB`")
+            raise InvalidInput("no record is named", do='gpuprov catalog show "H100 SXM5 80GB"')
         where, record = show(catalog, name)
         document |= {"table": where, "record": record}
         lines = describe_record(record)
     else:
-        if table not in TABLES or name is not None:
-            raise InvalidInput(
-                f"no table {' '.join(filter(None, (table, name)))!r}",
-                expected=f"show NAME, or one of {', '.join(TABLES)}",
-            )
+        table = table.replace("_", "-")
+        if table not in TABLES:
+            meant = did_you_mean(table, ("show", *TABLES))
+            expected = f"show NAME, or one of {', '.join(TABLES)}"
+            raise InvalidInput(f"no table {table!r}", expected=expected, do=meant)
+        if name is not None:
+            raise InvalidInput(f"{name!r} after the table {table}", do=f'gpuprov catalog show "{name}"')
         records = records_of(catalog, table)
         document |= {"table": table, "records": records}
         lines = describe_table(records, COLUMNS[table])

@@ -46,15 +46,27 @@ def command(
         raise InvalidInput(f"{fleet} exists already", do="edit it, or name another with --fleet")
     if local:
         if profile or instance or hosts or system:
-            raise InvalidInput("--local reads all that from this machine", do="leave out the others")
+            raise InvalidInput(
+                "--local beside --profile, --instance, --hosts or --os",
+                do="leave them out: --local reads them from this machine",
+            )
         from gpuprov.cli.common.this_machine import write_fleet_here
 
         write_fleet_here(fleet, group, site)
         return
-    if hosts is None or system is None:
-        raise InvalidInput("a fleet of what?", do="state --hosts and --os, or --local for this machine")
-    if (profile is None) == (instance is None):
-        raise InvalidInput("one of --profile and --instance", do="name what kind of server they are")
+    if profile and instance:
+        raise InvalidInput("both --profile and --instance", do="give one of them")
+    needed = {
+        "--profile (or --instance)": (profile or instance, "--profile hgx-h100-8"),
+        "--hosts": (hosts, "--hosts 'gpu[01-08]'"),
+        "--os": (system, "--os ubuntu24.04"),
+    }
+    if missing := {name: example for name, (given, example) in needed.items() if not given}:
+        raise InvalidInput(
+            f"missing: {', '.join(missing)}",
+            do=f"add for example {' '.join(missing.values())}; or give --local for this machine alone",
+        )
+    assert hosts is not None and system is not None  # noqa: S101, PT018 - needed, above
     kind = _of_instance(instance) if instance else {"profile": profile}
     load_profile(str(kind["profile"]), [Path("profiles")])
     if find_system(load(), system) is None:

@@ -8,7 +8,7 @@ import click
 
 from gpuprov.cli.common import completion, options
 from gpuprov.cli.common.terminal import waiting
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 
 @click.command()
@@ -39,13 +39,15 @@ def command(
 
     path = lock_path or lock_beside(fleet)
     previous = read_lock(path) if path.exists() else None
-    if components and not upgrade:
+    named = [name.replace("-", "_") for name in components]
+    if unknown := [name for name in named if name not in MOVABLE]:
+        meant = did_you_mean(unknown[0], MOVABLE)
+        raise InvalidInput(f"no component {unknown[0]!r}", expected=f"one of {', '.join(MOVABLE)}", do=meant)
+    if named and not upgrade:
         raise InvalidInput(
-            f"{' '.join(components)} without --upgrade", do="gpuprov lock --upgrade " + components[0]
+            f"{', '.join(named)} named without --upgrade", do=f"gpuprov lock --upgrade {' '.join(named)}"
         )
-    if unknown := [name for name in components if name not in MOVABLE]:
-        raise InvalidInput(f"component {unknown[0]!r}", expected=f"one of {', '.join(MOVABLE)}")
-    moving = components or MOVABLE if upgrade else ()
+    moving = named or MOVABLE if upgrade else ()
     with waiting("reading what repositories hold"):
         lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.note)
     moved = changes(previous, lock)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.openpgp import Keys, armored
 from gpuprov.locking.repository.rpm import with_streams
@@ -61,6 +61,17 @@ class Finder:
     """Opens the repositories of groups; the same one is read once."""
 
     def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
+        """Take what the fleet says of repositories.
+
+        Raises:
+            InvalidInput: it names one that no group can use.
+        """
+        known = dict.fromkeys((*catalog.repositories, *ARCHIVE_SUITES))
+        for name in fleet.repositories:
+            if name not in known:
+                expected, meant = f"one of {', '.join(known)}", did_you_mean(name, known)
+                with fleet.words.placing("repositories"):
+                    raise InvalidInput(f"no repository {name!r}", expected=expected, do=meant)
         self._fleet, self._catalog = fleet, catalog
         self._open: dict[tuple[str, str, str, bool], Archives] = {}
 
@@ -95,8 +106,8 @@ class Finder:
         url = stated.url if stated else known.url if known else None
         if url is None:
             raise InvalidInput(
-                f"nobody says where the repository {repository!r} is",
-                do=f"name it in fleet.yml: repositories: {{{repository}: {{url: URL, key: FILE}}}}",
+                f"the repository {repository!r} has no address",
+                do=f"state it in fleet.yml: repositories: {{{repository}: {{url: URL, key: FILE}}}}",
             )
         manager: Literal["apt", "rpm"] = "apt" if system.manager == "apt" else "rpm"
         if repository == "container-toolkit":
@@ -134,7 +145,7 @@ class Finder:
         public = record.url_aarch64 if arch == "aarch64" and record.url_aarch64 else record.url
         if (place := url or public) is None:
             raise InvalidInput(
-                f"where {record.title} is, neither this machine's apt sources nor the catalog say",
+                f"neither this machine's apt sources nor the catalog has the address of {record.title}",
                 do=f"name a mirror in fleet.yml: repositories: {{{repository}: URL}}",
             )
         return mirrored(repository, place, codename, components, keyring)

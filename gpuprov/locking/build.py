@@ -69,7 +69,10 @@ def build_lock(
     require_gpgv()
     release, pin = release_for(previous, upgrade, narrate)
     builder = Builder(fleet, path.parent, previous, upgrade, narrate, read_record(path), release)
-    groups = {name: builder.group(name, group) for name, group in fleet.groups.items()}
+    groups = {}
+    for name, group in fleet.groups.items():
+        with fleet.words.placing("groups", name):
+            groups[name] = builder.group(name, group)
     if pin:
         keep(pin.version, contents(release.folder))
     return Lock(inputs=builder.digest(), catalog=pin, rollout=fleet.rollout, groups=groups)

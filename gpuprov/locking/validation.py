@@ -8,9 +8,10 @@ from pathlib import Path
 
 from gpuprov.errors import Exit, GpuprovError, InFile, InvalidInput, Refused
 from gpuprov.locking.build import Builder, release_for
-from gpuprov.model.documents import Marked, Strict, complaints, read_text
-from gpuprov.model.fleet import Fleet, Group, fleet_of
+from gpuprov.model.documents import Strict, complaints, read_text
+from gpuprov.model.fleet import Fleet, fleet_of
 from gpuprov.model.lock import Lock, lock_beside, lock_of
+from gpuprov.model.marked import Marked
 from gpuprov.model.profile import Profile
 from gpuprov.nccl.record import read_record, record_path
 
@@ -118,10 +119,11 @@ def _meaning(
     clean = True
     for name, group in fleet.groups.items():
         try:
-            builder.settled(name, group)
+            with fleet.words.placing("groups", name):
+                builder.settled(name, group)
         except GpuprovError as error:
             clean = False
-            yield _at_group(error, document, name, group)
+            yield _problem(error, document.name, document.line(("groups", name)))
     if clean and lock and lock.inputs != builder.digest():
         yield Problem(
             "stale-lock",
@@ -131,15 +133,6 @@ def _meaning(
             do="gpuprov lock",
             exit_code=Exit.DRIFT,
         )
-
-
-def _at_group(error: GpuprovError, document: Marked, name: str, group: Group) -> Problem:
-    """A group's problem, at the key whose value the complaint is about where that is plain."""
-    for key in ("profile", "os", "arch"):
-        if isinstance(error, InvalidInput) and f"{getattr(group, key)!r}" in error.seen:
-            line = document.line(("groups", name, key))
-            return Problem("unknown-name", document.name, line, error.seen, error.expected, error.do)
-    return _problem(error, document.name, document.line(("groups", name)))
 
 
 def _of_file(error: InFile) -> Problem:

@@ -5,18 +5,16 @@ A complaint reads `fleet.yml:7: unknown key 'profle' in groups.train; expected o
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gpuprov.errors import InFile, InvalidInput
+from gpuprov.errors import InFile, InvalidInput, did_you_mean
+from gpuprov.model.marked import Marked, Path_, dotted
 
 MAX_BYTES = 32 * 1024 * 1024
 
@@ -37,94 +35,6 @@ class Places(dict[str, str]):
 
 
 D = TypeVar("D", bound=Strict)
-Path_ = tuple[str | int, ...]
-
-
-class Marked:
-    """A YAML document: plain data, and the line of each key and item."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.name = name
-        self.lines: dict[Path_, int] = {}
-        try:
-            node = _compose(text)
-            self.data = self._plain(node, ()) if node is not None else None
-        except RecursionError:
-            raise InvalidInput(f"{name}: nested deeper than any document of ours is") from None
-        except ValueError as error:  # a number of thousands of digits, a date that is none
-            raise InvalidInput(f"{name}: not a value: {error}") from None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            problem = getattr(error, "problem", None) or str(error)
-            if mark is None:
-                raise InvalidInput(f"{name}: not YAML: {problem}") from None
-            raise InFile("not-yaml", name, mark.line + 1, f"not YAML: {problem}") from None
-
-    def _plain(self, node: yaml.Node, path: Path_) -> Any:
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._plain(item, (*path, index)) for index, item in enumerate(node.value)]
-        return _constructor.construct_object(node)
-
-    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
-        plain: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = _constructor.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            if key in plain:
-                raise InFile("key-twice", self.name, line, f"key {key!r} stands twice in {dotted(path)}")
-            self.lines[(*path, key)] = line
-            plain[key] = self._plain(value_node, (*path, key))
-        return plain
-
-    def line(self, path: Path_) -> int:
-        """The line of the nearest thing on `path` that stands in the file."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
-
-    def wrong(self, kind: str, path: Path_, seen: str, *, expected: str = "", do: str = "") -> InFile:
-        """What is wrong with the thing at `path`, with its place."""
-        return InFile(kind, self.name, self.line(path), seen, expected=expected, do=do)
-
-
-class Loader(yaml.SafeLoader):
-    """YAML without aliases: no document of ours needs them, and nested ones are a bomb."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose one node, refusing aliases."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(
-                None,
-                None,
-                "aliases (*name) are not allowed here",
-                self.peek_event().start_mark,  # type: ignore[no-untyped-call]
-            )
-        return super().compose_node(parent, index)
-
-
-def _compose(text: str) -> yaml.Node | None:
-    """The node tree of a document, by libyaml where there is one: ten times as fast on 10,000 lines.
-
-    What it cannot read, and what might hold an alias, is Python's to complain about.
-    """
-    fast = getattr(yaml, "CSafeLoader", None)
-    if fast is not None and not POSSIBLE_ALIAS.search(text):
-        with suppress(yaml.YAMLError):
-            return yaml.compose(text, Loader=fast)
-    return yaml.compose(text, Loader=Loader)
-
-
-POSSIBLE_ALIAS = re.compile(r"(?:^|[\s,\[{:?-])[&*]\w", re.MULTILINE)
-
-_constructor = yaml.constructor.SafeConstructor()
-
-
-def dotted(path: Path_) -> str:
-    """`groups.train.hosts` for a person; `the document` for the top."""
-    return ".".join(map(str, path)) or "the document"
 
 
 def read_text(path: Path, missing: str = "") -> str:
@@ -179,7 +89,7 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
     try:
         return shape.model_validate(data)
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        found = _causes(error)
         # A misspelt key is seen twice: as unknown, and as missing. The first says more.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         raise _complaint(document, shape, at, first, more=len(found) - 1) from None
@@ -192,7 +102,7 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
     try:
         shape.model_validate(document.data)
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        found = _causes(error)
         unknown = {each["loc"][:-1] for each in found if each["type"] == "extra_forbidden"}
         told: dict[tuple[int, str], InFile] = {}
         for each in found:
@@ -204,9 +114,17 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
     return []
 
 
+def _causes(error: ValidationError) -> list[Any]:
+    """The complaints, without those about a list that is only short because its items are wrong."""
+    found = error.errors(include_url=False)
+    above = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
+    return [each for each in found if each["type"] != "too_short" or each["loc"] not in above]
+
+
 def not_a_mapping(document: Marked, shape: type[BaseModel]) -> InFile:
     """The complaint about a document that holds something else."""
-    return document.wrong("wrong-value", (), "not a mapping", expected=f"the keys {_names(shape)}")
+    seen = "the file is empty" if document.data is None else "not a mapping"
+    return document.wrong("wrong-value", (), seen, expected=f"the keys {_names(shape)}")
 
 
 def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InFile:
@@ -215,22 +133,46 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
         known = sorted(_keys_at(shape, tuple(parents)))
-        near = difflib.get_close_matches(str(key), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else others
         return document.wrong(
             "unknown-key",
             path,
             f"unknown key {key!r} in {dotted(at + tuple(parents))}",
             expected="one of " + ", ".join(known),
-            do=hint,
+            do=did_you_mean(str(key), known) or others,
         )
     if error["type"] == "missing":
         return document.wrong("missing-key", path, f"{dotted(path)} is missing", do=others)
-    seen = f"{dotted(path)} is {_short(error['input'])}"
-    return document.wrong("wrong-value", path, seen, expected=_expectation(error), do=others)
+    while path and path not in document.lines:  # what stands alone where a list may stand is its first item
+        path = path[:-1]
+    written = document.written.get(path, "")
+    seen = f"{dotted(path)} is {written or _short(error['input'])}"
+    expected = _expectation(error).replace(DECIMAL, written) if written else _expectation(error)
+    return document.wrong("wrong-value", path, seen, expected=expected, do=others)
+
+
+DECIMAL = "{written}"
+"""Stands in the message of a validator for the number as the file has it."""
+EXPECTED = {
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+"""Pydantic's kind of error → what people call the thing that it expects."""
 
 
 def _expectation(error: Any) -> str:
+    if error["type"] in EXPECTED:
+        return EXPECTED[error["type"]]
     text = str(error["msg"])
     for start in ("Value error, ", "Input should be ", "Input should "):
         text = text.removeprefix(start)

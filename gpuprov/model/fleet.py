@@ -19,11 +19,13 @@ from pydantic import (
 )
 
 from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, lay_over, parse_destination
-from gpuprov.model.documents import Marked, Places, Strict, read_text, validate
+from gpuprov.model.documents import Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots
+from gpuprov.model.marked import Marked
 from gpuprov.model.nodeset import expand
+from gpuprov.model.places import Words
 from gpuprov.model.profile import NAME
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
@@ -182,6 +184,12 @@ class Fleet(Strict):
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
     _places: Places = PrivateAttr(default_factory=Places)
+    _words: Words = PrivateAttr(default_factory=Words)
+
+    @property
+    def words(self) -> Words:
+        """Where the names of profiles, systems, architectures and repositories stand."""
+        return self._words
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -233,7 +241,9 @@ def parse_fleet(text: str, name: str) -> Fleet:
 def fleet_of(document: Marked) -> Fleet:
     """The same for a document that is read already."""
     if not isinstance(document.data, dict):
-        raise document.wrong("wrong-value", (), "not a mapping", expected="the key groups")
+        seen = "the file is empty" if document.data is None else "not a mapping"
+        do = "`gpuprov init` writes a file to start from"
+        raise document.wrong("wrong-value", (), seen, expected="the key groups", do=do)
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
@@ -241,6 +251,10 @@ def fleet_of(document: Marked) -> Fleet:
     for group, stated in fleet.groups.items():
         for host in stated.hosts:
             fleet._places[host] = f"{document.name}:{document.line(('groups', group, 'hosts', host))}"
+        for key in ("profile", "os", "arch"):
+            fleet.words.add(document, ("groups", group), key, getattr(stated, key))
+    for repository in fleet.repositories:
+        fleet.words.add(document, ("repositories",), repository, repository)
     return fleet
 
 

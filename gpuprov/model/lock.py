@@ -7,6 +7,7 @@ and its source. The file is YAML, generated, committed and reviewed; its bytes d
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,6 @@ from pydantic import Field, PrivateAttr
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.connection import LOCAL, Connection, lay_over
 from gpuprov.model.documents import (
-    Marked,
     Places,
     Strict,
     read_text,
@@ -27,6 +27,7 @@ from gpuprov.model.documents import (
 )
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import NicHardware, NvmeHardware
+from gpuprov.model.marked import Marked
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
 
@@ -267,7 +268,7 @@ def read_lock(path: Path) -> Lock:
     Raises:
         InvalidInput: the file is missing, is not YAML, or does not have the lock's shape.
     """
-    return lock_of(Marked(read_text(path, missing="run `gpuprov lock` to make it"), str(path)))
+    return lock_of(Marked(read_text(path, missing=_how_to_make(path)), str(path)))
 
 
 def lock_of(document: Marked) -> Lock:
@@ -284,6 +285,14 @@ def lock_of(document: Marked) -> Lock:
             lock._places[host] = f"{path}:{document.line(stated)}"
             lock._places[f"{host} address"] = f"{path}:{document.line(('groups', name, 'hosts', host))}"
     return lock
+
+
+def _how_to_make(path: Path) -> str:
+    if path.name == "fleet.lock.yml":
+        return "run `gpuprov lock` to make it"
+    near = sorted(each.name for each in path.parent.glob("*.lock.yml"))
+    there = f"name one that is there ({', '.join(near[:3])}), or make it: " if near else ""
+    return f"{there}gpuprov lock --lock {shlex.quote(str(path))}"
 
 
 def write_lock(lock: Lock, path: Path) -> None:

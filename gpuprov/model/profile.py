@@ -75,7 +75,11 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
     while wanted is not None:
         if wanted not in paths:
             near = difflib.get_close_matches(wanted, paths, n=3) or sorted(paths)
-            raise InvalidInput(f"there is no profile {wanted!r}", expected="one of " + ", ".join(near))
+            raise InvalidInput(
+                f"there is no profile {wanted!r}",
+                expected="one of " + ", ".join(near),
+                do="`gpuprov inventory profiles` describes them",
+            )
         if wanted in (seen for seen, _ in chain):
             raise InvalidInput(f"{paths[wanted]}: profile {wanted!r} extends itself")
         chain.append((wanted, read_document(paths[wanted], Profile)))

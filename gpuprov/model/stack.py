@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gpuprov.model.documents import Strict
+from gpuprov.model.documents import DECIMAL, Strict
 
 
 def _version_text(stated: object) -> object:
     if isinstance(stated, float):
-        raise ValueError('a version in quotes, such as "9.10": without them YAML reads 9.1')  # noqa: TRY004
+        raise ValueError(f'it in quotes, "{DECIMAL}": without them YAML reads the number {stated}')  # noqa: TRY004
     return str(stated) if isinstance(stated, int) and not isinstance(stated, bool) else stated
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -12,7 +11,7 @@ import click
 from gpuprov import __version__
 from gpuprov.cli.common.logs import failed, kept, with_verbosity
 from gpuprov.cli.common.verbs import VERBS, overview
-from gpuprov.errors import Exit, GpuprovError
+from gpuprov.errors import Exit, GpuprovError, did_you_mean
 from gpuprov.report.printable import printable
 
 
@@ -36,9 +35,8 @@ class VerbGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb that is called; one that is mistyped is told with those that are near."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], VERBS, n=2)
-            meant = f"; did you mean {' or '.join(near)}?" if near else "; `gpuprov --help` lists them"
-            raise click.UsageError(f"there is no verb {args[0]!r}{meant}", ctx)
+            meant = did_you_mean(args[0], VERBS) or "`gpuprov --help` lists them"
+            raise click.UsageError(f"there is no verb {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

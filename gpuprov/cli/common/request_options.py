@@ -41,7 +41,7 @@ _OPTIONS = (
     click.option("--module", metavar="FLAVOUR", help="open or proprietary."),
     click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules."),
     click.option("--container-toolkit", metavar="VERSION"),
-    click.option("--fabricmanager", metavar="VERSION"),
+    click.option("--fabric-manager", "--fabricmanager", "fabricmanager", metavar="VERSION"),
     click.option("--kernel", metavar="RELEASE", help="The kernel that boots next, as uname -r says it."),
     click.option(
         "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15."
@@ -81,10 +81,14 @@ def read_request(stated: dict[str, Any]) -> Request:
 
     if not stated.get("gpu"):
         raise InvalidInput(
-            "which GPU?", do="give --gpu NAME, once for each model (`gpuprov catalog gpus` lists them)"
+            "--gpu is missing",
+            do='give --gpu "H100 SXM5 80GB" or the like, once for each model; `gpuprov catalog gpus` lists '
+            "them; fleet.yml is not read: fleet.lock.yml has the reasons of a fleet",
         )
     if not stated.get("os"):
-        raise InvalidInput("which operating system?", do="give --os NAME (`gpuprov catalog os` lists them)")
+        raise InvalidInput(
+            "--os is missing", do="give --os ubuntu24.04 or the like; `gpuprov catalog os` lists them"
+        )
     return Request.from_mapping({**stated, "gpu": list(stated["gpu"])})
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpuprov.catalog import Catalog, Version, load, version
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.resolve.answer import Answer, RuleFinding
 from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, system
 from gpuprov.locking.resolve.request import Request
@@ -16,6 +16,9 @@ from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 SCHEMA = "gpuprov.explain/1"
 MOST_NEWER = 6
 
+FABRIC_MANAGER, IN_A_STACK = "fabric_manager", "fabricmanager"
+"""Its name on the command line, as the role's; and its key in locks and answers."""
+
 COMPONENTS = {
     "driver": (*system.CHECKS, driver.branch, gpus.supported, driver.gpus_together),
     "module": (driver.flavour,),
@@ -23,7 +26,7 @@ COMPONENTS = {
     "cudnn": (libraries.cudnn, libraries.cudnn_gpus),
     "nccl": (libraries.nccl,),
     "framework": (libraries.framework,),
-    "fabricmanager": (fabric.manager,),
+    FABRIC_MANAGER: (fabric.manager,),
     "container_toolkit": (fabric.docker, fabric.toolkit),
 }
 
@@ -60,11 +63,14 @@ def explain(component: str, request: Request, catalog: Catalog | None = None) ->
         InvalidInput: no such component, or as `resolve`.
     """
     name = component.replace("-", "_").lower()
+    name = FABRIC_MANAGER if name == IN_A_STACK else name
     if name not in COMPONENTS:
-        raise InvalidInput(f"nothing is called {component!r}", expected="one of " + ", ".join(COMPONENTS))
+        expected, meant = "one of " + ", ".join(COMPONENTS), did_you_mean(name, COMPONENTS)
+        raise InvalidInput(f"no component {component!r}", expected=expected, do=meant)
     catalog = catalog or load()
     settled = resolve_once(request, catalog)
     because = [finding for check in COMPONENTS[name] for _, finding in check(settled.case, settled.draft)]
+    name = IN_A_STACK if name == FABRIC_MANAGER else name
     if name == "driver" and request.driver is None:
         because.insert(0, _policy(settled))
     value = getattr(settled.answer.stack, name)

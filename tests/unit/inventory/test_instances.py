@@ -48,8 +48,9 @@ def test_arm_is_stated(tmp_path: Path) -> None:
 
 def test_profile_or_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(tmp_path, "--os", "debian12") == 2
+    assert "missing: --profile (or --instance)" in capsys.readouterr().err
     assert init(tmp_path, "--os", "debian12", "--profile", "dev-t4", "--instance", "aws:p5.48xlarge") == 2
-    assert "one of --profile and --instance" in capsys.readouterr().err
+    assert "both --profile and --instance" in capsys.readouterr().err
 
 
 def test_a_misspelt_type_names_its_neighbours() -> None:

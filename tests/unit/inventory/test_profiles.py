@@ -40,7 +40,7 @@ def test_a_shipped_profile_tells_what_it_is() -> None:
             "nics: [{kind: wifi, speed_gbits: 1}]",
             "x.yml:2: hardware.nics.0.kind is \"wifi\"; expected 'ethernet'",
         ),
-        ("memory_gib: lots", 'x.yml:2: hardware.memory_gib is "lots"; expected a valid integer'),
+        ("memory_gib: lots", 'x.yml:2: hardware.memory_gib is "lots"; expected a whole number'),
     ],
 )
 def test_a_wrong_profile_is_told_by_line(tmp_path: Path, text: str, words: str) -> None:

@@ -1,0 +1,40 @@
+"""Where the words of a file stand, for complaints that come when the file has long been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuprov.errors import InFile, InvalidInput
+from gpuprov.model.marked import Marked, Path_
+
+
+class Words(dict[tuple[Path_, str], tuple[str, int]]):
+    """A path in a document and a word of a person's below it → file and line."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Words)
+
+    __hash__ = None
+
+    def add(self, document: Marked, below: Path_, key: str, word: str) -> None:
+        """Remember the word that stands at a key."""
+        self[below, word] = document.name, document.line((*below, key))
+
+    @contextmanager
+    def placing(self, *below: str) -> Iterator[None]:
+        """Give errors that quote one of the words below a path its file and line.
+
+        Raises:
+            InFile: in place of an InvalidInput that quotes a word.
+        """
+        try:
+            yield
+        except InFile:
+            raise
+        except InvalidInput as error:
+            for (path, word), (file, line) in self.items():
+                if path == below and repr(word) in error.seen:
+                    told = {"expected": error.expected, "do": error.do}
+                    raise InFile("unknown-name", file, line, error.seen, **told) from None
+            raise

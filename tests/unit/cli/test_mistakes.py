@@ -1,0 +1,106 @@
+"""What people mistype: the screen says what was seen, what was expected, and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.cli.common.group import run
+
+FLEET = """\
+groups:
+  train:
+    hosts: gpu[01-02]
+    profile: hgx-h100-8
+    os: debian12
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def screen(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    assert run(line.split()) == code
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "seen", "do"),
+    [
+        ("lock drivr", "no component 'drivr'", "did you mean 'driver'?"),
+        ("lock --upgrade container-tolkit", "no component", "did you mean 'container_toolkit'?"),
+        ("lock driver cuda", "driver, cuda named without --upgrade", "gpuprov lock --upgrade driver cuda"),
+        ("explain drivr --gpu H200 --os debian12", "no component 'drivr'", "did you mean 'driver'?"),
+        ("explain driver", "--gpu is missing", '--gpu "H100 SXM5 80GB"'),
+        ("resolve --gpu H200", "--os is missing", "`gpuprov catalog os`"),
+        ("resolve --gpu H1OO --os debian12", "GPU 'H1OO' is ambiguous", '"H100 SXM5 80GB"'),
+        ("catalog gpu", "no table 'gpu'", "did you mean 'gpus'?"),
+        ("catalog gpus H100", "'H100' after the table gpus", 'gpuprov catalog show "H100"'),
+        ("init --instance aws:p5.48xlarge --hosts gpu[01-08]", "missing: --os;", "--os ubuntu24.04"),
+        ("init --profile x --instance y", "both --profile and --instance", "give one of them"),
+        ("upgrade --to next.yml", "next.yml does not exist", "gpuprov lock --lock next.yml"),
+    ],
+)
+def test_a_command_line(line: str, seen: str, do: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = screen(line, capsys)
+    assert seen in said, said
+    assert do in said, said
+
+
+def test_a_lock_that_is_there_is_named_before_a_new_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "fleet.lock.yml").write_text("")
+    assert "name one that is there (fleet.lock.yml), or make it" in screen("upgrade --to flet.yml", capsys)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "os: debian12",
+            "os: debian12\n    stack: {cuda: 12.10}",
+            'fleet.yml:6: groups.train.stack.cuda is 12.10; expected it in quotes, "12.10": without them '
+            "YAML reads the number 12.1",
+        ),
+        (
+            "os: debian12",
+            "os: debian12\n    stack: {cuda: [12.10]}",
+            'fleet.yml:6: groups.train.stack.cuda.0 is 12.10; expected it in quotes, "12.10"',
+        ),
+        (
+            "hgx-h100-8",
+            "hgx-h1oo-8",
+            "fleet.yml:4: there is no profile 'hgx-h1oo-8'; expected one of hgx-h",
+        ),
+        ("debian12", "debain12", "fleet.yml:5: operating system 'debain12' is not known"),
+        (
+            "groups:",
+            "repositories: {nvida: 'http://m/'}\ngroups:",
+            "fleet.yml:1: no repository 'nvida'",
+        ),
+        ("groups:", "repositories: {nvida: 'http://m/'}\ngroups:", "did you mean 'nvidia'?"),
+        ("    profile:", "   profile:", "fleet.yml:4: not YAML: "),
+        ("    profile:", "   profile:", "indent the line as its neighbours are"),
+        ("    profile:", "\tprofile:", "indent with spaces"),
+        (
+            "os: debian12",
+            "os: debian12\n    settings: {persistence: enabled}",
+            'groups.train.settings.persistence is "enabled"; expected true or false',
+        ),
+        (FLEET, "", "fleet.yml:1: the file is empty; expected the key groups; `gpuprov init`"),
+    ],
+)
+def test_a_line_of_the_fleet(
+    folder: Path, right: str, wrong: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert right in FLEET
+    (folder / "fleet.yml").write_text(FLEET.replace(right, wrong))
+    assert said in screen("lock", capsys)
+    run(["validate"])
+    assert said.split("; ")[0].removeprefix("fleet.yml:") in capsys.readouterr().out
