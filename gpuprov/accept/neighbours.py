@@ -12,7 +12,7 @@ from gpuprov.finding import Finding
 
 MATRICES = {"bf16", "fp16", "tf32", "fp8", "fp64"}
 FEWEST = 4
-"""Values below which nobody is called an outlier."""
+"""Values below which no one is called an outlier."""
 OUTLYING = 3.5
 """Of the modified z-score, 0.6745 x distance from the median over the MAD (Iglewicz and Hoaglin, 1993)."""
 SPREAD = 0.05

@@ -46,7 +46,7 @@ class Reference:
     def floor(self, names: tuple[str, ...]) -> Floor | None:
         """The floor of a measurement by the first of its names that has any; None where none is known.
 
-        Operators' gates come first: below the lowest of them nobody accepts a node, below the highest
+        Operators' gates come first: below the lowest of them no one accepts a node, below the highest
         somebody does not. Where there is none, NVIDIA DCGM's own rule makes one of what was measured on good
         hardware. A gate with a doubt, or whose publisher only warns, is none.
         """

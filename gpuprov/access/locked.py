@@ -60,7 +60,7 @@ def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connec
             )
         if stated.user == "root" and ssh.root == "no":
             raise Refused(
-                f"settings.ssh.root is 'no', and {host} is reached as root: nobody could log in any more",
+                f"settings.ssh.root is 'no', and {host} is reached as root: that login would stop working",
                 do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
             )
 

@@ -47,7 +47,7 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
         )
     if ssh.root == "no" and connection.user in (None, "root"):
         raise Refused(
-            "settings.ssh.root is 'no', and the fleet logs in as root: nobody could log in any more",
+            "settings.ssh.root is 'no', and the fleet logs in as root: that login would stop working",
             do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
         )
     policy = known["policies"][ssh.policy]

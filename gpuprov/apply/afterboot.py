@@ -113,7 +113,7 @@ def go_down(
         if output.code:
             remove(way)
             raise Cannot(
-                f"{UNIT}, which would go on afterwards, cannot be set up: {said(output)}",
+                f"{UNIT}, which continues the run after the boot, cannot be set up: {said(output)}",
                 do="reboot it yourself, then apply again",
             )
         afterwards.leaving(changed)
@@ -122,26 +122,28 @@ def go_down(
     if output.code == 0:
         time.sleep(DOWN_S)  # systemd ends us
     remove(way)
-    raise NodeFailed(f"this machine does not go down: {said(output)}", do="see `systemctl list-jobs`")
+    raise NodeFailed(
+        f"the reboot of this machine did not start: {said(output)}", do="see `systemctl list-jobs`"
+    )
 
 
 def refuse_what_is_lost(password: str | None) -> None:
-    """Refuse where nobody could call gpuprov after the boot.
+    """Refuse where no one could call gpuprov after the boot.
 
     Raises:
         Cannot: sudo asks for a password, or gpuprov is in a folder that a boot clears.
     """
     if password is not None:
         raise Cannot(
-            "sudo asks for a password, and nobody types one after the boot",
+            "sudo asks for a password, which cannot be typed after the boot",
             do="run gpuprov as root, or reboot it yourself, then apply again",
         )
     for place in (sys.executable, str(Path(gpuprov.__file__).parent), str(Path.cwd())):
         cleared = next((each for each in CLEARED if Path(place).is_relative_to(each)), None)
         if cleared:
             raise Cannot(
-                f"{place} is gone after a boot, which may clear {cleared}",
-                do="have gpuprov and the fleet elsewhere, or reboot it yourself, then apply again",
+                f"{place} may not survive the boot, which may clear {cleared}",
+                do="move gpuprov and the fleet elsewhere, or reboot it yourself, then apply again",
             )
 
 

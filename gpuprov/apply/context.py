@@ -50,7 +50,7 @@ class RunContext:
     Attributes:
         lock: what nodes are brought to.
         folder: gets all that the run saw and did; its name is the run's id.
-        leases: those of the run's nodes; None where nothing is changed, or nobody else can be at work.
+        leases: those of the run's nodes; None where nothing is changed, or no one else can be at work.
         listen: called with every event of Ansible's as it happens.
         narrate: gets a line for a person at each turn.
         afterwards: how the run goes on after a reboot of this machine; None where it does not.

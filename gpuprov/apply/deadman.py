@@ -134,9 +134,9 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
             failure = Unreachable(f"a new login did not work: port {port}: {error.seen}")
             continue
         if output.code == NOT_ARMED:
-            raise NodeFailed(f"the proof of a new login came too late: {said(output)}")
+            raise NodeFailed(f"the new login came too late: {said(output)}")
         if output.code:
-            raise NodeFailed(f"{target.route.user} gets in and cannot become root: {said(output)}")
+            raise NodeFailed(f"{target.route.user} can log in, but cannot become root: {said(output)}")
         return
     raise failure
 

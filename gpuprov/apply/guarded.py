@@ -129,7 +129,7 @@ def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) ->
     node.own = sessions.enter_context(own_sshd(node.session, guard))
     if not node.own.sources:
         run.narrate(
-            f"{node.target.name}: nobody is logged in over SSH: what the firewall does to others is not tried"
+            f"{node.target.name}: no SSH login is open whose reach under the new firewall can be tried"
         )
     return node.own.sources
 

@@ -45,7 +45,7 @@ class Terms:
     """For how many seconds a node stays leased when its controller died.
 
     `resumable` says that the run may be resumed then: its leases are not given back with an error, and are
-    nobody else's before their time is over.
+    no one else's before their time is over.
     """
 
     seconds: float = 600.0
@@ -201,7 +201,7 @@ class Leases:
                     self._silent.pop(name, None)
                 else:
                     del self._until[name]
-                    now = f"it is {answer}" if answer else "nobody has it now"
+                    now = f"it is {answer}" if answer else "no run has it now"
                     self._lost[name] = f"another run took its lease while this one was at work; {now}"
         self._write()
 

@@ -1,6 +1,6 @@
 """A real login over this machine's own sshd, where it is the node: what proves that a change lets people in.
 
-Nobody comes from elsewhere to try. A key that is thrown away afterwards, and is good from this machine alone
+No one comes from elsewhere to try. A key that is thrown away afterwards, and is good from this machine alone
 and for some minutes, logs in as the fleet's user would; what the firewall does to others is told by its rules
 and by who is logged in now.
 """
@@ -97,7 +97,9 @@ def _try(loopback: Loopback, guard: Guard) -> None:
             "settings.ssh and settings.firewall out",
         ) from None
     if output.code:
-        raise Refused(f"{login} gets in over sshd and cannot become root: {said(output)}", do="allow it sudo")
+        raise Refused(
+            f"{login} can log in over sshd, but cannot become root: {said(output)}", do="allow it sudo"
+        )
 
 
 def _target(here: Target, address: str, folder: Path) -> Target:

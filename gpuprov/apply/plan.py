@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.roles import BY_NAME, ROLES
 
 RUNNABLE = tuple(role.name for role in ROLES if role.variables)
@@ -58,8 +58,8 @@ def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan
         InvalidInput: there is no such role.
     """
     if unknown := set(roles) - set(RUNNABLE):
-        names = ", ".join(sorted(unknown))
-        raise InvalidInput(f"there is no role {names}", expected="of " + ", ".join(RUNNABLE))
+        names, meant = ", ".join(sorted(unknown)), did_you_mean(min(unknown), RUNNABLE)
+        raise InvalidInput(f"there is no role {names}", expected="one of " + ", ".join(RUNNABLE), do=meant)
     wanted = {"preflight", *roles}
     kept = [replace(plan, roles=tuple(r for r in plan.roles if r in wanted), reboot=False) for plan in plans]
     return [plan if set(plan.roles) & set(roles) else replace(plan, roles=()) for plan in kept]

@@ -54,5 +54,5 @@ def _result(payload: Payload, session: Session) -> Any:
     if "error" in answer:
         raise NodeFailed(str(answer["error"]))
     if "result" not in answer:
-        raise NodeFailed("an answer to another question", expected="a result")
+        raise NodeFailed("the answer belongs to another request", expected="a result")
     return answer["result"]

@@ -25,7 +25,7 @@ LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 class Login:
     """What was handed over. None means: as ~/.ssh/config says, or the agent and the usual keys.
 
-    `ask` asks a person for the password, once for all nodes; None where there is nobody to ask.
+    `ask` asks a person for the password, once for all nodes; None where there is no one to ask.
     """
 
     user: str | None = None
@@ -38,7 +38,7 @@ class Login:
 
 @dataclass
 class Contact:
-    """An open connection to a node that nobody has logged in to yet.
+    """An open connection to a node that no one has logged in to yet.
 
     Attributes:
         stated: what the fleet states of the way to the node.
@@ -78,7 +78,7 @@ class Contact:
         fresh = reach(target.name, target.address, self.stated, replace(self.login, user=user))
         if fresh.host_key.asbytes() != self.host_key.asbytes():
             fresh.close()
-            raise Unreachable(f"{target.address} shows another host key at the second connection")
+            raise Unreachable(f"{target.address} showed another host key at the second connection")
         return fresh
 
     def log_in(self, login: Login) -> Session:
@@ -109,7 +109,9 @@ class Contact:
         if not tried:
             self._ask_what_is_taken(user)
         raise Unreachable(
-            f"{user}@{self.target.address} refused {', '.join(tried) or 'to be asked: there is no key here'}",
+            f"{user}@{self.target.address} refused {', '.join(tried)}"
+            if tried
+            else f"{user}@{self.target.address} was offered no key: there is none here",
             do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
         )
 

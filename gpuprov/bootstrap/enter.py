@@ -36,11 +36,11 @@ def enter(contact: Contact, login: Login, system: str) -> Entered:
     """Log in by keys as the user that is stated, else as those of images; last by a password, asked for once.
 
     Args:
-        contact: open, and nobody has logged in yet.
+        contact: open, and no one has logged in yet.
         system: what the fleet says that the node runs.
 
     Raises:
-        Unreachable: nobody gets in.
+        Unreachable: no one gets in.
     """
     first = contact.user
     others = [] if login.user or login.password else [each for each in cloud_logins(system) if each != first]

@@ -43,7 +43,7 @@ class HostKeys:
         return bool(self._pinned.keys(*names_of(address, port)))
 
     def trusts(self, address: str, port: int, key: paramiko.PKey) -> bool:
-        """Whether the key is the host's; False when nobody can say but a person.
+        """Whether the key is the host's; False when no one can say but a person.
 
         Raises:
             Unreachable: it is another than the one known or vouched for, it is revoked, or `given` does not

@@ -83,7 +83,7 @@ def bootstrap(
     Args:
         targets: nodes, and the fleet's way to them.
         keys: the host keys that go with a file's path.
-        confirm: shown host keys nobody vouches for, name → fingerprint; says whether they are right.
+        confirm: shown host keys no one vouches for, name → fingerprint; says whether they are right.
     """
     nodes = [NodeResult(target.name, target) for target in targets]
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
@@ -193,10 +193,8 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
         if named := NAMED.search(output.stdout.decode("utf-8", "replace")):
             raise AnotherUser(f"{user} may not log in, nor use sudo: {named[0]}", named[1])
         if EXPIRED.search((output.stderr + output.stdout).decode("utf-8", "replace")):
-            raise NodeFailed(
-                f"{user} has to choose another password before anything else", do="log in by hand once"
-            )
-        raise NodeFailed(f"{user} cannot do it as root (sudo): {said(output)}", do="see --ask-sudo-pass")
+            raise NodeFailed(f"{user} must change its expired password first", do="log in by hand once")
+        raise NodeFailed(f"{user} cannot become root by sudo: {said(output)}", do="give --ask-sudo-pass")
     node.changed += told.get("changed", [])
     node.notes += told.get("note", [])
     node.host_keys = told.get("hostkey", [])
@@ -210,7 +208,9 @@ def _prove(node: NodeResult, goal: Goal) -> None:
         with open_session(node.target, LIMITS) as session:
             output = as_root(session, "python3 --version", None)
             if output.code:
-                raise NodeFailed(f"{node.target.route.user} gets in and cannot become root: {said(output)}")
+                raise NodeFailed(
+                    f"{node.target.route.user} can log in, but cannot become root: {said(output)}"
+                )
             if node.passwords and goal.key_only:
                 _passwords_off(node, session, goal.guard)
             if goal.certificate:
@@ -237,7 +237,7 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     output = as_root(session, " && ".join(steps), None)
     failure: GpuprovError | None = None
     if output.code:
-        failure = NodeFailed(f"passwords cannot be shut off by a drop-in: {said(output)}")
+        failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {said(output)}")
     else:
         try:
             prove_and_disarm(node.target, [node.target.route.port], guard, token)
@@ -245,4 +245,4 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
             failure = error
     if failure and (undone := undo(session, node.target, guard, token, failure)):
         raise undone
-    node.changed.append("logins by password shut off")
+    node.changed.append("password logins switched off")

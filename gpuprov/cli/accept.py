@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 @options.on_nodes
 @click.option("--local", is_flag=True, help="load this machine's GPUs, without SSH")
 @click.option(
-    "--level", type=click.Choice(["quick", "full"]), default="quick", show_default=True, help="how long"
+    "--level",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="how long the load lasts",
 )
 @click.option(
     "--drained", is_flag=True, help="a scheduler's program runs there, and it gives out no jobs now"
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     "--libraries", multiple=True, metavar="FOLDER", help="where libcublasLt and libnccl are on the nodes"
 )
 @click.option(
-    "--baseline", metavar="RUN", help="also what became slower since a run: `latest`, its id, or a file"
+    "--baseline", metavar="RUN", help="also say what became slower since a run: `latest`, its id, or a file"
 )
 @click.option(
     "--measured",
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--framework",
     metavar="PYTHON",
-    help="also what PyTorch, JAX or TensorFlow of that interpreter of the nodes make of the GPUs",
+    help="also measure with the PyTorch, JAX or TensorFlow of that interpreter on the nodes",
 )
 @click.option("--across", is_flag=True, help="between NODES instead: find the node or link that is slow")
 @click.option(
@@ -88,7 +92,7 @@ def command(
     from gpuprov.accept.judge import document, judge
 
     if sum((local, bool(measured), bool(chosen.stated))) > 1:
-        raise InvalidInput("accept of what?", do="give one of NODES, --local and --measured")
+        raise InvalidInput("no node is named", do="give one of NODES, --local and --measured")
     if across:
         if local or measured:
             raise InvalidInput("--across on one machine", do="name two nodes or more")

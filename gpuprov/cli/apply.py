@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--role",
     "roles",
     multiple=True,
-    help="of the plan only this role; may be repeated",
+    help="run only this role of the plan; repeatable",
     shell_complete=completion.roles,
 )
 @click.option(
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     help="seconds until a node takes back a change of SSH or firewall that no new login has proved",
 )
 @click.option("--no-verify", is_flag=True, help="do not verify afterwards")
-@click.option("--allow-downgrade", is_flag=True, help="take packages back that are newer than the lock's")
-@click.option("--force", is_flag=True, help="also where GPUs are in use; logged on the node")
-@click.option("--image", is_flag=True, help="this tree is an image of a group in the making; see below")
+@click.option("--allow-downgrade", is_flag=True, help="downgrade packages that are newer than the lock's")
+@click.option("--force", is_flag=True, help="go on where GPUs are in use; logged on the node")
+@click.option("--image", is_flag=True, help="this tree is an image of a group that is being made; see below")
 @click.option("--continue", "waiting", metavar="RUN", help="go on after a reboot of this machine")
 @click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
 @click.option("-D", "--diff", is_flag=True, help="show what changes in files")
@@ -182,11 +182,11 @@ def _conclude(
         for line in recap_lines(result, verdict):
             tell(line)
         if failed := failed_names(result, verdict):
-            options.note(f"what is wrong with the machine itself: gpuprov doctor {fold(failed)}")
+            options.note(f"to look for faults of the machine itself: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:
         nodes = fold(result.reboot_needed)
         options.note(
             f"{nodes} must reboot before the driver is the lock's: gpuprov apply --reboot -l {nodes}"
         )
-    options.note(f"everything that was done is in {run.folder}")
+    options.note(f"logs of this run: {run.folder}")
     return conclusion(proposal.unanswered, result, verdict)

@@ -35,13 +35,15 @@ existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--identity", type=existing, help="the key that opens now; else the agent and the usual keys")
 @click.option("-k", "--ask-pass", is_flag=True, help="ask for the password that opens now; sudo's too")
 @click.option("--password-fd", type=int, help="read that password from this file descriptor, one line")
-@click.option("--ask-sudo-pass", is_flag=True, help="ask for sudo's password, if it is another")
+@click.option(
+    "--ask-sudo-pass", is_flag=True, help="ask for sudo's password, where it is another than the login's"
+)
 @click.option("--key", "keys", type=existing, multiple=True, help="public key to let in; ssh.identity_file's")
 @click.option(
     "--host-key", type=existing, help="known-hosts file that vouches for host keys; others are refused"
 )
 @click.option("--accept-new", is_flag=True, help="trust unknown host keys without a comparison")
-@click.option("--keep-passwords", is_flag=True, help="leave logins by password on")
+@click.option("--keep-passwords", is_flag=True, help="keep password logins on")
 @options.forks_option
 @options.output_option
 def command(
@@ -118,7 +120,7 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
         raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
     chosen = [known[name] for name in dict.fromkeys(wanted or known)]
     if here := [each.name for each in chosen if each.address == LOCAL]:
-        raise InvalidInput(f"{here[0]} is this machine, which nobody has to log in to", do="gpuprov lock")
+        raise InvalidInput(f"{here[0]} is this machine, which needs no login", do="gpuprov lock")
     return chosen
 
 
@@ -133,7 +135,7 @@ def _password(descriptor: int | None, *, ask: bool) -> str | None:
 
 
 def _asked_once() -> Callable[[], str | None]:
-    """Asks for the password of nodes that take no key, once for all; nobody without a terminal."""
+    """Asks for the password of nodes that take no key, once for all; no one without a terminal."""
     mutex = Lock()
     known: list[str] = []
 
@@ -154,7 +156,7 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
             return True
         if not sys.stdin.isatty():
             options.note(
-                "there is no terminal to compare these host keys on: state --host-key FILE, or --accept-new"
+                "these host keys cannot be compared without a terminal: give --host-key FILE, or --accept-new"
             )
             return False
         return click.confirm("Are these the keys that your provider shows?", err=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.lock_option
-@click.option("--indexes", is_flag=True, help="Ask the repositories, the archives and the package index too.")
+@click.option("--indexes", is_flag=True, help="ask the repositories, the archives and the package index too")
 @from_option
 @key_option
 @options.output_option

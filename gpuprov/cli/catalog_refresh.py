@@ -20,12 +20,12 @@ from_option = click.option(
     "--from",
     "base",
     metavar="FOLDER|URL",
-    help="A mirror in NVIDIA's layout (compute/cuda/repos, libnvidia-container): it alone is read.",
+    help="a mirror in NVIDIA's layout (compute/cuda/repos, libnvidia-container): it alone is read",
 )
 key_option = click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Its public key; without one NVIDIA's own must have signed.",
+    help="its public key; without one NVIDIA's own must have signed",
 )
 
 
@@ -35,14 +35,14 @@ key_option = click.option(
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The data files  [default: those of this checkout]",
+    help="the data files  [default: those of this checkout]",
 )
-@click.option("--write", is_flag=True, help="Write what is proposed; without it nothing changes.")
+@click.option("--write", is_flag=True, help="write what is proposed; without it nothing changes")
 @click.option(
     "--overwrite",
     multiple=True,
     metavar="KEY",
-    help="Write this too, though it was stated by hand. Repeatable.",
+    help="write this too, though it was stated by hand; repeatable",
 )
 def command(
     base: str | None, key: Path | None, data: Path | None, write: bool, overwrite: tuple[str, ...]

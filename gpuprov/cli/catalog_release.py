@@ -12,12 +12,12 @@ from gpuprov.errors import Exit
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--signer", required=True, metavar="KEY", help="Whose key signs, as gpg --local-user takes it.")
-@click.option("--version", "stated", help="By default the day that the newest of its files speaks of.")
+@click.option("--signer", required=True, metavar="KEY", help="whose key signs, as gpg --local-user takes it")
+@click.option("--version", "stated", help="by default the day that the newest of its files speaks of")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The files to seal, by default those of this gpuprov.",
+    help="the files to seal, by default those of this gpuprov",
 )
 def command(folder: Path, signer: str, stated: str | None, data: Path | None) -> Exit:
     """Seal this catalog into FOLDER, with a wheel of gpuprov-catalog beside it: what `update` takes."""

@@ -12,11 +12,11 @@ from gpuprov.errors import Exit
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--release", "stated", metavar="VERSION", help="That one, and no other: 2026.11.22.")
+@click.option("--release", "stated", metavar="VERSION", help="that one, and no other: 2026.11.22")
 @click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Public key of whoever signs catalogs; remembered.",
+    help="public key of whoever signs catalogs; remembered",
 )
 def command(source: str | None, stated: str | None, key: Path | None) -> Exit:
     """Bring a newer catalog here, from SOURCE: a folder, a wheel of gpuprov-catalog, its URL; by default the

@@ -19,9 +19,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST...]")
-@click.option("--local", is_flag=True, help="Look at this machine, without SSH.")
-@click.option("--facts", "saved", type=FILE, help="Judge a saved look (`--save`) instead of a machine.")
-@click.option("--save", type=FILE, help="Keep what was read of the one machine in this file, as JSON.")
+@click.option("--local", is_flag=True, help="look at this machine, without SSH")
+@click.option("--facts", "saved", type=FILE, help="judge a saved look (`--save`) instead of a machine")
+@click.option("--save", type=FILE, help="keep what was read of the one machine in this file, as JSON")
 @click.option(
     "--load",
     "seconds",
@@ -29,14 +29,14 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=False,
     flag_value=5.0,
     metavar="[SECONDS]",
-    help="Say where the bottleneck is, from a sample of so many seconds (5) under load.",
+    help="say where the bottleneck is, from a sample of so many seconds (5) under load",
 )
 @click.option(
     "--bundle",
     type=FILE,
-    help="Write what a vendor's support asks for of the one machine here, without secrets.",
+    help="write what a vendor's support asks for of the one machine here, without secrets",
 )
-@click.option("--brief", is_flag=True, help="One line a fault.")
+@click.option("--brief", is_flag=True, help="one line for each fault")
 @options.lock_option
 @options.forks_option
 @options.identity_option
@@ -45,9 +45,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "html"]), default="table", show_default=True
 )
-@click.option("--html", type=FILE, help="Also write a page here.")
-@click.option("--junit", type=FILE, help="Also write JUnit XML here.")
-@click.option("--prometheus", type=FILE, help="Also write a textfile for Prometheus's node exporter here.")
+@click.option("--html", type=FILE, help="also write a page here")
+@click.option("--junit", type=FILE, help="also write JUnit XML here")
+@click.option("--prometheus", type=FILE, help="also write a textfile for Prometheus's node exporter here")
 def command(
     hosts: tuple[str, ...],
     local: bool,
@@ -72,7 +72,7 @@ def command(
     when a host was not reached. What could not be read is told as unknown.
     """
     if sum((bool(hosts), local, saved is not None)) != 1:
-        raise InvalidInput("doctor of what?", do="name hosts, or give --local, or --facts FILE")
+        raise InvalidInput("no host is named", do="name hosts, or give --local, or --facts FILE")
     if save is not None and len(hosts) > 1:
         raise InvalidInput("--save keeps one machine's look", do="name one host")
     if seconds is not None and (saved or save):

@@ -38,7 +38,7 @@ WATCH_S = 30.0
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[SECONDS]",
-    help=f"look again every so often ({WATCH_S:g} s) and say what changed, until interrupted",
+    help=f"look again at an interval ({WATCH_S:g} s) and say what changed, until interrupted",
 )
 @click.option(
     "--against-majority", "uniform", is_flag=True, help="nodes unlike most of the others; see below"

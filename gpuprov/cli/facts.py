@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("host", required=False, shell_complete=completion.nodes)
-@click.option("--local", is_flag=True, help="Look at this machine.")
-@click.option("--smi-xml", "capture", metavar="FILE", help="Read a saved `nvidia-smi -q -x`; `-` is stdin.")
+@click.option("--local", is_flag=True, help="look at this machine")
+@click.option("--smi-xml", "capture", metavar="FILE", help="read a saved `nvidia-smi -q -x`; `-` is stdin")
 @click.option(
     "--lock",
     "lock_path",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("fleet.lock.yml"),
     show_default=True,
-    help="A host named there is reached as it says.",
+    help="a host named there is reached as it says",
 )
 @options.identity_option
 @options.known_hosts_option
@@ -49,7 +49,7 @@ def command(
     Exit 1 when a saved answer is none, is cut off, or says that nvidia-smi failed.
     """
     if sum((host is not None, local, capture is not None)) != 1:
-        raise InvalidInput("facts of what?", do="name one host, or give --local, or --smi-xml FILE")
+        raise InvalidInput("no host is named", do="name one host, or give --local, or --smi-xml FILE")
     if capture is not None:
         return _show_capture(capture, output)
     if local:

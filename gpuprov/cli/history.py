@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.option("--since", metavar="RUN", help="what changed since that run")
 @click.option("--to", "until", metavar="RUN", default="latest", show_default=True, help="up to that run")
-@click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="so many runs")
+@click.option(
+    "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="number of runs to show"
+)
 @click.option("--run", "told", metavar="RUN", help="what an upgrade or a rollback did, step by step")
 @options.output_option
 def command(

@@ -15,14 +15,16 @@ from gpuprov.errors import InvalidInput
 @click.option(
     "--profile",
     shell_complete=completion.profiles,
-    help="what kind of server they are; `gpuprov inventory profiles` lists them",
+    help="profile of the servers; `gpuprov inventory profiles` lists them",
 )
-@click.option("--instance", help="or a cloud's machine type, aws:p5.48xlarge; `gpuprov catalog instances`")
+@click.option(
+    "--instance", help="in place of a profile: a cloud's machine type; `gpuprov catalog instances` lists them"
+)
 @click.option("--local", is_flag=True, help="read this machine and write the fleet that fits it")
 @click.option("--hosts", help="host names, as a range: gpu[01-08]")
 @click.option("--os", "system", shell_complete=completion.systems, help="debian12, ubuntu24.04, rhel9, …")
 @click.option("--group", help="the group's name  [default: gpu; with --local the profile's]")
-@click.option("--site", help="where they stand")
+@click.option("--site", help="site of the servers: a data centre, a cloud's region")
 @click.option("--user", default="root", show_default=True, help="SSH user; needs sudo if not root")
 @options.fleet_option("the file to write")
 def command(
@@ -43,7 +45,7 @@ def command(
     from gpuprov.model.profile import load_profile
 
     if fleet.exists():
-        raise InvalidInput(f"{fleet} exists already", do="edit it, or name another with --fleet")
+        raise InvalidInput(f"{fleet} already exists", do="edit it, or name another with --fleet")
     if local:
         if profile or instance or hosts or system:
             raise InvalidInput(

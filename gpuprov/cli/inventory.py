@@ -40,8 +40,8 @@ command.add_command(export, "export")
 @command.command("list")
 @fleet_option
 @lock_option
-@click.option("--list", "whole", is_flag=True, help="The whole inventory, as Ansible asks a script for it.")
-@click.option("--host", help="One host's variables.")
+@click.option("--list", "whole", is_flag=True, help="the whole inventory, as Ansible asks a script for it")
+@click.option("--host", help="one host's variables")
 def list_inventory(fleet: Path, lock_path: Path | None, whole: bool, host: str | None) -> int:
     """Print the fleet as a dynamic inventory (JSON with _meta).
 
@@ -79,13 +79,15 @@ def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
 
 @command.command("import")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--from", "form", type=click.Choice(FORMATS), help="What they are.  [default: recognised]")
-@click.option("--profile", "profiles_", multiple=True, metavar="[GROUP=]NAME", help="What kind of servers.")
-@click.option("--os", "systems", multiple=True, metavar="[GROUP=]ID", help="Their system.")
-@click.option("--group", "wanted", multiple=True, help="Of an inventory: a group that is a kind of server.")
-@click.option("--user", help="SSH user.")
+@click.option("--from", "form", type=click.Choice(FORMATS), help="format of SOURCES  [default: recognised]")
+@click.option("--profile", "profiles_", multiple=True, metavar="[GROUP=]NAME", help="profile of the servers")
+@click.option("--os", "systems", multiple=True, metavar="[GROUP=]ID", help="operating system of the servers")
 @click.option(
-    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Write it here, not to stdout."
+    "--group", "wanted", multiple=True, help="of an inventory: a group to take, one for each kind of server"
+)
+@click.option("--user", help="SSH user")
+@click.option(
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write it here, not to stdout"
 )
 def import_command(
     sources: tuple[Path, ...],
@@ -107,7 +109,7 @@ def import_command(
     from gpuprov.model.fleet import parse_fleet
 
     if fleet and fleet.exists():
-        raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
+        raise InvalidInput(f"{fleet} already exists", do="name another with --fleet")
     found = import_fleet(sources, ImportHints(_by_group(profiles_), _by_group(systems)), form, wanted)
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}

@@ -19,13 +19,15 @@ SCHEMA = "gpuprov.discovery/1"
 
 @click.command()
 @click.argument("hosts", nargs=-1, required=True)
-@click.option("--user", help="SSH user.  [default: as ~/.ssh/config says, else root]")
-@click.option("--port", type=click.IntRange(1, 65535), help="[default: as ~/.ssh/config says, else 22]")
-@click.option("-i", "--identity", metavar="FILE", help="Private key.")
-@click.option("--known-hosts", metavar="FILE", help="Their host keys.")
-@click.option("--jump", metavar="[USER@]HOST[:PORT]", help="Through this host.")
+@click.option("--user", help="SSH user  [default: as ~/.ssh/config says, else root]")
 @click.option(
-    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Write the fleet file here."
+    "--port", type=click.IntRange(1, 65535), help="port of SSH  [default: as ~/.ssh/config says, else 22]"
+)
+@click.option("-i", "--identity", metavar="FILE", help="private key")
+@click.option("--known-hosts", metavar="FILE", help="known-hosts file with their host keys")
+@click.option("--jump", metavar="[USER@]HOST[:PORT]", help="jump host to go through")
+@click.option(
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write the fleet file here"
 )
 @options.forks_option
 @options.password_option
@@ -44,7 +46,7 @@ def command(
 ) -> int:
     """Ask HOSTS what they are, name the nearest profile and what is missing, and propose a fleet file.
 
-    HOSTS are names, ranges (gpu[01-08]), [USER@]HOST[:PORT] or networks (10.0.0.0/24), of which addresses
+    HOSTS are names, ranges (gpu[01-08]), [USER@]HOST[:PORT] or networks (10.0.0.0/24); addresses there
     where nothing speaks SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile,
     4 when one cannot be asked or none answers.
     """
@@ -56,7 +58,7 @@ def command(
     from gpuprov.ssh.failures import NotThere
 
     if fleet and fleet.exists():
-        raise InvalidInput(f"{fleet} exists already", do="name another with --fleet")
+        raise InvalidInput(f"{fleet} already exists", do="name another with --fleet")
     asked, of_networks = within(hosts)
     try:
         way = Connection(user=user, port=port, identity_file=identity, known_hosts=known_hosts, jump=jump)
@@ -79,9 +81,9 @@ def command(
     _show(found, failed, proposal, names, output)
     if not found and not failed:
         raise Unreachable(
-            f"nothing speaks SSH on port {port or 22} at any of the {len(silent)} addresses of "
+            f"no host answers SSH on port {port or 22} at any of the {len(silent)} addresses of "
             + ", ".join(hosts),
-            do="is the network right, and --port?",
+            do="check the network and --port",
         )
     if fleet and proposal["groups"]:
         _write(fleet, proposal)

@@ -25,8 +25,10 @@ FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypil
 @click.argument("nodes", nargs=-1)
 @options.lock_option
 @options.limit_option
-@click.option("--live", is_flag=True, help="Ask the nodes for processors, memory, and the cores near GPUs.")
-@click.option("--name", default="gpuprov", show_default=True, help="Of the fleet or pool (dstack, skypilot).")
+@click.option("--live", is_flag=True, help="ask the nodes for processors, memory, and the cores near GPUs")
+@click.option(
+    "--name", default="gpuprov", show_default=True, help="name of the fleet or pool (dstack, skypilot)"
+)
 @options.forks_option
 @options.password_option
 @first_boot_options

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuprov.lab/1"
 
-name_option = click.option("--name", "lab_name", default="default", show_default=True, help="which lab")
+name_option = click.option("--name", "lab_name", default="default", show_default=True, help="name of the lab")
 
 
 @click.group()
@@ -27,7 +27,9 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="how many")
+@click.option(
+    "--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="number of nodes"
+)
 @click.option(
     "--os", "system", help="debian12 (the default), debian13, or the smallest of either: debian12-minimal"
 )
@@ -130,7 +132,9 @@ def reboot(nodes: tuple[str, ...], lab_name: str) -> int:
     "--os", "systems", multiple=True, required=True, help="system to hold packages for: ubuntu24.04"
 )
 @click.option("--arch", type=click.Choice(["x86_64", "aarch64"]), default="x86_64", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="to serve on")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="port to serve on"
+)
 @click.option("--mood", default="well", show_default=True, help="a bad day: gone, broken, slow or silent")
 def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: str) -> int:
     """Build a mirror of NVIDIA's repositories in FOLDER, of stubs, and serve it to nodes until Ctrl-C.
@@ -143,7 +147,7 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
     from gpuprov.lab.network import GATEWAY
 
     if mood not in MOODS:
-        raise InvalidInput(f"mood {mood!r}", expected=f"one of {', '.join(MOODS)}")
+        raise InvalidInput(f"no mood {mood!r}", expected=f"one of {', '.join(MOODS)}")
     built = nvidia.Mirror(folder.resolve(), folder.resolve() / "keys/mirror.asc")
     if not built.key.exists():
         note(f"lab: building {', '.join(systems)} in {folder}")

@@ -35,18 +35,18 @@ def _job_options(verb: F) -> F:
     for decorate in reversed(
         (
             click.argument("program", nargs=-1, required=True, metavar="PROGRAM [ARGUMENTS]..."),
-            click.option("--hosts", help="Node set, gpu[01-02]; instead of the lock's hosts."),
-            click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of --hosts."),
+            click.option("--hosts", help="node set, gpu[01-02]; instead of the lock's hosts"),
+            click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of --hosts"),
             options.lock_option,
             options.limit_option,
-            click.option("--devices", help="GPUs that take part on each node: 0,1.  [default: all]"),
+            click.option("--devices", help="GPUs that take part on each node: 0,1  [default: all]"),
             click.option(
                 "--topology",
                 type=click.Path(dir_okay=False, path_type=Path),
-                help="A saved `nvidia-smi topo -m`: bind to the CPUs nearest to each GPU.",
+                help="a saved `nvidia-smi topo -m`: bind to the CPUs nearest to each GPU",
             ),
             click.option(
-                "-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of every process."
+                "-e", "--env", multiple=True, metavar="NAME=VALUE", help="a variable of every process"
             ),
             click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True),
             options.output_option,
@@ -74,7 +74,7 @@ _add("horovodrun", "One line of Horovod.")
 
 @command.command("docker", context_settings=_OPTIONS_FIRST)
 @click.option("--image", required=True)
-@click.option("--plain", is_flag=True, help="Start PROGRAM itself, without torchrun.")
+@click.option("--plain", is_flag=True, help="start PROGRAM itself, without torchrun")
 @_job_options
 def docker_command(image: str, plain: bool, output: str, **stated: Any) -> int:
     """A line for each node: a container with the GPUs, and torchrun in it."""

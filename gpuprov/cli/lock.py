@@ -12,7 +12,7 @@ from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 
 @click.command()
-@options.fleet_option("what is wanted")
+@options.fleet_option("the fleet to read")
 @click.option(
     "--lock",
     "lock_path",
@@ -49,7 +49,7 @@ def command(
         )
     moving = named or MOVABLE if upgrade else ()
     with waiting("reading what repositories hold"):
-        lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.note)
+        lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.warn)
     moved = changes(previous, lock)
     if check:
         current = previous is not None and render_lock(previous) == render_lock(lock)

@@ -33,12 +33,12 @@ def command() -> None:
 @command.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--expect", "intra", type=click.Choice(["p2p", "nvlink"]), help="The path within a node.")
+@click.option("--expect", "intra", type=click.Choice(["p2p", "nvlink"]), help="the path within a node")
 @click.option(
     "--expect-inter",
     "inter",
     type=click.Choice(["ib", "roce", "efa", "socket"]),
-    help="The path between nodes.",
+    help="the path between nodes",
 )
 def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | None) -> int:
     """Read the output of a job run with NCCL_DEBUG=INFO; several files of one job, or `-`, are one log.
@@ -66,18 +66,18 @@ command.add_command(derive)
 
 @command.command()
 @click.argument("host", required=False)
-@click.option("--local", is_flag=True, help="Run on this machine.")
+@click.option("--local", is_flag=True, help="run on this machine")
 @options.lock_option
 @options.identity_option
 @options.known_hosts_option
-@click.option("--gpus", type=click.IntRange(2), help="How many take part.  [default: all]")
-@click.option("--disable-p2p", is_flag=True, help="Without paths between GPUs: through host memory.")
-@click.option("--socket-only", is_flag=True, help="Over plain sockets.")
-@click.option("--compare", is_flag=True, help="All three, one after the other.")
-@click.option("--parameters", type=float, help="Estimate the all-reduce of a model of this size: 7e9.")
-@click.option("--python", help="An interpreter that has PyTorch.")
+@click.option("--gpus", type=click.IntRange(2), help="number of GPUs that take part  [default: all]")
+@click.option("--disable-p2p", is_flag=True, help="without paths between GPUs: through host memory")
+@click.option("--socket-only", is_flag=True, help="over plain sockets")
+@click.option("--compare", is_flag=True, help="all three, one after the other")
+@click.option("--parameters", type=float, help="estimate the all-reduce of a model of this size: 7e9")
+@click.option("--python", help="an interpreter that has PyTorch")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=300, show_default=True, help="Seconds a run may take."
+    "--timeout", "timeout_s", type=float, default=300, show_default=True, help="seconds a run may take"
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def check(
@@ -117,7 +117,7 @@ def check(
     if sum((disable_p2p, socket_only, compare)) > 1:
         raise InvalidInput("more than one of --disable-p2p, --socket-only, --compare", do="give one of them")
     if local == (host is not None):
-        raise InvalidInput("check what?", do="name one host, or give --local")
+        raise InvalidInput("no host is named", do="name one host, or give --local")
     one: Variant = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
     wanted = [variant for variant in VARIANTS if compare or variant == one]
 

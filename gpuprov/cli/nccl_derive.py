@@ -24,13 +24,13 @@ SCHEMA = "gpuprov.nccl_environment/1"
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[NODES|FACTS]...")
 @options.fleet_option("the fleet of NODES")
-@click.option("--write", is_flag=True, help="Record it beside the fleet, where `gpuprov lock` takes it from.")
+@click.option("--write", is_flag=True, help="record it beside the fleet, where `gpuprov lock` takes it from")
 @click.option(
     "--topology",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Of FACTS: `nvidia-smi topo -m` of one.",
+    help="with FACTS: a saved `nvidia-smi topo -m` of one of the nodes",
 )
-@click.option("-e", "--site", multiple=True, metavar="NAME=VALUE", help="A value of the site's own: it wins.")
+@click.option("-e", "--site", multiple=True, metavar="NAME=VALUE", help="a value of the site's own: it wins")
 @options.forks_option
 @options.password_option
 @options.output_option

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.command()
 @request_options
 @click.option(
-    "--batch", metavar="FILE", help="JSON lines, one request each; `-` is stdin. One answer a line, in order."
+    "--batch", metavar="FILE", help="JSON lines, one request each; `-` is stdin; one answer a line, in order"
 )
-@click.option("--sources", "show_sources", is_flag=True, help="List the sources of what is said.")
+@click.option("--sources", "show_sources", is_flag=True, help="list the sources of each statement")
 @catalog_option
 @output_option
 def command(

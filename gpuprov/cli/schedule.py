@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     type=click.Choice(["systemd", "cron", "github", "gitlab"]),
     default="systemd",
     show_default=True,
-    help="what runs it",
+    help="what the files are for",
 )
 @options.lock_option
 @click.option(
     "--to", "new_path", type=click.Path(path_type=Path, dir_okay=False), help="upgrade: to which lock"
 )
-@click.option("--notify", metavar="COMMAND", help="gets what there is to say on its standard input")
+@click.option("--notify", metavar="COMMAND", help="gets the report on its standard input")
 @click.option(
     "--user",
     default="gpuprov",
@@ -104,6 +104,6 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) 
         read_lock(lock_path)
         return schedule.drift(here, notify)
     if new_path is None:
-        raise InvalidInput("an upgrade to what?", do="name the new lock with --to")
+        raise InvalidInput("no lock to upgrade to is named", do="give --to NEW.lock.yml")
     rollout = read_lock(new_path).rollout
     return schedule.upgrade(here, new_path.absolute(), rollout.window if rollout else None, notify)

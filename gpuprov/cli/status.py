@@ -28,7 +28,7 @@ WATCH_S = 5.0
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODES]")
-@click.option("--local", is_flag=True, help="This machine, without SSH.")
+@click.option("--local", is_flag=True, help="this machine, without SSH")
 @click.option(
     "--watch",
     "interval",
@@ -36,10 +36,10 @@ WATCH_S = 5.0
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[SECONDS]",
-    help=f"Stay, and read again every so often ({WATCH_S:g} s): full-screen on a terminal, lines otherwise.",
+    help=f"stay, and read again at an interval ({WATCH_S:g} s): full-screen on a terminal, lines otherwise",
 )
-@click.option("--folded", is_flag=True, help="A line a node.")
-@click.option("--odd", "only_odd", is_flag=True, help="Only what stands out.")
+@click.option("--folded", is_flag=True, help="one line for each node")
+@click.option("--odd", "only_odd", is_flag=True, help="only what stands out")
 @options.lock_option
 @options.limit_option
 @options.identity_option
@@ -60,7 +60,7 @@ def command(
     """Show utilisation, memory, power, temperature, clocks, throttling, ECC and who is on each GPU.
 
     NODES are nodes or groups of the lock, or [USER@]HOST[:PORT]; none means all of the lock. What differs
-    from the majority stands out. Exit 4 when a node was not reached, 1 when one told nothing.
+    from the majority stands out. Exit 4 when a node was not reached, 1 when one did not answer.
     """
     if local and (nodes or limit):
         raise InvalidInput("--local is this machine alone", do="leave out the nodes, or --local")
@@ -101,7 +101,8 @@ def _targets(
         return targets(lock, options.select(lock, stated, None))
     if not stated:
         raise InvalidInput(
-            f"no lock {lock_path}, and no hosts", do="name hosts, a lock by --lock, or --local"
+            f"there is no lock {lock_path}, and no host is named",
+            do="run `gpuprov lock`, name hosts, name another lock with --lock, or give --local",
         )
     try:
         names = [name for text in stated for name in expand(text)]

@@ -18,15 +18,15 @@ from gpuprov.topology.verdict import as_document
 
 @click.command()
 @click.argument("source", required=False, metavar="[HOST|FILE]")
-@click.option("--local", is_flag=True, help="Run `nvidia-smi topo -m` on this machine.")
+@click.option("--local", is_flag=True, help="run `nvidia-smi topo -m` on this machine")
 @options.lock_option
 @options.identity_option
 @options.known_hosts_option
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True
 )
-@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Also draw it here.")
-@click.option("--expect-nvlink", is_flag=True, help="The board joins all GPUs by NVLink: a gap is a fault.")
+@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="also draw it here")
+@click.option("--expect-nvlink", is_flag=True, help="the board joins all GPUs by NVLink: a gap is a fault")
 def command(
     source: str | None,
     local: bool,

@@ -24,7 +24,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @options.on_nodes
 @local_option
 @click.option("--to", "new_path", type=FILE, help="the lock to move to; --lock is the one nodes have now")
-@click.option("--plan", "only_plan", is_flag=True, help="show the gate and the order, and stop")
+@click.option("--plan", "only_plan", is_flag=True, help="show the gate and the order, then stop")
 @click.option("--accept", multiple=True, metavar="CHECK", help="let this drift pass the gate; recorded")
 @click.option("--because", default="", metavar="TEXT", help="why that drift is accepted; recorded")
 @click.option(
@@ -62,7 +62,9 @@ def command(
     if resume is not None:
         return upgrade_run.follow(upgrade_run.resume(resume, "upgrade", chosen), chosen.lock_path, output)
     if new_path is None:
-        raise InvalidInput("an upgrade to what?", do="name the new lock with --to, or --resume a run")
+        raise InvalidInput(
+            "no lock to upgrade to is named", do="give --to NEW.lock.yml, or --resume to go on with a run"
+        )
     if accept and not because:
         raise InvalidInput(f"--accept {accept[0]} without a reason", do="add --because TEXT")
     new = chosen.placed(read_lock(new_path))

@@ -48,7 +48,7 @@ def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
         )
     else:
         for warning in warnings:
-            options.note(f"warning: {warning}")
+            options.warn(warning)
         for problem in result.problems:
             tell(str(problem))
         found = len(result.problems)

@@ -122,7 +122,7 @@ def run_here(line: str) -> tuple[int, str]:
 
 
 def clean(text: str) -> tuple[str, dict[str, int]]:
-    """The text without secrets and addresses, and how many of which were hidden."""
+    """The text without secrets and addresses, and how many of them were hidden."""
     counts: dict[str, int] = {}
     for pattern in _SECRETS:
         text, times = pattern.subn(rf"\g<1>{HIDDEN}", text)
@@ -154,6 +154,6 @@ def _pack(path: Path, found: Mapping[str, str]) -> None:
             path.chmod(0o600)
             file.write(buffer.getvalue())
     except FileExistsError:
-        raise InvalidInput(f"{path} is there already", do="name another file") from None
+        raise InvalidInput(f"{path} already exists", do="name another file") from None
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", do="name a file that can be written") from None

@@ -20,7 +20,7 @@ EFA_NAMES = ("efa", "rdmap")
 
 @dataclass(frozen=True)
 class Port:
-    """A network port; `gbits` is None where nobody tells its speed, 0 where it is down."""
+    """A network port; `gbits` is None where no one tells its speed, 0 where it is down."""
 
     kind: str
     gbits: float | None
@@ -75,7 +75,7 @@ def ports(facts: Facts) -> list[Port]:
 
 
 def fulfilled(wanted: NicHardware, have: Iterable[Port]) -> bool:
-    """Whether enough ports are as fast as wanted; one whose speed nobody tells is taken at its word."""
+    """Whether enough ports are as fast as wanted; one whose speed no one tells is taken at its word."""
     fast = [port for port in of_kind(wanted, have) if port.gbits is None or port.gbits >= wanted.speed_gbits]
     return len(fast) >= wanted.count
 

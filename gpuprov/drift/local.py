@@ -20,9 +20,7 @@ def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
         NodeFailed: no root rights here, or no answer from the probe.
     """
     if len(names) != 1:
-        raise InvalidInput(
-            f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
-        )
+        raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
     group = lock.hosts()[names[0]]
     facts = as_root(collect_local(drift_parameters(group)), "this user")
     return [judge_answer(names[0], facts, expectations(group))]

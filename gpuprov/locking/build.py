@@ -217,7 +217,7 @@ class Builder:
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
-        """The locked components that nobody asked to move."""
+        """The locked components that no one asked to move."""
         moving = set(self._upgrade)
         moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()
         moving |= {"compat"} if "cuda" in moving else set()

@@ -19,7 +19,7 @@ def with_network(
     """The settings of a group with `nccl` complete, each variable with its reason.
 
     Args:
-        narrate: is told of hosts that nobody asked for their network.
+        narrate: is told of hosts that no one asked for their network.
     """
     derived = record.groups.get(name) if record else None
     stated = settings.get("nccl")
@@ -28,7 +28,7 @@ def with_network(
     unasked = [host for host in group.hosts if host not in derived.hosts]
     if unasked:
         narrate(
-            f"{name}: {', '.join(unasked)} had no say in NCCL's network: run `gpuprov nccl derive --write`"
+            f"{name}: NCCL's network was derived without {', '.join(unasked)}; gpuprov nccl derive --write"
         )
     value, reason = effective_variables(derived, stated.value if stated else {})
     sources = ["what its nodes have (gpuprov nccl derive)", *([stated.source] if stated else [])]

@@ -127,4 +127,6 @@ def resolve_group(
 def _refusal(name: str, answer: Answer) -> Refused:
     rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
     would = "; ".join(each.text for each in answer.nearest)
-    return Refused(f"{name}: no such stack can work: {rules}", do=f"what would: {would}" if would else "")
+    return Refused(
+        f"{name}: no such stack can work: {rules}", do=f"what would work: {would}" if would else ""
+    )

@@ -212,7 +212,7 @@ def _names(stated: object) -> list[str]:
     hosts = expand(stated)
     for name in hosts:
         if ":" in name:
-            raise ValueError(f"names alone; a port stands with an address: {{NAME: {name!r}}}")
+            raise ValueError(f"names without a port; a port needs an address: {{NAME: {name!r}}}")
         _host_name(name)
     return hosts
 

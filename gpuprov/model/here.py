@@ -28,7 +28,7 @@ def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
         found = [name for name in names if fits(name)]
         if len(found) == 1:
             return found[0]
-    raise InvalidInput(f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock")
+    raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
 
 
 def with_here(lock: Lock, node: str) -> Lock:

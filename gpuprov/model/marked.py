@@ -33,7 +33,7 @@ class Marked:
             node = _compose(text)
             self.data = self._plain(node, ()) if node is not None else None
         except RecursionError:
-            raise InvalidInput(f"{name}: nested deeper than any document of ours is") from None
+            raise InvalidInput(f"{name}: nested too deeply") from None
         except ValueError as error:  # a number of thousands of digits, a date that is none
             raise InvalidInput(f"{name}: not a value: {error}") from None
         except yaml.YAMLError as error:
@@ -60,7 +60,7 @@ class Marked:
             key = _constructor.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if key in plain:
-                raise InFile("key-twice", self.name, line, f"key {key!r} stands twice in {dotted(path)}")
+                raise InFile("key-twice", self.name, line, f"key {key!r} appears twice in {dotted(path)}")
             self.lines[(*path, key)] = line
             plain[key] = self._plain(value_node, (*path, key))
         return plain

@@ -113,7 +113,7 @@ def inspect_machine(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
         raise InvalidInput(f"{gpus} GPUs asked for, {found} found", do="give --gpus as many or fewer")
     taking_part = gpus or found
     if taking_part < 2:
-        raise NodeFailed(f"{taking_part} GPU on {shell.where}", expected="two or more to reduce between")
+        raise NodeFailed(f"{taking_part} GPU on {shell.where}", expected="two or more")
     query = ("--query-gpu=pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader")
     nvlink = nvlink_limit(_smi(shell, "nvlink", "-s"))
     return Machine(taking_part, nvlink, pcie_limit(_smi(shell, *query)))
@@ -126,7 +126,7 @@ def _smi(shell: Shell, *arguments: str) -> str:
         asked = " ".join(arguments)
         raise NodeFailed(
             f"`nvidia-smi {asked}` did not answer in {_SMI_TIMEOUT_S} s",
-            do="look for a fallen GPU in `dmesg`",
+            do="look in `dmesg` for a lost GPU",
         ) from None
     if code == NOT_FOUND:
         raise NodeFailed(f"nvidia-smi: not found on {shell.where}", do="install the driver first")

@@ -350,7 +350,7 @@ class Facts:
 
     @part
     def containerd(self) -> Containerd:
-        """What containerd makes of its configuration, registries left out; empty where nobody asked it."""
+        """What containerd makes of its configuration, registries left out; empty where no one asked it."""
         try:
             return parse_containerd(self.raw("containerd")["dump"] or "")
         except ValueError as error:

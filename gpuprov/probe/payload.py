@@ -234,7 +234,7 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
     if not marks:
         raise NodeFailed(f"no answer from the probe{_last_words(stdout, stderr)}")
     if nonce not in marks:
-        raise NodeFailed("an answer to another question", expected=f"nonce {nonce}")
+        raise NodeFailed("the answer belongs to another request", expected=f"nonce {nonce}")
     begin = marks[nonce]
     size = int(begin[2])
     body = stdout[begin.end() : begin.end() + size]
@@ -242,7 +242,8 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
         raise NodeFailed(f"the answer broke off after {len(body)} of {size} bytes{_last_words(b'', stderr)}")
     if hashlib.sha256(body).hexdigest().encode() != begin[3]:
         raise NodeFailed(
-            "the answer is damaged: its checksum differs", do="is something printing on that login?"
+            "the answer is damaged: its checksum differs",
+            do="check what the login's start files print",
         )
     return _unpack(body)
 
@@ -266,7 +267,7 @@ def _unpack(body: bytes) -> dict[str, Any]:
         document = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except (ValueError, zlib.error, RecursionError) as error:
         raise NodeFailed(
-            f"the answer is no document: {str(error)[:100]}", do="is the python3 there changed?"
+            f"the answer is no document: {str(error)[:100]}", do="check the node's python3"
         ) from None
     if not isinstance(document, dict) or _deeper(document, DEPTH_LIMIT):
         raise NodeFailed(f"the answer is no mapping of at most {DEPTH_LIMIT} levels")

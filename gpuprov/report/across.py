@@ -54,7 +54,7 @@ def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
         if values:
             told += f"; {words} {median(values):.1f} {unit}"
     broken = sum(bool(group["failed"]) for group in groups)
-    return told + (f"; {broken} did not come to an end" if broken else "")
+    return told + (f"; {broken} did not end" if broken else "")
 
 
 def across_document(outcome: Outcome) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _machine(facts: Facts) -> Iterator[str]:
 def _use(facts: Facts) -> Iterator[str]:
     use = facts.gpu_use
     holders = [f"{name} ({pid})" for pid, name in use.processes.items()] + list(use.containers)
-    yield ", ".join(holders) or "nobody holds a GPU"
+    yield ", ".join(holders) or "no process uses a GPU"
 
 
 _LINES: dict[str, Callable[[Facts], Iterable[str]]] = {

@@ -45,7 +45,7 @@ class Row:
 
 HOLDS = Cell("holds", "", "as the lock says")
 OTHER_GROUP = Cell("none", "", "not stated for this group")
-NO_ANSWER = Cell("lost", "", "the node told nothing")
+NO_ANSWER = Cell("lost", "", "the node did not answer")
 
 
 def write_html(run: Run, path: Path) -> None:

@@ -35,11 +35,11 @@ def describe(answer: Answer) -> Iterator[str]:
     if answer.verdict == "refused":
         yield from _section("violated", answer.violations)
         yield from _nearest(answer)
-        yield from _section("also mind", answer.warnings)
+        yield from _section("warnings", answer.warnings)
         return
     yield ""
     yield from _table(answer)
-    yield from _section("mind", answer.warnings)
+    yield from _section("warnings", answer.warnings)
     yield from _section("because", answer.reasons)
 
 

@@ -57,7 +57,7 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 
 
 def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
-    """Where to look on: nodes of which something differs that no role mends, or could not be read; None where
+    """Where to look on: nodes where something differs that no role mends, or could not be read; None where
     the lock explains all of it."""
     names = [
         node.name
@@ -112,4 +112,4 @@ def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"
     for line, names in beyond.items():
-        yield f"{fold(names)} beyond repair from here: {line}"
+        yield f"{fold(names)} cannot be mended from here: {line}"

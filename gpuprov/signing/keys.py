@@ -72,7 +72,7 @@ def _of_file(path: Path) -> Sign:
         raise InvalidInput(f"{where}: {error.strerror}", expected="the certificate's key") from None
     except TypeError:
         raise InvalidInput(
-            f"{where} has a passphrase, and nobody is there to type it",
+            f"{where} has a passphrase, which cannot be typed here",
             expected="a key file without one, a token or a command",
             do="secure_boot.key: pkcs11:…, or {command: …} that asks an agent",
         ) from None

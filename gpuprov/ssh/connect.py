@@ -17,7 +17,7 @@ from gpuprov.ssh.failures import stranger, unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
 from gpuprov.ssh.route import Route
 
-# Paramiko logs what it raises; the same line twice helps nobody.
+# Paramiko logs what it raises; the same line twice helps no one.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
@@ -150,7 +150,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
-    """Let nobody in whose key is not known; only this host's keys are handed over, files may be long."""
+    """Let no one in whose key is not known; only this host's keys are handed over, files may be long."""
     client, files = connection.client, [known_hosts(path) for path in way.known_hosts]
     client.set_missing_host_key_policy(_NoStrangers(way, files))
     name = names_of(way.hostname, way.port)[0]  # as Paramiko looks it up

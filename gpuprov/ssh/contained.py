@@ -1,6 +1,6 @@
 """Whatever a node does is that node's line: the one place where any exception becomes its failure.
 
-What a node sends, or how it breaks off, may lead to exceptions that nobody thought of; the answers of other
+What a node sends, or how it breaks off, may lead to exceptions that no one thought of; the answers of other
 nodes are not lost for it. Such an exception may as well be a mistake of ours: a log keeps its traceback.
 """
 
@@ -32,11 +32,11 @@ def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
 
 
 def unexpected(node: str, error: Exception) -> NodeFailed:
-    """The failure of a node that ended in an exception nobody thought of; its traceback goes into the log."""
+    """The failure of a node that ended in an exception no one thought of; its traceback goes into the log."""
     path = state_dir() / "unexpected.log"
     failure = NodeFailed(
         f"what it sent could not be read ({type(error).__name__})",
-        do=f"the traceback is in {path}: is its gpuprov, Python or login shell changed? If not, report it",
+        do=f"the traceback is in {path}: check its Python and login shell, or report it",
     )
     try:
         _keep(path, node, error)

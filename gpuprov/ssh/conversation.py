@@ -32,7 +32,7 @@ class Conversation:
         """Write to its standard input.
 
         Raises:
-            Unreachable: nobody takes it.
+            Unreachable: no one takes it.
         """
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class ChannelConversation(Conversation):
         try:
             self._channel.sendall(text)
         except OSError as error:
-            raise Unreachable(f"it takes no orders: {reason(error)}") from error
+            raise Unreachable(f"it refuses commands: {reason(error)}") from error
 
     def close(self) -> None:
         """See `Conversation`."""
@@ -147,7 +147,7 @@ class PipeConversation(Conversation):
                 rest = rest[self._process.stdin.write(rest) or 0 :]
         except OSError as error:
             last = b"".join(self._said).decode("utf-8", "replace").strip().splitlines()
-            raise Unreachable(last[-1][:200] if last else f"it takes no orders: {reason(error)}") from None
+            raise Unreachable(last[-1][:200] if last else f"it refuses commands: {reason(error)}") from None
         finally:
             watch.cancel()
 
@@ -173,7 +173,7 @@ class PipeConversation(Conversation):
         return os.read(self._process.stdout.fileno(), PIECE)
 
     def _drain(self) -> None:
-        """Standard error, its first part kept: one that nobody reads would stop the program."""
+        """Standard error, its first part kept: one that no one reads would stop the program."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe was asked for
         with self._process.stderr as errors:
             while piece := errors.read(PIECE):

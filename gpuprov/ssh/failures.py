@@ -10,8 +10,8 @@ import paramiko
 from gpuprov.errors import Unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
 from gpuprov.ssh.route import Route
+from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_OUT, UNKNOWN_NAME
 
-NO_SUCH_NAME = "no such host name"
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
 
@@ -39,13 +39,11 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
             )
         return Unreachable(
             f"{who} refused " + (f"the key {stated}" if stated else f"every key offered: {', '.join(tried)}"),
-            do="put the public key into its authorized_keys, or correct ssh: in fleet.yml",
+            do=LET_IN,
         )
-    known = not isinstance(error, socket.gaierror)
-    return NotThere(
-        f"no SSH on port {route.port}: {reason(error)}" + ("" if known else f": {route.hostname}"),
-        do="is it up, and is its address right?" if known else "neither DNS nor ~/.ssh/config knows it",
-    )
+    if isinstance(error, socket.gaierror):
+        return NotThere(f"{NO_SUCH_NAME}: {route.hostname}", do=UNKNOWN_NAME)
+    return NotThere(f"no SSH on port {route.port}: {reason(error)}", do=LOOK_THERE)
 
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:
@@ -84,13 +82,13 @@ def reason(error: BaseException) -> str:
     if isinstance(error, socket.gaierror):
         return NO_SUCH_NAME
     if isinstance(error, paramiko.ChannelException):
-        return f"the host before it says: {error.text.lower()}"
+        return f"the jump host says: {error.text.lower()}"
     if isinstance(error, TimeoutError):
-        return "timed out"
+        return TIMED_OUT
     if any(words in str(error) for words in SILENCE):
-        return "something listens there and says nothing"
+        return SILENT
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     if not isinstance(error, (paramiko.SSHException, OSError, EOFError, ValueError)):
-        return f"what answers breaks the SSH protocol ({type(error).__name__})"
+        return f"its answer breaks the SSH protocol ({type(error).__name__})"
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

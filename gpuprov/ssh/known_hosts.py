@@ -112,7 +112,7 @@ class KnownHosts:
     """What one file says.
 
     Attributes:
-        broken: line number → what is wrong with it; such a line vouches for nobody.
+        broken: line number → what is wrong with it; such a line vouches for no one.
     """
 
     path: Path

@@ -16,6 +16,7 @@ from typing import IO
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.route import Route
+from gpuprov.ssh.wording import of_openssh
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 
@@ -127,7 +128,7 @@ def run_command(
     if time.monotonic() - begun >= seconds:
         raise NodeFailed(f"no answer within {seconds:g} s of running a command")
     if code == SSH_FAILED:
-        raise Unreachable(_last_line(b"".join(said)) or "ssh did not get in")
+        raise Unreachable(of_openssh(_last_line(b"".join(said))) or "ssh did not get in")
     return code, answer, b"".join(said)
 
 

@@ -172,7 +172,7 @@ def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> 
     if depth == HOPS_AT_MOST:
         raise InvalidInput(
             f"more than {HOPS_AT_MOST} hosts to go through, the last one {hops}",
-            do="do they go round in a circle? see ProxyJump in ~/.ssh/config",
+            do="check for a circle, see ProxyJump in ~/.ssh/config",
         )
     before, _, last = hops.rpartition(",")
     try:

@@ -28,8 +28,9 @@ from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.conversation import ChannelConversation, Conversation, PipeConversation
-from gpuprov.ssh.failures import NO_SUCH_NAME, reason
+from gpuprov.ssh.failures import reason
 from gpuprov.ssh.route import Route, route
+from gpuprov.ssh.wording import NO_SUCH_NAME
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -33,7 +33,8 @@ def matrix_here() -> str:
         raise NodeFailed("nvidia-smi: not found on this machine", do="install the driver first") from None
     except subprocess.TimeoutExpired:
         raise NodeFailed(
-            f"`{COMMAND}` did not answer in {TIMEOUT_S} s", do="look for a fallen GPU in `dmesg`"
+            f"`{COMMAND}` did not answer in {TIMEOUT_S} s",
+            do="look in `dmesg` for a lost GPU",
         ) from None
     return done.stdout or done.stderr
 

@@ -39,7 +39,7 @@ def find_unfinished(name: str, verb: str) -> Path:
     """
     run = find_run(name, verb)
     if ended(read(run)):
-        raise InvalidInput(f"{run.name} has come to its end", do=f"gpuprov history --run {run.name}")
+        raise InvalidInput(f"{run.name} has ended", do=f"gpuprov history --run {run.name}")
     return run
 
 
@@ -59,7 +59,7 @@ def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str
             return run, touched
     if name:
         raise InvalidInput(f"{runs[0].name} did not touch {fold(nodes)}", do="name other nodes or runs")
-    raise InvalidInput(f"no upgrade from here has touched {fold(nodes)}", do="name the run with --to")
+    raise InvalidInput(f"no upgrade run from here has touched {fold(nodes)}", do="name the run with --to")
 
 
 def _with_journal(*verbs: str) -> list[Path]:

@@ -212,7 +212,7 @@ def _room(facts: Facts) -> Iterator[Finding]:
     for folder, wanted in preflight_values("defaults")["preflight_free_mb"].items():
         free = facts.state.free_mib.get(folder)
         if free is not None and free < wanted:
-            yield Finding("bad", "room", f"{folder} has {free} MB free, needed are {wanted}")
+            yield Finding("bad", "room", f"{folder} has {free} MB free, {wanted} are needed")
 
 
 def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- 
 
 
 def check_hooks(context: UpgradeContext) -> None:
-    """Refuse a hook that nobody knows before anything moves.
+    """Refuse a hook that no one knows before anything moves.
 
     Raises:
         InvalidInput: `use` names nothing, or something that has no command for that moment.

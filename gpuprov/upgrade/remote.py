@@ -39,7 +39,7 @@ def act(
 
     Args:
         arguments: node → what its act is given.
-        holds: the run whose lease the nodes must have; None where nobody else can be at work on them.
+        holds: the run whose lease the nodes must have; None where no one else can be at work on them.
         read: makes of a node's result what is returned; what it raises is that node's failure.
 
     Returns:

@@ -74,5 +74,5 @@ def _root_shell(user: str, password: bool) -> str:
 
 
 def sudo_answer(password: str) -> str:
-    """What to say first to a shell opened with a password: sudo takes it, or nobody does."""
+    """What to say first to a shell opened with a password: sudo takes it, or no one does."""
     return f"{password}\n{ANSWERED}\n"

@@ -16,6 +16,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.runs import now
+from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.verify.connection import TimeLimits, with_absolute_paths
 from gpuprov.verify.event_log import read_events
 from gpuprov.verify.junit import junit_xml
@@ -55,9 +56,7 @@ def run_verification(
     """
     names = list(hosts)
     if local and len(names) != 1:
-        raise InvalidInput(
-            f"this machine cannot stand for {len(names)} nodes", do="name one node of the lock"
-        )
+        raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
     together = min(max(1, forks), NODES_IN_A_PROCESS)
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
@@ -72,7 +71,7 @@ def run_verification(
 
 def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
     """Where no way leads to a node: with the file and line of what is stated of it."""
-    place = lock.place_of(node.name, address="resolve hostname" in node.message)
+    place = lock.place_of(node.name, address=NO_SUCH_NAME in node.message)
     lost = node.status == "unreachable" and place
     return replace(node, message=f"{node.message}; see {place}") if lost else node
 

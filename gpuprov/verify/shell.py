@@ -21,6 +21,7 @@ from typing import Any
 from testinfra.backend.base import BaseBackend, CommandResult
 
 from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.ssh.wording import of_openssh
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 LAST_WORDS_S = 5
@@ -150,7 +151,7 @@ class Shell:
         lines = bytes(self._err.data or self._out.data).decode(errors="replace").strip().splitlines()
         self.close()
         reason = lines[-1] if lines else f"{self.argv[0]} ended with status {status}"
-        return Unreachable(reason) if status == SSH_FAILED else NodeFailed(reason)
+        return Unreachable(of_openssh(reason)) if status == SSH_FAILED else NodeFailed(reason)
 
     def close(self) -> None:
         """End it; a later `ask` starts another."""

@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
 
 
 def _complaint(node: str) -> str:
-    """Why the node is not the run's; empty where it is, or where nobody speaks of leases."""
+    """Why the node is not the run's; empty where it is, or where no one speaks of leases."""
     path = os.environ.get("GPUPROV_LEASES")
     if not path:
         return ""

@@ -70,7 +70,7 @@ CAUSES = (
         "Hash Sum mismatch|unexpected size|Mirror sync in progress|Release file .* not valid yet|is expired"
         "|is not valid yet",
         "the package repository is half synced or stale",
-        "try again in some minutes, or sync the mirror",
+        "try again in a few minutes, or sync the mirror",
     ),
     Cause(
         "Version .* was not found|Unable to locate package|no installation candidate|404 +Not Found"
@@ -125,7 +125,7 @@ def _shortened(said: str) -> str:
 
 
 def quietly() -> None:
-    """Have apt and dpkg ask nobody, restart no services that run jobs, and speak words that we know."""
+    """Have apt and dpkg ask no one, restart no services that run jobs, and speak words that we know."""
     os.environ.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1", LC_ALL="C.UTF-8")
 
 
@@ -215,7 +215,7 @@ def transact(
 
 
 def alike(lock_seconds: int) -> "list[str]":
-    """What is alike of everything that installs: nobody is asked, and files that people changed stay."""
+    """What is alike of everything that installs: no one is asked, and files that people changed stay."""
     return [
         "--yes",
         "--no-install-recommends",

@@ -70,7 +70,7 @@ class Fault:
             for each in site.fleet.nodes:
                 ways.mend(each, mend)
         document = json.loads(done.stdout) if done.stdout.strip() else {}
-        spoken = [line for line in done.stderr.splitlines() if not line.startswith("everything that was")]
+        spoken = [line for line in done.stderr.splitlines() if not line.startswith("logs of this run")]
         marked = [line for line in spoken if "failed on" in line or line.startswith("shut")]
         said = (marked or spoken[-1:] or [""])[0][:300]
         stopped = document.get("stopped")

@@ -49,8 +49,8 @@ TROUBLE = {
     "impostor": "true",
 }
 SAID = {
-    "refusing": ("unreachable", "no SSH on port 22: connection refused; is it up"),
-    "silent": ("unreachable", "no SSH on port 22: something listens there and says nothing"),
+    "refusing": ("unreachable", "no SSH on port 22: connection refused; check the address"),
+    "silent": ("unreachable", "no SSH on port 22: something listens there, but does not answer"),
     "impostor": ("unreachable", "the host key of {address} has changed; make sure"),
     "absent": ("unreachable", "no SSH on port 22: "),
     "leaving": ("error", "no answer from the probe"),

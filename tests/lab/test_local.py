@@ -138,7 +138,7 @@ def test_where_nobody_gets_in_before_the_change_it_is_refused(here: LocalNode) -
     path.write_text(yaml.safe_dump(plain))
     fleet(here, ssh={"policy": "modern", "max_auth_tries": 5})
     done = here.gpuprov("apply", "--yes", code=1)
-    assert "ops gets in over sshd and cannot become root" in done.stdout + done.stderr
+    assert "ops can log in over sshd, but cannot become root" in done.stdout + done.stderr
     assert not here.node.run("ls -A /home/ops/.ssh", check=False).stdout
     path.write_text(kept)
     fleet(here)

@@ -41,7 +41,7 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("bare", {}, 1, "no Python 3 on the node"),
         ("old", {}, 3, "system.os expected debian12, is ubuntu19.10"),
-        ("down", {}, 4, "connection refused; is it up, and is its address right?"),
+        ("down", {}, 4, "connection refused; check the address, and that it is up"),
         ("asking", {"user: root": "user: asking"}, 1, "asking may not use sudo without a password"),
         ("asking", {"identity_file: .*": "identity_file: other-key"}, 4, "refused the key"),
     ],

@@ -196,7 +196,7 @@ def test_an_empty_packet_is_unreachable_in_one_line(empty_packets: int, tmp_path
         limits=ConnectionLimits(connect_s=5, command_s=5),
     )
     assert isinstance(answer, Unreachable)
-    assert str(answer).startswith(f"no SSH on port {empty_packets}: what answers breaks the SSH protocol")
+    assert str(answer).startswith(f"no SSH on port {empty_packets}: its answer breaks the SSH protocol")
 
 
 FLEET = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"

@@ -22,7 +22,7 @@ class Heard:
 
     Args:
         lost: why it gave no answer: it is out of reach, its program died.
-        error: in its own words, why its group did not come to an end.
+        error: in its own words, why its group did not end.
         stuck: whom it was waiting for then, and in which step of the exchange.
         rates, times: node → GB/s received from it, µs of a small message there and back.
         wrong: nodes from which came something else than they sent.

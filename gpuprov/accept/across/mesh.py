@@ -49,7 +49,7 @@ class Mesh:
     ) -> None:
         for orders in self._orders.values():
             orders.put(None)
-        if error is not None:  # nobody waits for answers that are still to come
+        if error is not None:  # no one waits for answers that are still to come
             for conversation in list(self._open.values()):
                 conversation.close()
         self._thread.join(2 * BEYOND_S)

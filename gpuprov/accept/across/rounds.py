@@ -29,7 +29,7 @@ class Group:
 
 
 def tournament(count: int) -> list[list[tuple[int, int]]]:
-    """Steps in which each of `count` meets each other once; in a step nobody is in two pairs.
+    """Steps in which each of `count` meets each other once; in a step no one is in two pairs.
 
     The circle method: the last one stands still, the others go round. The last two meet in the last step, so
     that those who are under suspicion (they come last) meet the trusted one first.

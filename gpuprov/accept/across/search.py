@@ -41,7 +41,7 @@ class Search:
         self._groups: list[Group] = []
         self._rates, self._times = Middle(), Middle()
         self._silent: set[frozenset[str]] = set()
-        """Links on which a group of two died before its first exchange: nobody can be blamed for it."""
+        """Links on which a group of two died before its first exchange: no one can be blamed for it."""
         self._alone: set[str] = set()
         """Nodes to be seen beside a trusted one before anything else."""
         self._met: set[str] = set()
@@ -107,7 +107,7 @@ class Search:
         return sum(self.evidence.of_link(link).values()) > 1
 
     def _tests(self, trusted: list[str], only_dead: bool) -> list[Group]:
-        """Groups for those under suspicion, each with a trusted node, and nobody in two of them.
+        """Groups for those under suspicion, each with a trusted node, and no one in two of them.
 
         Args:
             only_dead: who is only slow meets all others in the same round.

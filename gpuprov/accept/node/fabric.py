@@ -78,7 +78,7 @@ class Node:
 
 
 def main(plan: "Values") -> None:
-    """Carry out orders until nobody gives any more; leave nothing behind."""
+    """Carry out orders until no one gives any more; leave nothing behind."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.update(plan.get("environment") or {})
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -122,7 +122,7 @@ def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
 
 
 class Gone(Exception):
-    """Nobody waits for the answer any more."""
+    """No one waits for the answer any more."""
 
 
 class Crew:

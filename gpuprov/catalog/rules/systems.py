@@ -12,7 +12,7 @@ from gpuprov.catalog.records import ArchiveCuda, ArchiveDriver, System
 from gpuprov.catalog.version import Version
 
 Held = Literal["yes", "unproven", "no"]
-"""Seen in the repository; nobody has seen it and nothing rules it out; documented not to be there."""
+"""Seen in the repository; no one has seen it and nothing rules it out; documented not to be there."""
 
 
 def nvidia_serves(system: System, arch: str) -> bool:

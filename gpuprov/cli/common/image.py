@@ -56,7 +56,7 @@ def apply_image(
         for line in image_lines(image, verdict, waiting):
             click.echo(line)
     _say_failures(verdict)
-    options.note(f"everything that was done is in {run.folder}")
+    options.note(f"logs of this run: {run.folder}")
     return image_exit(image, verdict)
 
 

@@ -1,7 +1,7 @@
 """One log file for each call of a verb that says or asks something, and `-v` and `--debug` for every verb.
 
 A log has the command line, what was said to a person, each node's answer and the exit code; with --debug also
-what was typed on nodes, and where an error came from. Nobody's password is in it. Logs are for their owner
+what was typed on nodes, and where an error came from. No one's password is in it. Logs are for their owner
 alone; the newest `KEPT` stay.
 """
 

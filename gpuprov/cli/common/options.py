@@ -47,7 +47,7 @@ lock_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("fleet.lock.yml"),
     show_default=True,
-    help="the lock to go by",
+    help="the lock to use",
 )
 limit_option = click.option(
     "-l",
@@ -57,13 +57,18 @@ limit_option = click.option(
 )
 nodes_argument = click.argument("nodes", nargs=-1, shell_complete=completion.nodes)
 forks_option = click.option(
-    "-f", "--forks", type=click.IntRange(1, 1000), default=64, show_default=True, help="nodes at a time"
+    "-f",
+    "--forks",
+    type=click.IntRange(1, 1000),
+    default=64,
+    show_default=True,
+    help="number of nodes at a time",
 )
 password_option = click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
 identity_option = click.option(
     "-i", "--identity", metavar="FILE", help="private key for a host that the lock does not name"
 )
-known_hosts_option = click.option("--known-hosts", metavar="FILE", help="its host keys")
+known_hosts_option = click.option("--known-hosts", metavar="FILE", help="known-hosts file with its host keys")
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
@@ -119,7 +124,8 @@ class Chosen:
 
         if not self.stated:
             raise InvalidInput(
-                f"no lock {self.lock_path}, and no hosts", do="name hosts, or a lock by --lock"
+                f"there is no lock {self.lock_path}, and no host is named",
+                do="run `gpuprov lock`, name hosts, or name another lock with --lock",
             )
         return [name for text in self.stated for name in _expand(text, expand)]
 
@@ -168,7 +174,7 @@ def ask(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput(f"would {what}, and there is no terminal to ask on", do="add --yes")
+        raise InvalidInput(f"would {what}; confirmation is needed, but there is no terminal", do="add --yes")
     click.confirm(f"{what}?".capitalize(), abort=True, err=True)
 
 
@@ -249,6 +255,11 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
     for line in aligned(rows):
         click.echo(line)
+
+
+def warn(text: str) -> None:
+    """A warning for a person, on stderr."""
+    note(f"Warning: {text}")
 
 
 def note(text: str = "") -> None:

@@ -24,34 +24,34 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME",
         shell_complete=completion.gpus,
-        help="PCI id, product or marketing name; `8x H200`. Repeatable.",
+        help="PCI id, product or marketing name; `8x H200`; repeatable",
     ),
     click.option(
         "--os",
         "os",
         metavar="NAME",
         shell_complete=completion.systems,
-        help="ubuntu24.04, debian12, rocky9.4 ...",
+        help="ubuntu24.04, debian12, rocky9.4, …",
     ),
-    click.option("--arch", metavar="ARCH", help="x86_64, or aarch64 (arm64, sbsa)."),
-    click.option("--driver", metavar="VERSION", help="Branch (580) or full version (580.95.05)."),
-    click.option("--cuda", metavar="VERSION", help="The host's toolkit: 12.8, 13.0.2, none."),
+    click.option("--arch", metavar="ARCH", help="x86_64, or aarch64 (arm64, sbsa)"),
+    click.option("--driver", metavar="VERSION", help="branch (580) or full version (580.95.05)"),
+    click.option("--cuda", metavar="VERSION", help="the host's toolkit: 12.8, 13.0.2, none"),
     click.option("--cudnn", metavar="VERSION"),
-    click.option("--nccl", metavar="VERSION", help="2.27.3, or with its build: 2.27.3+cuda12.9."),
-    click.option("--module", metavar="FLAVOUR", help="open or proprietary."),
-    click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules."),
+    click.option("--nccl", metavar="VERSION", help="2.27.3, or with its build: 2.27.3+cuda12.9"),
+    click.option("--module", metavar="FLAVOUR", help="open or proprietary"),
+    click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules"),
     click.option("--container-toolkit", metavar="VERSION"),
     click.option("--fabric-manager", "--fabricmanager", "fabricmanager", metavar="VERSION"),
-    click.option("--kernel", metavar="RELEASE", help="The kernel that boots next, as uname -r says it."),
+    click.option("--kernel", metavar="RELEASE", help="the kernel that boots next, as uname -r says it"),
     click.option(
-        "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15."
+        "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15"
     ),
-    click.option("--docker", metavar="VERSION", help="Version of the Docker engine."),
+    click.option("--docker", metavar="VERSION", help="version of the Docker engine"),
     click.option(
-        "--compat", metavar="VERSION", help="Forward-compatibility package by CUDA version, or none."
+        "--compat", metavar="VERSION", help="forward-compatibility package by CUDA version, or none"
     ),
-    click.option("--repository", metavar="ID", help="Where the driver comes from: nvidia or distribution."),
-    click.option("--prefer", metavar="POLICY", help="For what is not stated: production, lts, newest."),
+    click.option("--repository", metavar="ID", help="where the driver comes from: nvidia or distribution"),
+    click.option("--prefer", metavar="POLICY", help="for what is not stated: production, lts, newest"),
 )
 
 
@@ -67,7 +67,7 @@ catalog_option = click.option(
     "catalog_dirs",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with a site's own records. Repeatable.",
+    help="folder with a site's own records; repeatable",
 )
 
 

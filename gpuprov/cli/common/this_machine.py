@@ -46,7 +46,7 @@ def first_files(lock_path: Path) -> None:
         raise InvalidInput(f"no lock {lock_path}", do="gpuprov init --local, gpuprov lock")
     if not fleet.exists():
         write_fleet_here(fleet)
-    write_lock(build_lock(fleet, narrate=options.note), lock_path)
+    write_lock(build_lock(fleet, narrate=options.warn), lock_path)
     options.note(f"{lock_path} written")
 
 

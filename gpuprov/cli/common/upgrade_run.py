@@ -72,5 +72,5 @@ def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
     else:
         for line in outcome_lines(outcome):
             click.echo(line)
-    options.note(f"everything that was done is in {context.folder}")
+    options.note(f"logs of this run: {context.folder}")
     return outcome.exit_code

@@ -12,7 +12,7 @@ from gpuprov.doctor.fault import Fault, listed, rule
 
 @rule("driver.permissions", "D16", source="tk-trouble")
 def permissions(seen: Examination) -> Iterator[Fault]:
-    """NVML may not be used by everybody, or by nobody."""
+    """NVML may not be used by everybody, or by no one."""
     said = seen.smi.error or ""
     mode = seen.driver_parameters.get("DeviceFileMode") if "modules" not in seen.missing else None
     refused = "Insufficient Permissions" in said

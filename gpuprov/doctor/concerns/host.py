@@ -20,7 +20,7 @@ purpose."""
 LITTLE_MEMORY = 0.03
 """Our choice: node_exporter warns at 10 % left for 15 minutes; one look must be surer."""
 FREE_HUGE_PAGES = 0.1
-"""Our choice: a tenth of the memory that nobody can use is worth a word."""
+"""Our choice: a tenth of the memory that no one can use is worth a word."""
 SWAPPED_PAGES = 500
 """A second, as node_exporter's alert has it for pages that are read back from disk."""
 CORRECTED_ERRORS = 1000
@@ -77,7 +77,7 @@ def count_cpus(text: str) -> int:
 
 @rule("host.memory", "D110", source="choice")
 def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
-    """Memory set aside as huge pages that nobody uses."""
+    """Memory set aside as huge pages that no one uses."""
     info = seen.meminfo
     free, size, total = info.get("HugePages_Free", 0), info.get("Hugepagesize", 0), info.get("MemTotal", 0)
     if total and free * size > FREE_HUGE_PAGES * total:
@@ -255,7 +255,7 @@ def open_files(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.clock", "D116", source="node-mixin choice")
 def clock(seen: Examination) -> Iterator[Fault]:
-    """The machine's clock is off, or nobody sets it."""
+    """The machine's clock is off, or no one sets it."""
     told = seen.raw("host_state")["clock"]
     if told.get("state") is None or seen.in_container:
         return
@@ -278,7 +278,7 @@ def clock(seen: Examination) -> Iterator[Fault]:
     elif told["unsynchronised"] and not runs and not seen.virtual:
         yield Fault(
             "risk",
-            "nobody sets the clock",
+            "nothing sets the clock",
             ("adjtimex: unsynchronised", f"none of {listed(list(services), 5)} runs"),
             "it drifts; TLS, logs and rendezvous of several nodes depend on it",
             ("sudo apt install chrony   (or: sudo dnf install chrony)", "sudo systemctl enable --now chrony"),

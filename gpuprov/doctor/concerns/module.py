@@ -134,7 +134,7 @@ def blacklisted(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.rejected", "D06", source="realtek-3 dkms-347")
 def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
-    """Secure Boot or lockdown keeps out a module that nobody known has signed."""
+    """Secure Boot or lockdown keeps out a module that no one known has signed."""
     if seen.loaded_driver or not expected(seen):
         return
     module = module_for(seen, seen.kernel)
@@ -147,7 +147,7 @@ def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
     unsigned = bool(seen.state.secure_boot and module and not module.signer)
     if not lines and not unsigned and not _stranger(seen, module, keys):
         return
-    signer = (module.signer if module else None) or "nobody"
+    signer = (module.signer if module else None) or "no one"
     yield Fault(
         "broken",
         f"Secure Boot keeps NVIDIA's module out: it is signed by {signer}",

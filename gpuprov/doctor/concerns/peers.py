@@ -78,7 +78,7 @@ def numa_balancing(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.numa_unknown", "D101", source="aznhc")
 def numa_unknown(seen: Examination) -> Iterator[Fault]:
-    """Several NUMA nodes, and GPUs of which nobody says where they are."""
+    """Several NUMA nodes, and GPUs whose node is not known."""
     lost = [gpu.address for gpu in seen.pci_gpus if gpu.numa_node is None]
     if lost and len(seen.cpu.numa_nodes) > 1:
         yield Fault(

@@ -174,7 +174,7 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
                 f"GPU {gpu.index}: {gpu.memory_used_mib} MiB are taken, and no program holds it",
                 (
                     f"nvidia-smi: used {gpu.memory_used_mib} MiB, no process",
-                    "/proc/*/fd: nobody has the device open",
+                    "/proc/*/fd: no process has the device open",
                 ),
                 "a context that was not cleaned up",
                 (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),

@@ -43,7 +43,7 @@ def judge_load(raw: Any) -> list[Fault]:
 
 def _nothing(sample: Sample) -> Fault:
     told = tuple(map(figures, sample.gpus))
-    text = "no bottleneck stands out" if workers(sample) else "nobody uses a GPU"
+    text = "no bottleneck stands out" if workers(sample) else "no process uses a GPU"
     return Fault(
         "hint",
         f"{text}: {listed(list(told), 2)}",

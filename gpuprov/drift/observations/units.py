@@ -28,7 +28,7 @@ def own_unit_state(facts: Facts, expectation: Expectation) -> str:
 
 
 def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
-    """Who has a daemon read another file of configuration than the one at `path`; None where nobody has."""
+    """Who has a daemon read another file of configuration than the one at `path`; None where no one has."""
     known = facts.units.get(unit)
     for command in known.exec_start if known else ():
         named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)

@@ -1,4 +1,4 @@
-"""Hosts that nobody has listed yet: from names, ranges or a network, all at once."""
+"""Hosts that no one has listed yet: from names, ranges or a network, all at once."""
 
 from __future__ import annotations
 

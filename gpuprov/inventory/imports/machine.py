@@ -66,7 +66,7 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
     listed = list(machines)
     twice = [name for name, times in Counter(machine.name for machine in listed).items() if times > 1]
     if twice or not listed:
-        seen = f"{', '.join(twice)} stands twice in the list" if twice else "the list names no machine"
+        seen = f"{', '.join(twice)} appears twice in the list" if twice else "the list names no machine"
         raise InvalidInput(seen)
     groups: dict[str, dict[str, Any]] = {}
     host_vars: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
     if not VERSION.fullmatch(number):
         raise InvalidInput(f"version {number!r}", expected="a day, such as 2026.11.22 or 2026.11.22.1")
     if folder.exists():
-        raise InvalidInput(f"{folder} is there", do="name a new folder")
+        raise InvalidInput(f"{folder} already exists", do="name a new folder")
     files = contents(data)
     manifest = manifest_of(number, files)
     whole = {**files, MANIFEST: manifest, SIGNATURE: _signature(manifest, signer)}

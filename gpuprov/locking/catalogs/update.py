@@ -67,7 +67,7 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
     if MANIFEST not in found:
         raise InvalidInput(f"{place} has no {MANIFEST}", expected="a release of the catalog")
     if SIGNATURE not in found:
-        raise Refused(f"{place} bears no signature", expected=f"{SIGNATURE} beside {MANIFEST}")
+        raise Refused(f"{place} is not signed", expected=f"{SIGNATURE} beside {MANIFEST}")
     verify_detached(found[MANIFEST], found[SIGNATURE], keys, f"the catalog of {place}")
     number, files = _listed(found, place)
     if stated and version(stated) != version(number):

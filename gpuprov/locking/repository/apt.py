@@ -95,8 +95,8 @@ def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
                 text = unpack(content, name.removeprefix(part), release.base + name, plain)
                 return text.decode("utf-8", errors="replace")
     raise Refused(
-        f"{release.base}{forms[0]} is named by the Release file and is gone (404)",
-        do="the mirror is half synced: try again in some minutes, or sync it again",
+        f"{release.base}{forms[0]} is named by the Release file but is gone (404)",
+        do="the mirror is only half synced: try again in a few minutes, or sync it again",
     )
 
 

@@ -116,7 +116,7 @@ class Fetcher:
 
     def _not_cached(self, url: str) -> NoReturn:
         raise Unreachable(
-            f"offline, and {url} is not in the cache {self.cache}",
+            f"offline, but {url} is not in the cache {self.cache}",
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
         )
 
@@ -253,7 +253,7 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
         raise Refused(
             f"{url} has {len(content)} bytes",
             expected=f"{size}, as its index says",
-            do="the mirror is broken or changing: sync it again, or try again in some minutes",
+            do="the mirror is broken or changing: sync it again, or try again in a few minutes",
         )
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:

@@ -46,7 +46,7 @@ def check_dates(
         judged = min(now, datetime.combine(frozen, time.max, UTC))
     if until and judged > until:
         raise Refused(
-            f"{name} was valid until {_said(until)}, it is stale",
+            f"{name} expired at {_said(until)}",
             do="sync the mirror again, and check the clock here; " + _to_freeze(frozen, written or until),
         )
     if written and written > judged:
@@ -61,7 +61,7 @@ def check_dates(
         _check_against_last(name, written, judged, frozen)
     except OSError as error:
         raise GpuprovError(
-            f"what was read of {name} cannot be remembered: {error}",
+            f"the date of {name} cannot be recorded: {error}",
             do="set XDG_STATE_HOME to a folder that can be written",
         ) from error
 
@@ -75,7 +75,7 @@ def _check_against_last(name: str, written: datetime | None, judged: datetime, f
             raise Refused(
                 f"{name} is " + (f"dated {_said(written)}" if written else "without a date"),
                 expected=f"{_said(last)} or later, the date of the index that was read before",
-                do="the mirror went back, or somebody hands out an old index: sync the mirror again; "
+                do="the mirror went back, or an old index is being replayed: sync the mirror again; "
                 + _to_freeze(frozen, written),
             )
         if written and (last is None or written > last):

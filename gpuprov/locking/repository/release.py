@@ -93,7 +93,7 @@ def _verified(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> 
         signature = fetcher.get(base + "Release.gpg")
         if signature is None:
             raise Refused(
-                f"{base}Release bears no signature",
+                f"{base}Release is not signed",
                 do="the mirror must be signed, or declared trusted as it is",
             )
         verify_detached(text, signature, keyring, base + "Release")

@@ -106,7 +106,7 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | No
         signature = fetcher.get(name + ".asc")
         if signature is None:
             raise Refused(
-                f"{name} bears no signature", do="the mirror must be signed, or declared trusted as it is"
+                f"{name} is not signed", do="the mirror must be signed, or declared trusted as it is"
             )
         verify_detached(content, signature, keyring, name)
     parsed = _parsed(content, name)
@@ -163,8 +163,8 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
     content = fetcher.get(name, size=file.size, sha256=file.sha256)
     if content is None:
         raise Refused(
-            f"{name} is named by repomd.xml and is gone (404)",
-            do="the mirror is half synced: try again in some minutes, or sync it again",
+            f"{name} is named by repomd.xml but is gone (404)",
+            do="the mirror is only half synced: try again in a few minutes, or sync it again",
         )
     suffix = PurePosixPath(file.href).suffix
     return unpack(content, suffix if suffix in UNPACK else "", name, file.open_size)

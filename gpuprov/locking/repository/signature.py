@@ -42,7 +42,7 @@ def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
     """The keys to check with; None only where somebody said `unsigned`.
 
     Raises:
-        InvalidInput: nobody said anything: an unknown key is no reason to check none.
+        InvalidInput: no one said anything: an unknown key is no reason to check none.
     """
     if keyring is None:
         raise InvalidInput(
@@ -89,9 +89,7 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
     if any(not verdict.trouble for verdict in verdicts):
         return
     if not verdicts:
-        raise Refused(
-            f"{name} bears no signature", do="the mirror must be signed, or declared trusted as it is"
-        )
+        raise Refused(f"{name} is not signed", do="the mirror must be signed, or declared trusted as it is")
     first = verdicts[0]
     raise Refused(f"{name} is {first.trouble}", do=first.do)
 

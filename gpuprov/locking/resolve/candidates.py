@@ -90,7 +90,7 @@ def _proven(case: Case, branch: int) -> bool:
 
 
 def _open(case: Case, repository: str | None) -> Iterable[Draft]:
-    """Drafts best first: what NVIDIA's repository was seen with, what the archive has, what nobody saw."""
+    """Drafts best first: what NVIDIA's repository was seen with, what the archive has, what no one saw."""
     order = _branch_order(case)
     served = [branch for branch in order if not branch.archives_only]
     seen = [branch for branch in served if _proven(case, branch.branch)]

@@ -27,7 +27,7 @@ class Case:
     counts: dict[GpuModel, int | None]
     """How many of each (None: not stated)."""
     system: System | None
-    """None: understood, and served by nobody."""
+    """None: understood, and served by no one."""
     arch: str
     policy: Policy
     devices: frozenset[str] = frozenset()

@@ -61,7 +61,7 @@ class Chooser:
     def _newest_toolkit(self, draft: Draft) -> Toolkit | None:
         """The newest suitable release that runs natively.
 
-        Releases that nobody has seen in the system's repositories count only when there is no other; where
+        Releases that no one has seen in the system's repositories count only when there is no other; where
         nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
         """
         for wanted in ("yes", "unproven"):

@@ -16,7 +16,7 @@ _USUAL_KERNEL = "generic"
 
 
 def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
-    """How the driver's packages are called; None where nobody knows."""
+    """How the driver's packages are called; None where no one knows."""
     assert case.system is not None  # noqa: S101
     return _rule(case, draft, case.system, "driver", _home(draft, case.system))
 

@@ -209,7 +209,7 @@ def _library_folders() -> "dict[str, str | None]":
 
 
 def _says_something(path: str) -> bool:
-    """Whether it is a file that is not empty: nobody can load one that is."""
+    """Whether it is a file that is not empty: no one can load one that is."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 

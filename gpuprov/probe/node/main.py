@@ -62,7 +62,7 @@ def _seconds(name: str, parameters: "Values") -> float:
 
 
 def _collect_one(name: str, parameters: "Values", values: "Values") -> None:
-    """Whatever goes wrong in one collector is its answer, and nobody else's."""
+    """Whatever goes wrong in one collector is its answer, and no one else's."""
     try:
         value = COLLECTORS[name][0](parameters)
     except Failed as failed:

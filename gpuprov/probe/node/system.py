@@ -222,7 +222,7 @@ def daemon_json(parameters: "Values") -> "Any":
 @collector(seconds=10)
 def containerd(parameters: "Values") -> "Any":
     """What containerd makes of its configuration, without registries, which may hold secrets; null where
-    nobody asks or it is not there."""
+    no one asks or it is not there."""
     if not parameters["containerd"] or not find_program("containerd"):
         return {"dump": None}
     shown = "dump" if os.path.exists("/etc/containerd/config.toml") else "default"

@@ -192,6 +192,6 @@ def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrif
 
 
 def _difference(*values: Any) -> Difference:
-    """As it was written; a run of an earlier version named nobody."""
+    """As it was written; a run of an earlier version named no one."""
     stated = dict(zip(Difference.__slots__, values, strict=False))
     return Difference(**{**stated, "by": tuple(stated.get("by", ()))})

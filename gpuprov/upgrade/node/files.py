@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 READ_LIMIT = 1024 * 1024
 SWITCHED = {"enabled": "enable", "disabled": "disable"}
-"""`systemctl is-enabled` → what brings a unit there; `static` and the like are nobody's choice."""
+"""`systemctl is-enabled` → what brings a unit there; `static` and the like are no one's choice."""
 
 
 def files(patterns: "list[str]", excepted: str) -> "Files":

@@ -84,7 +84,7 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
 
 
 def _moved_since(known: "Record") -> "set[str]":
-    """Packages that this run or a later one changed: nobody else's are touched."""
+    """Packages that this run or a later one changed: no one else's are touched."""
     now, names = installed(), set()
     for name in names_in(HOME):
         if not name.endswith((".kept.json", ".after.json")) and name.endswith(".json"):
@@ -124,7 +124,7 @@ def _whole() -> "set[str]":
 
 
 def _hold(wanted: "set[str]", ours: "set[str]") -> None:
-    """Holds as they were; of packages that nobody here moved they are left alone."""
+    """Holds as they were; of packages that no one here moved they are left alone."""
     held = set(run("apt-mark", "showhold").split())
     for verb, names in (
         ("hold", wanted - held),

@@ -12,7 +12,7 @@ CUDNN_HEADERS = (
 )
 # Regular files that a program would get, or be led to: what the linker knows, what lies where it looks next,
 # and where LD_LIBRARY_PATH leads. A package's file stands in one of dpkg's lists, by either name where /lib
-# is a link. A file without a byte is nobody's library.
+# is a link. A file without a byte is no one's library.
 UNPACKAGED = (
     "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
     " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"

@@ -46,7 +46,7 @@ class Tuning(Observed):
         """What a fresh login of a user gets.
 
         Raises:
-            NodeFailed: nobody of that name can log in.
+            NodeFailed: no one of that name can log in.
         """
         return parse_session(self.ask(LOGIN, user))
 

@@ -1,4 +1,4 @@
-"""Makes file systems on empty devices, each looked at once more while nobody else can take it.
+"""Makes file systems on empty devices, each looked at once more while no one else can take it.
 
 Runs on the node, with plugins/module_utils beside it. Argument:
 {"devices": [{"path": "/dev/nvme1n1", "filesystem": "ext4"}], "check": whether nothing must be changed}.
@@ -42,7 +42,7 @@ def locked(path: str):
 
 
 def make(path: str, filesystem: str) -> None:
-    """Make a file system on a device that is empty and nobody's.
+    """Make a file system on a device that is empty and no one's.
 
     The kernel lets one opener have a device for itself, and none while it is mounted or part of another one
     (open(2), O_EXCL). mkfs opens it likewise, so it is let go for the moment that mkfs takes to begin.

@@ -6,7 +6,7 @@ Standard library only; runs on the node from stdin. Argument: {"sysctl": [nameâ€
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
      "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"]}
 
-`refused` are limits that not even root may set here: with one of them in its file, PAM would let nobody in.
+`refused` are limits that not even root may set here: with one of them in its file, PAM would let no one in.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_a_node_that_another_run_had_in_between_is_lost_also_when_it_is_free_aga
     nodes.now += 700
     nodes.give("n2", OTHER)
     nodes.do("n2", "release", OTHER)
-    assert str(mine.lost(["n2"])["n2"]).endswith("while this one was at work; nobody has it now")
+    assert str(mine.lost(["n2"])["n2"]).endswith("while this one was at work; no run has it now")
     assert "n2" not in nodes.holders
 
 

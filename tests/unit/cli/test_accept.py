@@ -66,7 +66,7 @@ def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--baseline", "latest"], "no run of accept is kept"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
         (["--local", "gpu01"], "give one of NODES, --local and --measured"),
-        ([], "no lock fleet.lock.yml, and no hosts"),
+        ([], "there is no lock fleet.lock.yml, and no host is named"),
     ],
 )
 def test_what_is_wrong_is_said(

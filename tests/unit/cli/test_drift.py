@@ -128,7 +128,10 @@ def test_without_a_lock_hosts_are_named(
         "root@gpu[1-2]:2222 in sync\n"
     )
     assert run(["drift", "--against-majority"]) == Exit.USAGE
-    assert "no lock fleet.lock.yml, and no hosts; name hosts" in capsys.readouterr().err
+    assert (
+        "there is no lock fleet.lock.yml, and no host is named; run `gpuprov lock`, name hosts"
+        in capsys.readouterr().err
+    )
     assert run(["drift", "gpu1"]) == Exit.USAGE
 
 

@@ -24,7 +24,7 @@ def lock(tmp_path: Path) -> str:
 def test_nodes_out_of_reach_are_folded_into_a_line(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "--lock", lock]) == Exit.UNREACHABLE
     said = capsys.readouterr().out
-    why = "ssh: connect to host 127.0.0.1 port 1: Connection refused"
+    why = "no SSH on port 1: connection refused; check the address, and that it is up"
     assert re.fullmatch(rf"unreachable  gpu\[1-2\]  {why}; see {re.escape(lock)}:\d+\n", said)
 
 

@@ -60,7 +60,7 @@ def test_what_is_in_it_and_what_is_not(tmp_path: Path) -> None:
     assert all(f"not looked at: {each}" in told for each in LEFT_OUT)
     assert "not there: lspci.txt: no answer in 70 s" in told
     assert "dmesg.txt: 1 secrets hidden" in told
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="already exists"):
         write_bundle(path, as_examined(bare_metal()), answer)
 
 

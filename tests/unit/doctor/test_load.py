@@ -158,7 +158,7 @@ def test_nobody_on_the_gpus() -> None:
     gpus(told, 0, gpu=0, used_mib=0)
     [only] = judge_load(told)
     assert (only.severity, only.rule) == ("hint", "load.none")
-    assert only.text.startswith("nobody uses a GPU")
+    assert only.text.startswith("no process uses a GPU")
 
 
 def test_a_reading_that_failed_leaves_the_others() -> None:

@@ -206,8 +206,8 @@ def test_a_network_in_which_nobody_answers_is_said(
     assert discover(closed_port, "127.0.0.0/30") == 4
     told = capsys.readouterr()
     assert told.out == ""
-    seen = f"nothing speaks SSH on port {closed_port} at any of the 2 addresses of 127.0.0.0/30"
-    assert told.err == f"gpuprov: {seen}; is the network right, and --port?\n"
+    seen = f"no host answers SSH on port {closed_port} at any of the 2 addresses of 127.0.0.0/30"
+    assert told.err == f"gpuprov: {seen}; check the network and --port\n"
     assert discover(closed_port, "127.0.0.0/30", "-o", "json") == 4
     assert json.loads(capsys.readouterr().out)["hosts"] == []
 
@@ -217,7 +217,7 @@ def test_a_host_that_is_named_is_not_passed_over(
 ) -> None:
     assert discover(closed_port, "127.0.0.9", "127.0.0.0/30") == 4
     assert capsys.readouterr().err == (
-        f"127.0.0.9: no SSH on port {closed_port}: connection refused; is it up, and is its address right?\n"
+        f"127.0.0.9: no SSH on port {closed_port}: connection refused; check the address, and that it is up\n"
     )
 
 

@@ -87,7 +87,7 @@ def test_which_node_of_a_lock_this_machine_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "gpu02.example.org", "", "", "")))
     assert the_node(lock, list(hosts), stated=False) == "gpu02"
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "laptop", "", "", "")))
-    with pytest.raises(InvalidInput, match="this machine cannot stand for 2 nodes"):
+    with pytest.raises(InvalidInput, match="this machine is one node, not 2"):
         the_node(lock, list(hosts), stated=False)
     here = with_here(lock, "gpu01")
     assert here.hosts()["gpu01"].hosts == {"gpu01": "local", "gpu02": "192.0.2.2"}

@@ -231,7 +231,7 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("a.txt", "n1\n", "the kind of server of n1 is not stated"),
-        ("a.txt", "n1 n1\n", "n1 stands twice"),
+        ("a.txt", "n1 n1\n", "n1 appears twice"),
         ("a.txt", "\n", "names no machine"),
         ("a.txt", "n[1-\n", "not a set of nodes"),
         ("a.ini", "[g]\nn1\n", "the profile of the group g is not stated"),
@@ -255,7 +255,7 @@ def test_a_fleet_is_written_once(tmp_path: Path, capsys: Any) -> None:
     fleet = parse_fleet((tmp_path / "fleet.yml").read_text(), "fleet.yml")
     assert (fleet.ssh.user, fleet.groups["gpu"].profile) == ("ops", "dev-t4")
     assert run(words) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_mistake_is_named_with_its_line(
 
 
 def test_a_key_twice_is_named(tmp_path: Path) -> None:
-    assert "fleet.yml:8: key 'groups' stands twice" in complaint(tmp_path, GOOD + "groups: {}\n")
+    assert "fleet.yml:8: key 'groups' appears twice" in complaint(tmp_path, GOOD + "groups: {}\n")
 
 
 def test_a_host_in_two_groups_is_named(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_mistake_of_a_connection_is_named_with_its_line(
 def test_a_port_in_a_list_of_names_is_told_where_it_goes(tmp_path: Path) -> None:
     said = complaint(tmp_path, GOOD.replace("gpu[01-03]", "['gpu01:2222']"))
     assert said.startswith("fleet.yml:4: ")
-    assert "names alone; a port stands with an address: {NAME: 'gpu01:2222'}" in said
+    assert "names without a port; a port needs an address: {NAME: 'gpu01:2222'}" in said
 
 
 def test_a_fleet_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_without_leave_for_sudo_the_probe_runs_as_it_is(programs: Programs) -> N
             b"Welcome\nThis account is not available.\n",
             "no answer from the probe: This account is not available.",
         ),
-        (frame(b"{}", "fedcba9876543210"), "an answer to another question"),
+        (frame(b"{}", "fedcba9876543210"), "the answer belongs to another request"),
         (frame(b"{}")[:100], "the answer broke off after 3 of 16 bytes"),
         (frame(b"{}").replace(b"eJy", b"eJx"), "the answer is damaged"),
         (b"x" * (ANSWER_LIMIT + 1), "the node printed 8388609 bytes"),

@@ -89,7 +89,7 @@ def test_a_host_that_leads_to_itself_is_entered_straight_and_a_circle_is_refused
     assert way.jump.jump is None
     configure("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
     with pytest.raises(
-        InvalidInput, match=r"^more than 8 hosts to go through, the last one .; do they go round"
+        InvalidInput, match=r"^more than 8 hosts to go through, the last one .; check for a circle"
     ):
         route("a", Connection())
 

@@ -291,11 +291,11 @@ groups:
 ssh: {{known_hosts: {known}}}
 """
 SAID = {
-    "wrong-port": "no SSH on port {port}: connection refused; is it up, and is its address right?;"
+    "wrong-port": "no SSH on port {port}: connection refused; check the address, and that it is up;"
     " see fleet.yml:6",
-    "unknown": "no SSH on port 22: no such host name: no-such-alias.invalid;"
+    "unknown": "no such host name: no-such-alias.invalid;"
     " neither DNS nor ~/.ssh/config knows it; see fleet.yml:7",
-    "bad-jump": "through nobody@no-such-gate.invalid:2222: no SSH on port 2222: no such host name:"
+    "bad-jump": "through nobody@no-such-gate.invalid:2222: no such host name:"
     " no-such-gate.invalid; neither DNS nor ~/.ssh/config knows it; see fleet.yml:8",
     "no-key": "the key /nonexistent/key does not exist; correct --identity, or ssh.identity_file in"
     " fleet.yml; see fleet.yml:9",

@@ -42,7 +42,7 @@ def test_only_a_run_without_an_end_is_resumed() -> None:
     died = a_run("20260101-000000-upgrade-aaaa", over=False)
     a_run("20260102-000000-upgrade-bbbb")
     assert find_unfinished("aaaa", "upgrade") == died
-    with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb has come to its end"):
+    with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb has ended"):
         find_unfinished("latest", "upgrade")
 
 
@@ -53,5 +53,5 @@ def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
     assert find_upgrade("bbbb", ["n2", "n3"]) == (newer, ["n3"])
     with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb did not touch n2"):
         find_upgrade("bbbb", ["n2"])
-    with pytest.raises(InvalidInput, match="no upgrade from here has touched n4"):
+    with pytest.raises(InvalidInput, match="no upgrade run from here has touched n4"):
         find_upgrade(None, ["n4"])

@@ -92,7 +92,10 @@ def test_nodes_out_of_reach_are_a_line_each() -> None:
         ("gpu1", "unreachable", []),
         ("gpu2", "unreachable", []),
     ]
-    assert verdict.nodes[0].message == "ssh: connect to host 127.0.0.1 port 1: Connection refused"
+    assert (
+        verdict.nodes[0].message
+        == "no SSH on port 1: connection refused; check the address, and that it is up"
+    )
     assert verdict.exit_code == Exit.UNREACHABLE
 
 
@@ -104,5 +107,5 @@ def test_run_cut_short_is_an_error_with_its_last_word(monkeypatch: pytest.Monkey
 
 
 def test_this_machine_is_one_node() -> None:
-    with pytest.raises(InvalidInput, match="cannot stand for 2 nodes"):
+    with pytest.raises(InvalidInput, match="is one node, not 2"):
         run_verification(lock_of("a", "b"), ["a", "b"], local=True)

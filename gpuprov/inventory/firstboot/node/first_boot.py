@@ -1,4 +1,4 @@
-"""Brings this machine to its lock with nobody watching, and tells how that ended.
+"""Brings this machine to its lock unattended, and tells how that ended.
 
 Runs as gpuprov-first-boot.service at every boot until it is done. Its order is a JSON object that
 `gpuprov inventory export cloud-init` or `gpuprov apply --image` wrote. Every step may be done again: whatever
@@ -274,7 +274,7 @@ def apply(program: str, node: str, lock: str) -> bool:
     nodes = answer.get("nodes", [])
     if any(each.get("reboot_needed") for each in nodes):
         return True
-    if code in (0, 3):  # what differs and is nobody's to mend, verification says
+    if code in (0, 3):  # what differs and is no one's to mend, verification says
         return False
     told = [
         event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]
@@ -331,7 +331,7 @@ def reboot(story: Story) -> None:
 
 
 def call(*command: str) -> None:
-    """A program that asks nobody.
+    """A program that asks no one.
 
     Raises:
         Transient, Ended: it failed; what it says tells which.
@@ -362,7 +362,7 @@ def full(seen: str) -> Ended:
 
 
 def post(url: str, document: bytes) -> None:
-    """Tell the hook; that nobody listens changes nothing."""
+    """Tell the hook; that no one listens changes nothing."""
     request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
     for pause in (0, 5, 20):
         time.sleep(pause)

@@ -47,7 +47,7 @@ def gpu_list(package: Package, release: str) -> GpuList | None:
     url = f"{package.repository.rstrip('/')}/{package.filename}"
     content = Fetcher().get(url, size=package.size, sha256=package.sha256)
     if content is None:
-        raise Refused(f"{url} is named by its index and is gone (404)", do="try again in some minutes")
+        raise Refused(f"{url} is named by its index but is gone (404)", do="try again in a few minutes")
     try:
         text, name = _member(content)
     except (ArError, DebError, tarfile.TarError, OSError, EOFError, zlib.error) as error:

@@ -45,7 +45,7 @@ def _row(gpu: GpuModel, catalog_documents: Any) -> tuple[str, str]:
 def _unknown(
     proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, new: ListedGpu
 ) -> None:
-    """A device that no record has; one older than Kepler is nobody's here."""
+    """A device that no record has; one older than Kepler is no one's here."""
     guessed = catalog.devices.guess(new.device)
     if guessed is None:
         if new.legacy_branch is None:

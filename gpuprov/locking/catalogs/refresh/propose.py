@@ -70,7 +70,7 @@ def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -
 def _new_branch(
     proposal: Proposal, catalog: Catalog, reading: Reading, number: int, held: Held, day: str
 ) -> None:
-    """A record of a branch that nobody described: what indexes tell, and a doubt about the rest."""
+    """A record of a branch that no one described: what indexes tell, and a doubt about the rest."""
     named = f"driver branch {number}"
     cudas = [version_of(each) for each in _compat(reading) if each.version.major == number]
     before = max((each for each in catalog.branches if each < number), default=None)

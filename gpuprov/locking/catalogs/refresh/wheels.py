@@ -64,7 +64,7 @@ def _versions(name: str) -> Iterator[Version]:
     said = _pip("index", "versions", name)
     listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
     if not listed:
-        raise Unreachable(f"pip index versions {name} lists none")
+        raise Unreachable(f"pip index versions {name} lists no version")
     for text in listed[1].split(", "):
         if _VERSION.fullmatch(text):
             yield version(_AS_RELEASE.sub("", text) if name == "cuda-toolkit" else text)

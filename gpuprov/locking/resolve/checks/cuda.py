@@ -194,8 +194,8 @@ def on_system(case: Case, draft: Draft) -> Findings:
         yield violation(case, "cuda-on-os", text, *case.system.source)
     elif held == "unproven":
         text = (
-            f"nobody has seen CUDA {draft.cuda} in NVIDIA's repository for {title} ({_range(case)}): "
-            "read its index first"
+            f"CUDA {draft.cuda} is not known to be in NVIDIA's repository for {title} ({_range(case)}): "
+            "`gpuprov lock` looks in its index"
         )
         yield warning(case, "cuda-on-os", text, *case.system.source)
 

@@ -76,8 +76,8 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
         yield violation(case, "driver-on-os", text, *system.source)
     elif held == "unproven":
         text = (
-            f"nobody has seen driver branch {branch} in NVIDIA's repository for {system.title}: read "
-            "its index first"
+            f"driver branch {branch} is not known to be in NVIDIA's repository for {system.title}: "
+            "`gpuprov lock` looks in its index"
         )
         yield warning(case, "driver-on-os", text, *system.source)
 

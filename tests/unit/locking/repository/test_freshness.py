@@ -124,7 +124,7 @@ def test_a_frozen_mirror_is_judged_as_of_its_day(rebuild: Rebuild) -> None:
     day = TODAY.date() - timedelta(days=30)
     assert f"frozen: {day}" in complaint(suite)
     assert suite.open(frozen=day).versions("tool")
-    assert "it is stale" in complaint(suite, frozen=day + timedelta(days=9))
+    assert "expired at" in complaint(suite, frozen=day + timedelta(days=9))
     assert f"is dated {days_ago(30)}, which is after {day - timedelta(days=2)}" in complaint(
         suite, frozen=day - timedelta(days=2)
     )
@@ -148,7 +148,7 @@ def test_a_day_to_come_is_no_licence(rebuild: Rebuild) -> None:
     suite = rebuild(Date=format_datetime(TODAY + timedelta(hours=1), usegmt=True))
     assert "which is in the future; check the clock here" in complaint(suite, frozen=tomorrow)
     suite = rebuild(Date=days_ago(3), Valid_Until=days_ago(2))
-    assert "it is stale" in complaint(suite, frozen=date.max)
+    assert "expired at" in complaint(suite, frozen=date.max)
 
 
 def test_of_many_at_once_the_newest_is_remembered(own_state: Path) -> None:
@@ -177,5 +177,5 @@ def test_what_was_kept_and_cannot_be_read_is_named(own_state: Path) -> None:
 
 def test_a_state_folder_that_cannot_be_written(own_state: Path) -> None:
     (own_state / "gpuprov").write_text("in the way")
-    with pytest.raises(GpuprovError, match=r"cannot be remembered: .*; set XDG_STATE_HOME"):
+    with pytest.raises(GpuprovError, match=r"cannot be recorded: .*; set XDG_STATE_HOME"):
         check_dates("http://mirror/", NOON, now=NOON)

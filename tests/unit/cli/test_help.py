@@ -1,0 +1,32 @@
+"""Help texts in one style: an option's begins with a small letter and has no full stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from gpuprov.cli.common.group import gpuprov
+
+NAMES = ("Ansible", "Slurm", "JSON", "SSH", "GPU", "PCI", "JUnit", "NCCL", "Ctrl")
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if below := command.get_command(context, name):
+            yield from commands(below, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands(gpuprov)))
+def test_options_are_told_in_one_style(path: str, command: click.Command) -> None:
+    for option in command.params:
+        if not isinstance(option, click.Option) or not option.help or option.name in ("help", "version"):
+            continue
+        said = option.help.partition("  [")[0]
+        assert not said[:1].isupper() or said.startswith(NAMES), f"{path} {option.opts}: {said}"
+        assert not said.endswith("."), f"{path} {option.opts}: {said}"

@@ -1,0 +1,45 @@
+"""Drift and verify say the same of a node that cannot be reached, though different programs try."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import pytest
+
+from gpuprov.model.connection import Connection
+from gpuprov.ssh.failures import unreachable
+from gpuprov.ssh.route import route
+from gpuprov.ssh.wording import of_openssh
+
+
+@pytest.mark.parametrize(
+    ("ssh", "error"),
+    [
+        (
+            "ssh: connect to host 127.0.0.1 port 22: Connection refused",
+            ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)),
+        ),
+        (
+            "ssh: connect to host 127.0.0.1 port 22: No route to host",
+            OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)),
+        ),
+        ("ssh: connect to host 127.0.0.1 port 22: Connection timed out", TimeoutError("timed out")),
+        (
+            "ssh: Could not resolve hostname 127.0.0.1: Name or service not known",
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        ),
+    ],
+)
+def test_both_say_the_same(ssh: str, error: OSError) -> None:
+    assert of_openssh(ssh) == str(unreachable(route("127.0.0.1", Connection(port=22, user="root")), error))
+
+
+def test_a_refused_login_says_what_to_do() -> None:
+    said = of_openssh("root@10.0.0.1: Permission denied (publickey,password).")
+    assert said.startswith("root@10.0.0.1 refused every key offered; put the public key")
+
+
+def test_other_words_stay() -> None:
+    assert of_openssh("kex_exchange_identification: read: Connection reset by peer").startswith("kex_")
