@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """`enabled` when it starts at boot and has started now; otherwise what is wrong."""
+    """`enabled` when it starts at boot and has started now; otherwise what is wrong, in drift's words."""
     seen = host.service(unit).systemd_properties
-    enabled, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
+    stated, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
+    enabled = {"not-found": "not installed", "loaded": "disabled"}.get(stated, stated)
     return enabled if enabled != "enabled" or active == "active" else f"enabled, but {active}"
 
 

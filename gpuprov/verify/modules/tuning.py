@@ -111,5 +111,5 @@ def parse_session(text: str) -> LoginSession:
 
 
 def _limit(name: str, found: re.Match[str] | None) -> Limit:
-    text = found[1] if found else "not told"
+    text = found[1] if found else "not set"
     return int(text) * (1024 if name in IN_KIBIBYTES else 1) if text.isdecimal() else text

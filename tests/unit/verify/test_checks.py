@@ -274,7 +274,7 @@ def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResu
         ("old-module-loaded", "driver.loaded", VERSION, OLD),
         ("old-module-loaded", "driver.answers", True, MISMATCH.strip()),
         ("clocks-unit-disabled", "gpu.clocks_unit", "enabled", "disabled"),
-        ("clocks-unit-gone", "gpu.clocks_unit", "enabled", "not-found"),
+        ("clocks-unit-gone", "gpu.clocks_unit", "enabled", "not installed"),
         ("persistence-unit-failed", "gpu.persistence_unit", "enabled", "enabled, but failed"),
         ("nova-core-loaded", "nouveau.loaded", [], ["nova_core"]),
         ("reboot-required", "reboot.not_required", [], ["linux-image-amd64"]),
