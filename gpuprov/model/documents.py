@@ -141,7 +141,8 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
             do=did_you_mean(str(key), known) or others,
         )
     if error["type"] == "missing":
-        return document.wrong("missing-key", path, f"{dotted(path)} is missing", do=others)
+        expected = MISSING.get(str(path[-1]), "")
+        return document.wrong("missing-key", path, f"{dotted(path)} is missing", expected=expected, do=others)
     while path and path not in document.lines:  # what stands alone where a list may stand is its first item
         path = path[:-1]
     written = document.written.get(path, "")
@@ -150,6 +151,12 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
     return document.wrong("wrong-value", path, seen, expected=expected, do=others)
 
 
+MISSING = {
+    "profile": "a profile by name, of those that `gpuprov inventory profiles` lists",
+    "hosts": "host names such as gpu[01-08]",
+    "os": "a system such as ubuntu24.04, of those that `gpuprov catalog os` lists",
+}
+"""Keys that people leave out → what stands there."""
 DECIMAL = "{written}"
 """Stands in the message of a validator for the number as the file has it."""
 EXPECTED = {

@@ -264,7 +264,8 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
         for host in group.hosts:
             if host in owner:
                 place = ("groups", name, "hosts", host)
-                raise document.wrong("host-twice", place, f"{host} is in group {owner[host]} already")
+                seen = f"{host} is in group {owner[host]} already"
+                raise document.wrong("host-twice", place, seen, do="name it in one group alone")
             owner[host] = name
 
 

@@ -11,7 +11,8 @@ from gpuprov.model.documents import DECIMAL, Strict
 
 def _version_text(stated: object) -> object:
     if isinstance(stated, float):
-        raise ValueError(f'it in quotes, "{DECIMAL}": without them YAML reads the number {stated}')  # noqa: TRY004
+        said = f'a version in quotes, "{DECIMAL}": YAML reads a bare one as the number {stated}'
+        raise ValueError(said)  # noqa: TRY004 - pydantic's word for it
     return str(stated) if isinstance(stated, int) and not isinstance(stated, bool) else stated
 
 

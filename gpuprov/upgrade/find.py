@@ -59,7 +59,10 @@ def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str
             return run, touched
     if name:
         raise InvalidInput(f"{runs[0].name} did not touch {fold(nodes)}", do="name other nodes or runs")
-    raise InvalidInput(f"no upgrade run from here has touched {fold(nodes)}", do="name the run with --to")
+    raise InvalidInput(
+        f"no upgrade run from here has touched {fold(nodes)}",
+        do="name the run with --to, of those that `gpuprov history` lists",
+    )
 
 
 def _with_journal(*verbs: str) -> list[Path]:

@@ -65,13 +65,13 @@ def test_a_lock_that_is_there_is_named_before_a_new_one(
         (
             "os: debian12",
             "os: debian12\n    stack: {cuda: 12.10}",
-            'fleet.yml:6: groups.train.stack.cuda is 12.10; expected it in quotes, "12.10": without them '
-            "YAML reads the number 12.1",
+            'fleet.yml:6: groups.train.stack.cuda is 12.10; expected a version in quotes, "12.10": YAML '
+            "reads a bare one as the number 12.1",
         ),
         (
             "os: debian12",
             "os: debian12\n    stack: {cuda: [12.10]}",
-            'fleet.yml:6: groups.train.stack.cuda.0 is 12.10; expected it in quotes, "12.10"',
+            'fleet.yml:6: groups.train.stack.cuda.0 is 12.10; expected a version in quotes, "12.10"',
         ),
         (
             "hgx-h100-8",

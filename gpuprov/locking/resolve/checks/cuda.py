@@ -27,7 +27,11 @@ def release(case: Case, draft: Draft) -> Findings:
             )
             return
     if draft.toolkit is None:
-        yield warning(case, "cuda-known", f"CUDA {draft.cuda} is in no list of releases", "cuda-rn-13.4u1")
+        major = draft.cuda.major
+        known = [each.version for each in case.catalog.released_toolkits if each.version.major == major]
+        newest = f": the newest of CUDA {major} known here is {max(known)}" if known else ""
+        text = f"CUDA {draft.cuda} is in no list of releases{newest}"
+        yield warning(case, "cuda-known", text, "cuda-rn-13.4u1")
     elif draft.toolkit.status != "released":
         status = draft.toolkit.status.replace("_", " ")
         yield warning(

@@ -188,7 +188,7 @@ def test_offline_takes_the_copy(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_offline_without_a_copy(site: Site, fetcher: Fetcher) -> None:
-    with pytest.raises(Unreachable, match=r"offline, and .* is not in the cache"):
+    with pytest.raises(Unreachable, match=r"offline, but .* is not in the cache"):
         replace(fetcher, offline=True).get(site.url)
 
 
