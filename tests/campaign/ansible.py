@@ -164,7 +164,8 @@ def done(folder: Path, node: Node | None, core: str, python: str, version: str) 
         wanted = [f"ansible-core=={core}.*", "--requirement", ROOT / "meta/requirements.txt"]
         installed = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False)
         if installed.returncode:
-            [*_, why] = re.findall(r"Requires-Python (\S+)", installed.stderr) or ["not found"]
+            named = rf"{re.escape(core)}\.\d+ Requires-Python (\S+?);?\s"
+            [*_, why] = re.findall(named, installed.stderr) or ["not found"]
             return Row(core, version, why=f"this ansible-core wants {why}" if why != "not found" else why)
         ansible = PlainAnsible(folder, Path(place) / "bin")
         [full] = re.findall(r"core ([\d.]+)\]", ansible.run("ansible", "--version"))
