@@ -11,6 +11,7 @@ from gpuprov.apply.afterboot import go_down
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.jobs import refuse_running_jobs
+from gpuprov.apply.modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import Difference, NodeDrift
@@ -131,7 +132,16 @@ def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeO
         roles += [role for role in plan.roles if role == "firewall" and stated]
         if roles:
             nodes[name] = {**_host_variables(roles, run.consent), "firewall_install_only": True}
-    return run_playbook("site", nodes, run) if nodes else {}
+    if not nodes:
+        return {}
+    once = Once(run, nodes)
+    done = {} if run.options.check else once.compile()
+    going = {name: stated for name, stated in nodes.items() if name not in done or done[name].ok}
+    later = run_playbook("site", {name: {**each, **once.offers(name)} for name, each in going.items()}, run)
+    once.keep(name for name, outcome in later.items() if outcome.ok)
+    for name, outcome in later.items():
+        done.setdefault(name, NodeOutcome()).add(outcome)
+    return done
 
 
 def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:

@@ -29,12 +29,19 @@ from gpuprov.roles import first_packages
 # curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761).
 SSH_ARGUMENTS = "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^curve25519-sha256"
 
+COMPILES = "Report which kernels the shared module is compiled for here"
+"""A task of the role nvidia_driver."""
+
 
 @dataclass
 class NodeOutcome:
-    """What a playbook did to one node. `refused` says why it was left alone."""
+    """What a playbook did to one node.
+
+    `refused` says why it was left alone, `compiled` for which kernels it compiled a module that is shared.
+    """
 
     changed: int = 0
+    compiled: str | None = None
     failed: list[Event] = field(default_factory=list)
     unreachable: str | None = None
     refused: str | None = None
@@ -47,6 +54,7 @@ class NodeOutcome:
     def add(self, later: NodeOutcome) -> None:
         """Take in what a later playbook did."""
         self.changed += later.changed
+        self.compiled = self.compiled or later.compiled
         self.failed += later.failed
         self.unreachable = self.unreachable or later.unreachable
         self.refused = self.refused or later.refused
@@ -208,6 +216,8 @@ def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:
     match event.get("status"):
         case "changed":
             outcome.changed += 1
+        case "ok" if event.get("task") == COMPILES:
+            outcome.compiled = str(event.get("msg"))
         case "failed":
             outcome.failed.append(event)
         case "unreachable":

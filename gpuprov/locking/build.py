@@ -234,7 +234,7 @@ class Builder:
         settings: dict[str, Setting],
     ) -> Components:
         """Everything that is managed, exact; the driver's companions as the hardware asks."""
-        found: dict[str, Component] = {"driver": locker.driver()}
+        found: dict[str, Component] = {"driver": locker.driver(want.policy.module_build)}
         found |= {each: locker.component(each) for each in locker.following()}
         for each in MOVABLE[1:]:
             if not want.managed(each):
@@ -284,7 +284,7 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
         container_toolkit=want.text("container_toolkit"),
         docker=want.text("docker"),
         module=want.policy.module,
-        module_build=want.policy.module_build,
+        module_build="precompiled" if want.policy.module_build == "precompiled" else None,
         repository=want.policy.repository,
         prefer=want.policy.prefer,
         kernel=None if kernel == "running" else kernel,

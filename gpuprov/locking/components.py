@@ -58,8 +58,12 @@ class Locker:
             if name in sets and sets[name].repository == sets["driver"].repository:
                 yield name
 
-    def driver(self) -> Driver:
-        """The driver with its pinning package."""
+    def driver(self, module_build: str | None) -> Driver:
+        """The driver with its pinning package.
+
+        Args:
+            module_build: as it is stated.
+        """
         stated = self._answer.packages["driver"]
         roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
         if stated.module:
@@ -73,6 +77,7 @@ class Locker:
             branch=int(self._answer.stack.branch or 0),
             module="open" if self._answer.stack.module == "open" else "proprietary",
             module_package=stated.module or next(compiled, stated.names[0]),
+            build="once" if module_build == "once" else None,
         )
 
     def _check_held(self, stated: PackageSet) -> None:

@@ -69,16 +69,23 @@ class Driver(Component):
     """The NVIDIA driver: its branch and which kernel modules it uses.
 
     `module_package` brings the module or its source; a precompiled one has the version of its kernel.
+    `build` is `once` where one node compiles for all that have its kernel.
     """
 
     branch: int
     module: Literal["open", "proprietary"]
     module_package: str
+    build: Literal["once"] | None = None
 
     @property
     def compiled(self) -> bool:
-        """Whether DKMS compiles the module on the node."""
+        """Whether DKMS compiles the module, and not the distribution."""
         return COMPILED.search(self.module_package) is not None
+
+    @property
+    def shared(self) -> bool:
+        """Whether one node compiles the module, and the others get what it made."""
+        return self.compiled and self.build == "once"
 
     @property
     def version_package(self) -> str:

@@ -35,8 +35,10 @@ class StackPolicy(Strict):
     repository: Literal["nvidia", "distribution"] | None = None
     driver: VersionText | None = Field(default=None, description="a branch (535) or a full version")
     module: Literal["open", "proprietary"] | None = None
-    module_build: Literal["dkms", "precompiled"] | None = Field(
-        default=None, description="compiled on the node, or by the distribution (Ubuntu), which signs it"
+    module_build: Literal["dkms", "once", "precompiled"] | None = Field(
+        default=None,
+        description="compiled on each node, on one for all that have its kernel, or by the distribution"
+        " (Ubuntu), which signs it",
     )
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
         default=None, min_length=1, description="toolkits (12.8); of several the first is the default"

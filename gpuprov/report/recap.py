@@ -33,6 +33,8 @@ def failed_names(result: Convergence, verdict: Verdict | None) -> list[str]:
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"
+    if outcome and outcome.compiled:
+        yield printable(f"compiled for {outcome.compiled}")
     if outcome and outcome.refused:
         yield printable(f"REFUSED  {outcome.refused}")
         return
@@ -87,6 +89,7 @@ def apply_document(
                 "status": "ok" if outcome.ok else "refused" if outcome.refused else "failed",
                 "reason": outcome.refused,
                 "changed": outcome.changed,
+                **({"compiled": outcome.compiled} if outcome.compiled else {}),
                 "failed": outcome.failed,
                 "rebooted": name in result.rebooted,
                 "reboot_needed": name in result.reboot_needed,

@@ -39,7 +39,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     return [
         Expectation("driver.packages", driver.closure, role),
         Expectation("driver.unpackaged", [], role),
-        *([headers] if driver.compiled else []),
+        *([headers] if driver.compiled and not driver.shared else []),
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),
         *([signature] if (signature := _signature(group, kernel)) else []),
@@ -69,6 +69,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "nvidia_driver_beside": [name for each in moving for name in each.beside],
         "nvidia_driver_unwanted": other_branches(driver.hold_patterns, driver.branch),
         "nvidia_driver_target_kernel": group.setting("kernel") or "running",
+        **({"nvidia_driver_module_build": "once"} if driver.shared else {}),
     }
 
 

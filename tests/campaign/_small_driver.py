@@ -36,7 +36,7 @@ done
 def play_source(node: Node) -> None:
     """Have DKMS build small modules on a node, whatever source the driver's packages bring."""
     node.run(
-        "dpkg-divert --quiet --local --no-rename --divert /usr/bin/make.distrib --add /usr/bin/make"
+        "dpkg-divert --quiet --local --rename --divert /usr/bin/make.distrib --add /usr/bin/make"
         " && cat >/usr/bin/make && chmod 755 /usr/bin/make",
         input=MAKE,
     )

@@ -62,9 +62,19 @@ def kernels(parameters: "Values") -> "Any":
         "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
         "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
         "headers": [name for name in releases if os.path.isdir("/lib/modules/" + name + "/build/")],
+        "compilers": {name: _compiler(name) for name in releases},
         "grub_default": "\n".join(filter(None, map(read_or_none, settings))) or None,
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
     }
+
+
+def _compiler(release: str) -> "str | None":
+    """The compiler that a kernel was compiled with, by its own configuration."""
+    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
+        found = re.search(r'^CONFIG_CC_VERSION_TEXT="(.*)"$', read_or_none(path) or "", re.M)
+        if found:
+            return found.group(1)
+    return None
 
 
 @collector(seconds=5)

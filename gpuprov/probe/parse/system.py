@@ -37,6 +37,8 @@ class Kernels:
     """Releases whose /lib/modules/RELEASE/build leads to a tree to compile against."""
     next_boot: str | None
     next_boot_reason: str
+    compilers: Mapping[str, str]
+    """Release → what it was compiled with, where its configuration is there to say so."""
 
 
 @lru_cache(maxsize=64)
@@ -78,6 +80,7 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
         headers=in_order(raw["headers"]),
         next_boot=following,
         next_boot_reason=reason,
+        compilers={name: text for name, text in raw.get("compilers", {}).items() if text},
     )
 
 

@@ -2,18 +2,21 @@
 
 Runs on the node, with plugins/module_utils beside it. Argument: what the lock says,
 {"version": "535.309.01", "flavour": "proprietary", "modules": [names that the module may have on disk],
-"compiled": whether DKMS builds it, "kernel": its target or "running", "failed": why the role failed, or ""}.
+"compiled": whether DKMS builds it, "kernel": its target or "running", "failed": why the role failed, or "",
+"builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
-    {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "source": "nvidia-current/535.309.01",
+    {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
      "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [], "broken": ["nvidia-kernel-dkms"],
      "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
 
-`kernels` are those that count, `unbuilt` those of them without the module. `left` are packages with only
-their configuration is there. `reason` is the failure for people.
+`kernels` are those that count, `fitting` those that a build of another node fits, `unbuilt` those without
+the module, or with another than that build. Of `left` only the configuration is there. `reason` is the
+failure for people.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -61,11 +64,48 @@ def dkms_installed() -> set[str]:
     return {found.group(1) for found in map(line.match, output("dkms", "status").splitlines()) if found}
 
 
-def unbuilt(kernels: list[str], asked: dict) -> list[str]:
-    """Kernels without the lock's module; one that DKMS has to build counts once DKMS knows it."""
+def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[str]:
+    """Kernels without the lock's module; one that DKMS has to build counts once DKMS knows it.
+
+    Where a build of another node fits, it has to be that one, byte by byte.
+    """
     known = dkms_installed() if asked["compiled"] else set(kernels)
     wanted = (asked["version"], asked["flavour"])
-    return [kernel for kernel in kernels if kernel not in known or module(kernel, asked["modules"]) != wanted]
+    return [
+        kernel
+        for kernel in kernels
+        if kernel not in known
+        or module(kernel, asked["modules"]) != wanted
+        or (kernel in builds and not same_bytes(kernel, builds[kernel]["modules"]))
+    ]
+
+
+def same_bytes(kernel: str, modules: dict[str, str]) -> bool:
+    """Whether exactly these modules are where DKMS of Debian and Ubuntu installs them."""
+    there = {name: Path("/lib/modules", kernel, "updates/dkms", name) for name in modules}
+    return all(path.is_file() and digest(path) == modules[name] for name, path in there.items())
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def vermagic(kernel: str) -> str | None:
+    """What the kernel wants its modules to state, as the first of its own does."""
+    own = Path("/lib/modules", kernel, "modules.order")
+    first = own.read_text().split()[:1] if own.is_file() else []
+    return output("modinfo", "-k", kernel, "-F", "vermagic", Path(*first).stem).strip() if first else None
+
+
+def fitting(kernels: list[str], builds: list[dict]) -> dict[str, dict]:
+    """Kernel → the build of another node that is for it."""
+    here = {build["kernel"]: build for build in builds if build["kernel"] in kernels}
+    return {
+        kernel: build
+        for kernel, build in here.items()
+        if build["vermagic"].split() == (vermagic(kernel) or "").split()
+    }
 
 
 def source(version: str) -> str:
@@ -111,9 +151,11 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     version, kernels = asked["version"], counting(asked["kernel"])
     rows = packages()
+    builds = fitting(kernels, asked["builds"])
     look = {
         "kernels": kernels,
-        "unbuilt": unbuilt(kernels, asked),
+        "unbuilt": unbuilt(kernels, asked, builds),
+        "fitting": list(builds),
         "source": source(version),
         "packages": {row.name: row.version for row in rows if row.state not in "nc"},
         "left": [row.name for row in rows if row.state == "c"],

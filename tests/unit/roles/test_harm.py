@@ -41,7 +41,9 @@ HARM = {
 def files() -> Iterator[Path]:
     """Everything of ours that runs on a node, or tells Ansible what to do there."""
     for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
-        if path.is_file() and not {"__pycache__", "meta", "vars", "modules"} & set(path.parts):
+        if path.is_file() and not {"__pycache__", "meta", "vars", "modules"} & set(
+            path.relative_to(ROOT).parts
+        ):
             yield path
 
 

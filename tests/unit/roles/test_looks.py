@@ -110,7 +110,7 @@ def test_kernels_that_lack_the_module(
     asked = {"version": "535.1", "flavour": "open", "modules": ["nvidia"], "compiled": compiled}
     monkeypatch.setattr(driver, "dkms_installed", lambda: dkms)
     monkeypatch.setattr(driver, "module", lambda *_: on_disk)
-    assert driver.unbuilt(["6.1", "6.2"], asked) == unbuilt
+    assert driver.unbuilt(["6.1", "6.2"], asked, {}) == unbuilt
 
 
 BUILD = {"version": "580.1", "kernel": "6.1", "error": "nv.c:7: error: no such thing"}

@@ -1,0 +1,157 @@
+"""Compile once: one node of those that need the same module builds it, the others get what it made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from gpuprov.apply.context import RunContext
+from gpuprov.apply.modules.build import Build, build_of
+from gpuprov.apply.modules.handing import fetched
+from gpuprov.apply.modules.store import Kept, Store
+from gpuprov.apply.playbook import NodeOutcome, run_playbook
+from gpuprov.errors import GpuprovError
+from gpuprov.model.lock import LockedGroup
+from gpuprov.model.nodeset import fold
+from gpuprov.probe.collect import collect
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.payload import Parameters
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import fan_out, targets
+
+LEADING = ("preflight", "repositories", "nvidia_driver")
+"""The roles that bring a node to a module of its own."""
+BUILDERS = 2
+"""Nodes that try to compile the same before every node does so for itself."""
+Nodes = Mapping[str, dict[str, Any]]
+"""Node → variables of that node alone, `gpuprov_roles` among them."""
+
+
+class Once:
+    """What a run's nodes need of compiled modules, and where that comes from."""
+
+    def __init__(self, run: RunContext, nodes: Nodes, store: Store | None = None) -> None:
+        """Ask the nodes that are to get the driver, in groups that compile once, for their kernels.
+
+        Args:
+            store: another one than the controller's.
+        """
+        self._run, self._nodes, self._store = run, nodes, store or Store()
+        hosts = run.lock.hosts()
+        shared = [
+            name
+            for name, stated in nodes.items()
+            if hosts[name].components.driver.shared and "nvidia_driver" in stated["gpuprov_roles"]
+        ]
+        self._needs = needed(run, shared) if shared else {}
+        self._found: dict[Build, Kept | None] = {}
+
+    def compile(self) -> dict[str, NodeOutcome]:
+        """Have what several nodes need and nobody has built yet built by one of them, and kept.
+
+        Returns:
+            What was done to the nodes that compiled.
+
+        Raises:
+            Refused: a build in the store was changed.
+            GpuprovError: Ansible itself could not run.
+        """
+        done: dict[str, NodeOutcome] = {}
+        for turn in range(BUILDERS):
+            chosen = dict(self._builders(done))
+            if not chosen:
+                break
+            for build, node in chosen.items():
+                self._run.narrate(f"{node} compiles the {build}, once for {len(self._wanting(build))} nodes")
+            builders = {name: self._only_driver(name) for name in dict.fromkeys(chosen.values())}
+            done |= run_playbook("site", builders, self._run, part=f"compile-{turn + 1}")
+            self._take({build: node for build, node in chosen.items() if done[node].ok})
+        return done
+
+    def keep(self, sound: Iterable[str]) -> None:
+        """Take in what nodes compiled for themselves, so that the next ones need not."""
+        if self._run.options.check:
+            return
+        there = set(sound)
+        missing = {
+            build: nodes[0]
+            for build in self._builds()
+            if (nodes := [name for name in self._wanting(build) if name in there])
+            and self._store.find(build) is None
+        }
+        self._take(missing)
+
+    def offers(self, node: str) -> dict[str, Any]:
+        """Variables of a node: the builds in the store that are for it.
+
+        Raises:
+            Refused: one was changed.
+        """
+        builds = self._needs.get(node, ())
+        self._found |= {build: self._store.find(build) for build in builds if build not in self._found}
+        offers = [kept.offer() for build in builds if (kept := self._found[build])]
+        return {"nvidia_driver_builds": offers} if offers else {}
+
+    def _builds(self) -> list[Build]:
+        return list(dict.fromkeys(build for builds in self._needs.values() for build in builds))
+
+    def _wanting(self, build: Build) -> list[str]:
+        return [name for name, builds in self._needs.items() if build in builds]
+
+    def _builders(self, tried: Mapping[str, NodeOutcome]) -> Iterator[tuple[Build, str]]:
+        """Missing builds that more than one node needs, each with a node that has not tried yet."""
+        for build in self._builds():
+            wanting = self._wanting(build)
+            left = [name for name in wanting if name not in tried]
+            if len(wanting) > 1 and left and self._store.find(build) is None:
+                yield build, left[0]
+
+    def _only_driver(self, name: str) -> dict[str, Any]:
+        stated = self._nodes[name]
+        return {**stated, "gpuprov_roles": [role for role in stated["gpuprov_roles"] if role in LEADING]}
+
+    def _take(self, built: Mapping[Build, str]) -> None:
+        """Fetch builds from the nodes that made them. One that cannot be had is compiled by every node."""
+        for build, name in built.items():
+            kept = contained(name, partial(self._fetched, build, name))
+            if isinstance(kept, GpuprovError):
+                self._run.narrate(f"the {build} of {name} is not kept: {kept}")
+            else:
+                megabytes = kept.archive.stat().st_size / 1e6
+                self._run.narrate(f"the {build} is in the store ({megabytes:.0f} MB, by {name})")
+
+    def _fetched(self, build: Build, name: str) -> Kept:
+        [way] = targets(self._run.lock, [name])
+        return self._store.keep(build, fetched(way, build, self._run.options.become_password), name)
+
+
+def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
+    """Node → the builds that it needs, one a kernel that counts; those that do not answer are left out."""
+    asked = Parameters(collectors=("system", "kernels"))
+    password, hosts = run.options.become_password, run.lock.hosts()
+    answers = fan_out(
+        targets(run.lock, names),
+        lambda session: builds(hosts[session.target.name], collect(session, asked, password=password)),
+        forks=run.options.forks,
+    )
+    found = {way.name: answer for way, answer in answers}
+    told: dict[str, list[str]] = defaultdict(list)
+    for name, answer in found.items():
+        if isinstance(answer, GpuprovError):
+            told[str(answer)].append(name)
+    for said, nodes in told.items():
+        run.narrate(f"{fold(nodes)}: {said}")
+    return {name: answer for name in names if not isinstance(answer := found[name], GpuprovError)}
+
+
+def builds(group: LockedGroup, facts: Facts) -> list[Build]:
+    """The builds that a node of a group needs."""
+    named = group.setting("kernel") or "running"
+    kernels = [facts.kernel, facts.kernels.next_boot] if named == "running" else [named]
+    return [
+        build_of(group, kernel, facts.kernels.compilers.get(kernel, ""))
+        for kernel in dict.fromkeys(kernels)
+        if kernel
+    ]

@@ -1,0 +1,186 @@
+"""The store: each build once, on the controller, with the sums of everything that nodes are to have.
+
+    $XDG_STATE_HOME/gpuprov/modules/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST/{modules.tar.gz,about.json}
+
+It is neither locked nor secret: losing it costs a compilation. What was changed in it is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprov.apply.modules.build import Build, check, digest
+from gpuprov.errors import NodeFailed, Refused
+from gpuprov.runs import now, state_dir
+
+ARCHIVE, ABOUT = "modules.tar.gz", "about.json"
+SCHEMA = "gpuprov.modules/1"
+LIMIT = 1 << 30
+"""Bytes that modules may unpack to; NVIDIA's have less than a tenth of it."""
+
+Signer = Callable[[str, bytes], bytes]
+"""A module's file name and its bytes → what nodes are to have: where a module is signed, once for all."""
+
+
+def as_built(name: str, content: bytes) -> bytes:
+    """No signature but that of the DKMS that compiled it."""
+    return content
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A build in the store.
+
+    Attributes:
+        archive: the file that nodes get.
+        sha256: the archive's.
+        modules: file → SHA-256 of what is on a node's disk afterwards.
+        vermagic: as all modules of the kernel have it.
+        built_on: the node that compiled it.
+    """
+
+    build: Build
+    archive: Path
+    sha256: str
+    modules: Mapping[str, str]
+    vermagic: str
+    built_on: str
+
+    def offer(self) -> dict[str, Any]:
+        """What the role nvidia_driver is told of it."""
+        return {
+            "kernel": self.build.kernel,
+            "archive": str(self.archive),
+            "sha256": self.sha256,
+            "modules": dict(self.modules),
+            "vermagic": self.vermagic,
+        }
+
+
+class Store:
+    """All builds of this controller."""
+
+    def __init__(self, folder: Path | None = None, sign: Signer = as_built) -> None:
+        """
+        Args:
+            folder: somewhere else than in the state of the person who runs this.
+            sign: makes of each module what nodes get.
+        """
+        self.folder = folder or state_dir() / "modules"
+        self._sign = sign
+
+    def find(self, build: Build) -> Kept | None:
+        """The build, proven to be what was kept; None where it is not there.
+
+        Raises:
+            Refused: it was changed since.
+        """
+        folder = self._folder(build)
+        if not (folder / ABOUT).exists():
+            return None
+        try:
+            told = json.loads((folder / ABOUT).read_text())
+            kept = Kept(
+                Build(**told["build"]),
+                folder / ARCHIVE,
+                told["sha256"],
+                told["modules"],
+                told["vermagic"],
+                told["built_on"],
+            )
+            packed = kept.archive.read_bytes()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
+        if kept.build != build or digest(packed) != kept.sha256:
+            raise Refused(
+                f"{kept.archive} is not what was kept: SHA-256 {digest(packed)[:16]}…",
+                expected=f"{kept.sha256[:16]}…",
+                do=f"rm -r {folder}, then again",
+            )
+        return kept
+
+    def keep(self, build: Build, packed: bytes, built_on: str) -> Kept:
+        """Take in what a node compiled.
+
+        Args:
+            packed: the modules in a tar archive, as the node sent it.
+            built_on: the node.
+
+        Raises:
+            NodeFailed: it is no such build.
+        """
+        files = unpack(packed)
+        vermagic = check(build, files)
+        # Whatever changes bytes has to be done here: sums, and so all nodes, follow from what is packed now.
+        files = {name: self._sign(name, content) for name, content in files.items()}
+        archive = pack(files)
+        sums = {name: digest(content) for name, content in sorted(files.items())}
+        about = {
+            "schema": SCHEMA,
+            "build": asdict(build),
+            "sha256": digest(archive),
+            "modules": sums,
+            "vermagic": vermagic,
+            "built_on": built_on,
+            "at": now(),
+        }
+        folder = self._folder(build)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(folder / ARCHIVE, archive)
+        _write(folder / ABOUT, json.dumps(about, indent=1).encode())
+        return Kept(build, folder / ARCHIVE, digest(archive), sums, vermagic, built_on)
+
+    def _folder(self, build: Build) -> Path:
+        return self.folder / build.kernel / build.folder
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive of modules; the same modules always give the same bytes."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), 6, mtime=0)
+
+
+def unpack(packed: bytes) -> dict[str, bytes]:
+    """The files of such an archive; nothing is written.
+
+    Raises:
+        NodeFailed: it is none.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            return dict(_files(archive))
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise NodeFailed(f"an archive of modules that cannot be read: {error}") from None
+
+
+def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    room = LIMIT
+    for member in archive:
+        room -= member.size
+        content = archive.extractfile(member) if member.isreg() and room >= 0 else None
+        if content is None:
+            raise NodeFailed(f"{member.name[:60]!r} in an archive of modules", expected="plain files, 1 GB")
+        yield member.name, content.read()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole and on the disk, or not at all; another gpuprov may do the same."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(path)

@@ -1,0 +1,72 @@
+"""The modules that DKMS has built for a kernel, handed out: packed once, sent in pieces."""
+
+import base64
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+
+from gpuprov.probe.node.base import Failed, names_in
+from gpuprov.probe.node.main import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TREE = "/var/lib/dkms"
+PACKED = "/var/lib/gpuprov/modules"
+PIECE = 4 << 20
+"""Bytes of a piece: what an answer may have, as text, twice over."""
+
+
+def pack(kernel: str, driver: str, arch: str) -> "dict[str, Any]":
+    """Have the modules that DKMS built for a kernel in one archive; its path, size and SHA-256."""
+    return packed(_folder(kernel, driver, arch), f"{driver}-{kernel}")
+
+
+def packed(folder: str, name: str) -> "dict[str, Any]":
+    """The same of any folder."""
+    os.makedirs(PACKED, mode=0o700, exist_ok=True)
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for each in sorted(names_in(folder)):
+            archive.add(os.path.join(folder, each), arcname=each, recursive=False)
+    content = gzip.compress(plain.getvalue(), 6)
+    path = os.path.join(PACKED, name + ".tar.gz")
+    with open(path, "wb") as file:
+        file.write(content)
+    return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _folder(kernel: str, driver: str, arch: str) -> str:
+    """Where DKMS keeps them; Debian's source is called nvidia-current, NVIDIA's own nvidia."""
+    for source in sorted(names_in(TREE)):
+        folder = os.path.join(TREE, source, driver, kernel, arch, "module")
+        if source.startswith("nvidia") and names_in(folder):
+            return folder
+    raise Failed(f"DKMS has no module {driver} for kernel {kernel}")
+
+
+def piece(path: str, offset: int) -> str:
+    """A piece of a packed archive, in base64."""
+    with open(os.path.join(PACKED, os.path.basename(path)), "rb") as file:
+        file.seek(offset)
+        return base64.b64encode(file.read(PIECE)).decode()
+
+
+def forget(path: str) -> None:
+    """Take the archive away."""
+    os.unlink(os.path.join(PACKED, os.path.basename(path)))
+
+
+def main(question: "dict[str, Any]") -> None:
+    """Do `act` with `arguments`."""
+    acts = {"pack": pack, "piece": piece, "forget": forget}  # type: dict[str, Any]
+    try:
+        answer = {"result": acts[question["act"]](*question["arguments"])}
+    except Failed as failed:
+        answer = {"error": str(failed)}
+    except OSError as error:
+        answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
+    say(question["nonce"], answer)

@@ -1,0 +1,148 @@
+"""One compilation for two nodes: same bytes, DKMS's own books, no compiler on the second, nothing forged.
+
+DKMS, kbuild, gcc and apt are real; the driver's source is a small one, which is compiled in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.lab import Lab, Node
+from tests.campaign._small_driver import play_source
+from tests.lab.command_line import gpuprov
+
+DRIVER = "535.309.01"
+SUMS = "sha256sum /lib/modules/*/updates/dkms/*.ko"
+NO_INITRAMFS = "echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes of a group that compiles once, and what a first apply said."""
+
+    nodes: list[Node]
+    folder: Path
+    said: str
+
+    def gpuprov(self, *words: str) -> Any:
+        """One command line, as a person types it."""
+        return gpuprov(self.folder, *words, code=None)
+
+    @property
+    def archive(self) -> Path:
+        """What is in the store."""
+        [found] = (self.folder / "state").rglob("modules.tar.gz")
+        return found
+
+    def lose_module(self, node: Node) -> None:
+        """Take the module off a node, as if it were new to the fleet."""
+        node.run(f"dkms remove nvidia-current/{DRIVER} --all")
+
+
+@pytest.fixture(scope="module")
+def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    folder = tmp_path_factory.mktemp("once")
+    nodes = module_lab.up(2, gpu="a100x4")
+    for node in nodes:
+        node.run(NO_INITRAMFS)
+    play_source(nodes[0])
+    stated = yaml.safe_load(module_lab.fleet("hgx-a100-4"))
+    [group] = stated["groups"].values()
+    group["stack"] = {"repository": "distribution", "driver": DRIVER, "module_build": "once"}
+    (folder / "fleet.yml").write_text(yaml.safe_dump(stated))
+    gpuprov(folder, "lock")
+    done = gpuprov(folder, "apply", "--reboot", "--yes", code=None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Fleet(nodes, folder, done.stdout + done.stderr)
+
+
+def test_one_node_compiles_and_the_recap_says_which(fleet: Fleet) -> None:
+    assert "node1 compiles the module" in fleet.said
+    lines = [line for line in fleet.said.splitlines() if "verified (" in line]
+    assert ["compiled for" in line for line in lines] == [True, False]
+
+
+def test_both_have_the_same_bytes(fleet: Fleet) -> None:
+    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
+    assert first == second
+    assert first.count(".ko") == 5
+
+
+def test_dkms_and_modinfo_say_the_same_on_both(fleet: Fleet) -> None:
+    kernel = fleet.nodes[1].kernel
+    for command in ("dkms status", f"modinfo -k {kernel} -F version nvidia-current"):
+        first, second = (node.run(command).stdout for node in fleet.nodes)
+        assert first == second
+        assert DRIVER in first
+    assert f"nvidia-current/{DRIVER}, {kernel}, x86_64: installed" in fleet.nodes[1].run("dkms status").stdout
+
+
+def test_the_second_has_no_compiler_and_no_headers(fleet: Fleet) -> None:
+    packages = "dpkg-query -W -f '${db:Status-Abbrev}${Package}\\n' | sed -n 's/^.i *//p'"
+    first, second = (set(node.run(packages).stdout.split()) for node in fleet.nodes)
+    compiler = {"gcc", "gcc-12", "build-essential", f"linux-headers-{fleet.nodes[1].kernel}"}
+    assert compiler <= first
+    assert not compiler & second
+    assert (
+        fleet.nodes[1].run("ls -A /var/lib/gpuprov/*.tar.gz /etc/dkms/no-autoinstall", check=False).stdout
+        == ""
+    )
+
+
+def test_nothing_is_left_to_do(fleet: Fleet) -> None:
+    done = fleet.gpuprov("plan")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
+    whole = fleet.archive.read_bytes()
+    fleet.archive.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    fleet.lose_module(fleet.nodes[1])
+    done = fleet.gpuprov("apply", "--yes", "-l", "node2")
+    fleet.archive.write_bytes(whole)
+    assert done.returncode == 5, done.stderr
+    assert "is not what was kept" in done.stderr
+
+
+def test_a_changed_byte_on_the_way_is_refused(fleet: Fleet) -> None:
+    """The copy is changed as it lands: what the node has is not what the store said."""
+    node = fleet.nodes[1]
+    node.run(
+        "cat >/etc/systemd/system/forge.service <<'E'\n[Service]\nExecStart=/bin/sh -c 'while :; do"
+        ' for each in /var/lib/gpuprov/*.tar.gz; do [ -e "$each" ] && echo x >>"$each"; done;'
+        " sleep 0.02; done'\nE\nsystemctl daemon-reload; systemctl start forge"
+    )
+    done = fleet.gpuprov("apply", "--yes", "-l", "node2")
+    node.run("systemctl stop forge; rm /etc/systemd/system/forge.service; systemctl daemon-reload")
+    assert done.returncode == 1, done.stderr
+    assert "has SHA-256" in done.stderr
+    assert DRIVER not in node.run("dkms status").stdout
+
+
+def test_a_node_that_lost_its_module_gets_it_from_the_store(fleet: Fleet) -> None:
+    done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    [node] = json.loads(done.stdout)["nodes"]
+    assert "compiled" not in node
+    assert fleet.nodes[0].run(SUMS).stdout == fleet.nodes[1].run(SUMS).stdout
+
+
+def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> None:
+    """The store has builds by another compiler only: gcc and headers come, and the recap says so."""
+    node = fleet.nodes[1]
+    play_source(node)
+    config = f"/boot/config-{node.kernel}"
+    node.run(f"sed -i 's/^CONFIG_CC_VERSION_TEXT=.*/CONFIG_CC_VERSION_TEXT=\"other\"/' {config}")
+    fleet.lose_module(node)
+    done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    [told] = json.loads(done.stdout)["nodes"]
+    assert told["compiled"] == node.kernel
+    assert f"nvidia-current/{DRIVER}, {node.kernel}, x86_64: installed" in node.run("dkms status").stdout
+    assert len(list((fleet.folder / "state").rglob("modules.tar.gz"))) == 2

@@ -1,0 +1,155 @@
+"""Compile once: who compiles, who waits for it, and what happens where that goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.modules import once
+from gpuprov.apply.modules.build import Build, build_of
+from gpuprov.apply.modules.once import Once
+from gpuprov.apply.modules.store import Store, pack
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.errors import NodeFailed, Refused
+from gpuprov.lab.simulator import stub_module
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov.roles import variables
+from tests import RECORDED_LOCK
+
+NAMES = ("a1", "a2", "a3")
+KERNEL, OTHER = "6.1.0-56-amd64", "6.1.0-55-amd64"
+ROLES = ["preflight", "repositories", "nvidia_driver", "docker"]
+
+
+def locked(build: str | None = "once") -> Lock:
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.groups.items()
+    driver = group.components.driver.model_copy(update={"build": build})
+    components = group.components.model_copy(update={"driver": driver})
+    mine = {"hosts": dict.fromkeys(NAMES, "127.0.0.1"), "components": components}
+    return lock.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
+
+
+class Paper:
+    """Nodes on paper: those that compile, and what each hands out."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lock, self.store = locked(), Store(folder / "store")
+        [group] = self.lock.groups.values()
+        self.kernels = dict.fromkeys(NAMES, KERNEL)
+        self.builds = {kernel: build_of(group, kernel, "gcc") for kernel in (KERNEL, OTHER)}
+        self.broken: set[str] = set()
+        self.version = group.components.driver.version
+        self.compiled: list[list[str]] = []
+        self.said: list[str] = []
+        self.run = RunContext(self.lock, folder, narrate=self.said.append)
+        monkeypatch.setattr(once, "needed", self._needed)
+        monkeypatch.setattr(once, "run_playbook", self._run_playbook)
+        monkeypatch.setattr(Once, "_fetched", lambda _, build, name: self._fetched(build, name))
+
+    def once(self, run: RunContext | None = None) -> Once:
+        return Once(run or self.run, {name: {"gpuprov_roles": ROLES} for name in NAMES}, self.store)
+
+    def _needed(self, run: RunContext, names: list[str]) -> dict[str, list[Build]]:
+        return {name: [self.builds[self.kernels[name]]] for name in names}
+
+    def _run_playbook(
+        self, playbook: str, nodes: dict[str, Any], run: RunContext, part: str
+    ) -> dict[str, NodeOutcome]:
+        self.compiled.append(list(nodes))
+        assert all(each["gpuprov_roles"] == ROLES[:3] for each in nodes.values())
+        outcomes = {name: NodeOutcome() for name in nodes}
+        for name in self.broken & set(nodes):
+            outcomes[name].fail(name, "Install packages", "no room")
+        return outcomes
+
+    def _fetched(self, build: Build, name: str) -> Any:
+        module = stub_module(self.version, kernel=build.kernel)
+        return self.store.keep(build, pack({"nvidia-current.ko": module}), name)
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
+    return Paper(tmp_path, monkeypatch)
+
+
+def test_the_first_node_compiles_and_all_get_what_it_made(paper: Paper) -> None:
+    subject = paper.once()
+    assert list(subject.compile()) == ["a1"]
+    assert paper.compiled == [["a1"]]
+    offers = [subject.offers(name)["nvidia_driver_builds"] for name in NAMES]
+    assert offers[0] == offers[1] == offers[2]
+    assert offers[0][0]["kernel"] == KERNEL
+    assert "a1 compiles the module" in paper.said[0]
+    assert "once for 3 nodes" in paper.said[0]
+
+
+def test_what_is_in_the_store_is_compiled_by_nobody(paper: Paper) -> None:
+    paper.once().compile()
+    again = paper.once()
+    assert again.compile() == {}
+    assert again.offers("a3")
+
+
+def test_a_node_of_another_kernel_compiles_for_itself_and_is_kept(paper: Paper) -> None:
+    paper.kernels["a2"] = OTHER
+    subject = paper.once()
+    subject.compile()
+    assert paper.compiled == [["a1"]]
+    assert subject.offers("a2") == {}
+    subject.keep(NAMES)
+    assert paper.store.find(paper.builds[OTHER])
+
+
+def test_where_two_fail_everybody_compiles(paper: Paper) -> None:
+    paper.broken = {"a1", "a2"}
+    subject = paper.once()
+    done = subject.compile()
+    assert paper.compiled == [["a1"], ["a2"]]
+    assert [outcome.ok for outcome in done.values()] == [False, False]
+    assert subject.offers("a3") == {}
+
+
+def test_what_cannot_be_kept_is_said_and_everybody_compiles(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*_: object) -> None:
+        raise NodeFailed("an archive of modules that changed on the way")
+
+    monkeypatch.setattr(Once, "_fetched", changed)
+    subject = paper.once()
+    subject.compile()
+    assert subject.offers("a1") == {}
+    assert any("is not kept: an archive of modules that changed on the way" in each for each in paper.said)
+
+
+def test_a_changed_store_ends_the_run(paper: Paper) -> None:
+    paper.once().compile()
+    kept = paper.store.find(paper.builds[KERNEL])
+    assert kept
+    kept.archive.write_bytes(kept.archive.read_bytes() + b"x")
+    with pytest.raises(Refused, match="is not what was kept"):
+        paper.once().compile()
+
+
+def test_a_check_keeps_nothing(paper: Paper) -> None:
+    checking = replace(paper.run, options=Options(check=True))
+    paper.once(checking).keep(NAMES)
+    assert paper.store.find(paper.builds[KERNEL]) is None
+
+
+def test_groups_that_compile_everywhere_are_not_asked(paper: Paper) -> None:
+    run = replace(paper.run, lock=locked(None))
+    subject = paper.once(run)
+    assert subject.compile() == {}
+    assert subject.offers("a1") == {}
+
+
+def test_only_a_group_that_shares_is_told_so() -> None:
+    [shared], [alone] = locked().groups.values(), locked(None).groups.values()
+    assert variables(shared)["nvidia_driver_module_build"] == "once"
+    assert "nvidia_driver_module_build" not in variables(alone)

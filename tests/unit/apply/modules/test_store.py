@@ -1,0 +1,108 @@
+"""The store: what a node compiled, proven to be it, and refused when it is not any more."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuprov.apply.modules.build import Build, check, modinfo
+from gpuprov.apply.modules.store import Store, pack, unpack
+from gpuprov.errors import NodeFailed, Refused
+from gpuprov.lab.simulator import stub_module
+
+KERNEL = "6.1.0-56-amd64"
+BUILD = Build(
+    "535.309.01", "proprietary", "nvidia-kernel-dkms=535.309.01-0+deb12u1", KERNEL, "x86_64", "gcc-12 12.2.0"
+)
+MODULE = stub_module("535.309.01", kernel=KERNEL)
+FILES = {"nvidia-current.ko": MODULE, "nvidia-current-uvm.ko": MODULE}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "modules")
+
+
+def test_what_was_kept_is_found_with_its_sums(store: Store) -> None:
+    kept = store.keep(BUILD, pack(FILES), "node1")
+    found = store.find(BUILD)
+    assert found == kept
+    assert (found.built_on, found.vermagic.split()[0]) == ("node1", KERNEL)
+    assert unpack(found.archive.read_bytes()) == FILES
+    assert sorted(found.modules) == sorted(FILES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(BUILD, kernel="6.1.0-57-amd64"),
+        replace(BUILD, compiler="gcc-13 13.1.0"),
+        replace(BUILD, source="nvidia-driver=535.309.01-1"),
+        replace(BUILD, flavour="open"),
+        replace(BUILD, arch="aarch64"),
+    ],
+)
+def test_another_build_is_not_there(store: Store, other: Build) -> None:
+    store.keep(BUILD, pack(FILES), "node1")
+    assert store.find(other) is None
+
+
+def test_a_changed_byte_is_refused(store: Store) -> None:
+    kept = store.keep(BUILD, pack(FILES), "node1")
+    packed = bytearray(kept.archive.read_bytes())
+    packed[len(packed) // 2] ^= 1
+    kept.archive.write_bytes(packed)
+    with pytest.raises(Refused, match=r"is not what was kept.*rm -r"):
+        store.find(BUILD)
+
+
+def test_half_a_record_is_refused(store: Store) -> None:
+    kept = store.keep(BUILD, pack(FILES), "node1")
+    (kept.archive.parent / "about.json").write_text('{"build"')
+    with pytest.raises(Refused, match=r"cannot be read.*rm -r"):
+        store.find(BUILD)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"nvidia.ko": stub_module("535.261.03", kernel=KERNEL)}, "is of 535.261.03"),
+        ({"nvidia.ko": stub_module("535.309.01", kernel="6.1.0-9-amd64")}, "for kernel 6.1.0-9-amd64"),
+        ({"nvidia.ko": stub_module("535.309.01", kernel=KERNEL, licence="Dual MIT/GPL")}, "(open)"),
+        ({"nvidia.ko": b"nothing"}, "is of None"),
+        ({"../nvidia.ko": MODULE}, "a file '../nvidia.ko'"),
+        ({"dropbear.ko": MODULE}, "a file 'dropbear.ko'"),
+        ({"nvidia.ko.xz": MODULE}, "cannot be unpacked"),
+        ({}, "0 modules"),
+    ],
+)
+def test_what_is_no_such_build_is_not_kept(store: Store, files: dict[str, bytes], said: str) -> None:
+    with pytest.raises(NodeFailed) as raised:
+        store.keep(BUILD, pack(files), "node1")
+    assert said in str(raised.value)
+    assert store.find(BUILD) is None
+
+
+def test_what_is_no_archive_is_not_kept(store: Store) -> None:
+    with pytest.raises(NodeFailed, match="cannot be read"):
+        store.keep(BUILD, b"\x1f\x8bnothing", "node1")
+
+
+def test_modules_may_be_compressed() -> None:
+    check(BUILD, {"nvidia.ko.xz": lzma.compress(MODULE), "nvidia-uvm.ko.gz": gzip.compress(MODULE)})
+
+
+def test_what_a_store_signs_is_what_nodes_get(tmp_path: Path) -> None:
+    store = Store(tmp_path, sign=lambda name, content: content + name.encode())
+    kept = store.keep(BUILD, pack(FILES), "node1")
+    assert unpack(kept.archive.read_bytes())["nvidia-current.ko"] == MODULE + b"nvidia-current.ko"
+
+
+def test_a_module_says_what_it_is() -> None:
+    told = modinfo(MODULE)
+    assert (told["version"], told["license"]) == ("535.309.01", "NVIDIA")
+    assert modinfo(MODULE[:100]) == {}
