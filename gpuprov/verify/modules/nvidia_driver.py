@@ -18,6 +18,10 @@ INITRAMFS = (
 )
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
+GRUB = (
+    "grep -hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
+    " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
+)
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
 VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
@@ -45,10 +49,14 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def kernels(self) -> list[str]:
-        """Releases of the kernel that runs and of the newest in /boot, which boots next."""
+        """Releases of the kernel that runs and of the one that boots next, as far as that is known.
+
+        It is the newest in /boot, unless GRUB is told to take another.
+        """
         running = self.ask("uname -r").strip()
         images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
-        return list(dict.fromkeys([running, *(image.removeprefix("vmlinuz-") for image in images[-1:])]))
+        releases = [image.removeprefix("vmlinuz-") for image in images]
+        return list(dict.fromkeys([running, *booted_next(releases, self.run(GRUB).stdout)]))
 
     def on_disk(self, kernel: str) -> KernelModule | None:
         """The module that `modprobe nvidia` loads under `kernel`; None where there is none.
@@ -119,6 +127,24 @@ class NvidiaDriver(Observed):
 
     def __repr__(self) -> str:
         return "<nvidia_driver>"
+
+
+def booted_next(releases: list[str], grub: str) -> list[str]:
+    """The kernel that boots next, of those in /boot, oldest first; none where GRUB's entry tells none.
+
+    Args:
+        grub: lines of GRUB_DEFAULT, the last of which counts, then those of the environment block.
+    """
+    told = {}
+    for line in grub.splitlines():
+        name, _, value = line.strip().partition("=")
+        told[name] = value.strip("\"' ")
+    default = told.get("GRUB_DEFAULT", "saved")
+    entry = told.get("next_entry") or (told.get("saved_entry") if default == "saved" else default)
+    if entry in (None, "", "0"):
+        return releases[-1:]
+    named = sorted((release for release in releases if release in entry), key=len)
+    return named[-1:]
 
 
 def parse_proc(text: str) -> KernelModule | None:

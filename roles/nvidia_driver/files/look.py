@@ -20,23 +20,35 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from gpuprov_node import output, packages
 
 
-def next_kernel() -> str | None:
-    """The kernel that the boot loader takes by itself: the newest one installed."""
-    if not shutil.which("linux-version"):
-        return None
-    names = output("linux-version", "list").split()
-    newest = subprocess.run(
-        ["linux-version", "sort"], input="\n".join(names), capture_output=True, text=True, check=True
-    )
-    return newest.stdout.split()[-1] if names else None
+def next_kernel(root: str = "/") -> str | None:
+    """The kernel that GRUB boots next by itself; None where that is not known.
+
+    The newest, unless GRUB_DEFAULT or GRUB's environment block names another (`info grub`).
+    """
+    images = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[0-9]*")]
+    places = [Path(root, "etc/default/grub"), *sorted(Path(root, "etc/default/grub.d").glob("*.cfg"))]
+    text = "\n".join(path.read_text() for path in places if path.is_file())
+    defaults = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", text, re.M)
+    block = Path(root, "boot/grub/grubenv")
+    said = dict(re.findall(r"^(\w+)=(.*)$", block.read_text() if block.is_file() else "", re.M))
+    stated = defaults[-1].strip() if defaults else "saved"
+    entry = said.get("next_entry") or (said.get("saved_entry") if stated == "saved" else stated) or "0"
+    if entry == "0":
+        return max(images, key=numbers, default=None)
+    return max((name for name in images if name in entry), key=len, default=None)
+
+
+def numbers(release: str) -> list[tuple[int, str]]:
+    """What puts 6.1.0-56 behind 6.1.0-9."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[A-Za-z]+", release)
+    ]
 
 
 def counting(target: str) -> list[str]:
