@@ -1,4 +1,4 @@
-"""`gpuprov apply`: make it so, then verify."""
+"""`gpuprov apply`: change nodes to match the lock, then verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov verify`: testinfra looks with its own eyes, node by node."""
+"""`gpuprov verify`: check every node against the lock, with testinfra."""
 
 from __future__ import annotations
 
