@@ -67,17 +67,18 @@ def command(
     yes: bool,
     verbose: int,
 ) -> Exit:
-    """Bring nodes to the lock: only the roles that drift calls for, only where it does; then verify.
+    """Change nodes to match the lock, running only the roles that drift calls for; then verify.
 
-    Where nothing differs nothing is started. Reboots happen with --reboot or the fleet's consent alone.
-    A node that another run of gpuprov is at work on is left alone (exit 5).
+    Where nothing differs, nothing is started. A node is rebooted only with --reboot or the fleet's consent.
+    A node that is leased to another run is left alone (exit 5).
 
-    With --image NODES is a group, and the tree that this runs in becomes an image for it: nothing is started,
-    no GPU is needed, and what only a booted machine can be is left for its first boot (docs/FIRST_BOOT.md).
+    With --image, NODES is a group, and the tree that this runs in becomes an image for it: nothing is
+    started, no GPU is needed, and what only a booted machine can be is left for its first boot
+    (docs/FIRST_BOOT.md).
 
-    With --local the machine that this is typed on is the node; where there is no lock yet, it is read, and
-    fleet.yml and the lock are written first. It is rebooted last of all, and the run goes on by itself in its
-    next boot: `gpuprov history` tells how it ended.
+    With --local, this machine is the node; where there is no lock yet, the machine is read, and fleet.yml and
+    the lock are written first. It is rebooted last of all, and the run continues by itself in the next boot:
+    `gpuprov history` tells how it ended.
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose

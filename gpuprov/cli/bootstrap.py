@@ -65,9 +65,9 @@ def command(
     """Take HOSTS (all of fleet.yml if none) from the login a cloud hands over to the fleet's own.
 
     The fleet's user gets the public keys and sudo, Python is there, host keys are pinned in the fleet's
-    known-hosts file, and once a new login by key has worked passwords are shut off. Nothing changes where all
-    is so already. Where the fleet states secure_boot, the enrolment of its certificate is prepared, with what
-    is left to do at the console.
+    known-hosts file, and password logins are switched off once a new login by key has worked. Nothing changes
+    where this is done already. Where the fleet states secure_boot, the enrolment of its certificate is
+    prepared, with what is left to do at the console.
     """
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import HostKeys

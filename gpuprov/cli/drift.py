@@ -57,7 +57,7 @@ def command(
     known_hosts: str | None,
     reports: ReportFiles,
 ) -> Exit:
-    """Ask every node what it is, and say what differs from the lock. Changes nothing.
+    """Read every node, and show what differs from the lock. Changes nothing.
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. Exit 3 when something differs.
 

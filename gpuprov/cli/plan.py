@@ -16,7 +16,7 @@ from gpuprov.errors import Exit
 @options.on_nodes
 @local_option
 def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
-    """Say which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
+    """Show which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
 
     Exit 0 when there is nothing to do, 3 when there is.
     """

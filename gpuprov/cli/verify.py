@@ -22,7 +22,7 @@ from gpuprov.errors import Exit
 def command(
     chosen: options.Chosen, output: str, local: bool, image: bool, junit: Path | None, verbose: int
 ) -> Exit:
-    """Look at every node and say where it is not as the lock says. Changes nothing.
+    """Check every node against the lock, and show where it differs. Changes nothing.
 
     NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
     """
