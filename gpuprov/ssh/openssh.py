@@ -128,7 +128,7 @@ def run_command(
     if time.monotonic() - begun >= seconds:
         raise NodeFailed(f"no answer within {seconds:g} s of running a command")
     if code == SSH_FAILED:
-        raise Unreachable(of_openssh(_last_line(b"".join(said))) or "ssh did not get in")
+        raise Unreachable(of_openssh(_clean(b"".join(said))) or "ssh did not get in")
     return code, answer, b"".join(said)
 
 
@@ -146,6 +146,6 @@ def _upto(pipe: IO[bytes] | None, limit: int) -> bytes:
     return pipe.read(limit) if pipe else b""
 
 
-def _last_line(said: bytes) -> str:
+def _clean(said: bytes) -> str:
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    return "".join(letter for letter in lines[-1] if letter.isprintable())[:200] if lines else ""
+    return "\n".join("".join(letter for letter in line if letter.isprintable())[:200] for line in lines)

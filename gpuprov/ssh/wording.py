@@ -11,6 +11,9 @@ UNKNOWN_NAME = "neither DNS nor ~/.ssh/config knows it"
 LOOK_THERE = "check the address, and that it is up"
 LET_IN = "put the public key into its authorized_keys, or correct ssh: in fleet.yml"
 
+COMPARE = "add it to the known-hosts file once you have compared it"
+MAKE_SURE = "make sure that it is the right machine, then remove the old key with ssh-keygen -R"
+
 _OPENSSH = (
     (r"ssh: connect to host \S+ port (\d+): .*timed out", f"no SSH on port {{}}: {TIMED_OUT}; {LOOK_THERE}"),
     (r"ssh: connect to host \S+ port (\d+): (.+)", f"no SSH on port {{}}: {{}}; {LOOK_THERE}"),
@@ -21,10 +24,26 @@ _OPENSSH = (
 """What ssh prints last (ssh.c, sshconnect.c and sshconnect2.c of OpenSSH) → our sentence."""
 
 
-def of_openssh(line: str) -> str:
-    """The last line that `ssh` printed, in the words of `failures.unreachable`; any other line as it is."""
+_REFUSED_KEY = "Host key verification failed."
+_HOST_KEYS = (
+    (
+        r"host key is known for (\S+) and you have requested strict",
+        "the host key of {} is not known; " + COMPARE,
+    ),
+    (r"Host key for (\S+) has changed", "the host key of {} has changed; " + MAKE_SURE),
+)
+"""What stands before its last line where it does not take the node's key."""
+
+
+def of_openssh(text: str) -> str:
+    """What `ssh` printed, in the words of `failures.unreachable`; what has none there is its last line."""
+    line = (text.strip().splitlines() or [""])[-1].strip()
+    if line == _REFUSED_KEY:
+        for pattern, sentence in _HOST_KEYS:
+            if found := re.search(pattern, text):
+                return sentence.format(re.sub(r"^\[(.*)\]:\d+$", r"\1", found[1]))
     for pattern, sentence in _OPENSSH:
-        if found := re.fullmatch(pattern, line.strip()):
+        if found := re.fullmatch(pattern, line):
             first, *others = [*found.groups(), ""]
             return sentence.format(first, *map(str.lower, others))
     return line

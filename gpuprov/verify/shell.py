@@ -151,7 +151,11 @@ class Shell:
         lines = bytes(self._err.data or self._out.data).decode(errors="replace").strip().splitlines()
         self.close()
         reason = lines[-1] if lines else f"{self.argv[0]} ended with status {status}"
-        return Unreachable(of_openssh(reason)) if status == SSH_FAILED else NodeFailed(reason)
+        return (
+            Unreachable(of_openssh("\n".join(lines)) or reason)
+            if status == SSH_FAILED
+            else NodeFailed(reason)
+        )
 
     def close(self) -> None:
         """End it; a later `ask` starts another."""

@@ -41,5 +41,23 @@ def test_a_refused_login_says_what_to_do() -> None:
     assert said.startswith("root@10.0.0.1 refused every key offered; put the public key")
 
 
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (
+            "No ED25519 host key is known for [10.0.0.1]:2299 and you have requested strict checking.",
+            "the host key of 10.0.0.1 is not known; add it",
+        ),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nOffending ED25519 key in /kh:1\n"
+            "Host key for 10.0.0.1 has changed and you have requested strict checking.",
+            "the host key of 10.0.0.1 has changed; make sure that it is the right machine",
+        ),
+    ],
+)
+def test_a_host_key_that_is_not_taken(before: str, said: str) -> None:
+    assert of_openssh(f"{before}\nHost key verification failed.\n").startswith(said)
+
+
 def test_other_words_stay() -> None:
     assert of_openssh("kex_exchange_identification: read: Connection reset by peer").startswith("kex_")
