@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
 from gpuprov.model.nodeset import fold
+from gpuprov.upgrade.building import Ahead
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.remote import PACKAGES_S, act
 
@@ -17,31 +18,45 @@ def closure(group: LockedGroup) -> dict[str, str]:
     return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
 
 
-def fetch(context: UpgradeContext, names: Iterable[str], canaries: Collection[str]) -> None:
-    """Fetch on all nodes at once; apt checks every sum. Canaries try to build the module, too.
+def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[str]) -> None:
+    """Fetch on all nodes at once; apt checks every sum. Some build the module, too.
 
     Raises:
         Refused: a node cannot have something, or apt would remove what no lock names. Nothing has moved.
     """
-    arguments = {}
+    ahead, arguments = Ahead(context, names, canaries), {}
     for name in names:
         old, new = context.groups[name]
-        kernels = [new.setting("kernel") or "running"] if name in canaries else []
-        arguments[name] = [context.id, closure(new), sorted(closure(old)), sources(old, new) or None, kernels]
+        building = [ahead.kernels(name), ahead.hands_out(name)]
+        arguments[name] = [
+            context.id,
+            closure(new),
+            sorted(closure(old)),
+            sources(old, new) or None,
+            *building,
+        ]
     said: dict[str, list[str]] = {}
     answers = act(
-        context.old, "fetch", arguments, context.options, holds=context.id, seconds=PACKAGES_S, read=_moves
+        context.old, "fetch", arguments, context.options, holds=context.id, seconds=PACKAGES_S, read=_built
     )
     for name, answer in answers.items():
         if isinstance(answer, GpuprovError):
             said.setdefault(str(answer), []).append(name)
     if said:
         raise Refused("; ".join(f"{fold(nodes)}: {reason}" for reason, nodes in said.items()))
+    try:
+        ahead.take({name: answer for name, answer in answers.items() if isinstance(answer, list)})
+    except GpuprovError as error:
+        raise Refused(f"the module that was built cannot be kept: {error}") from None
 
 
-def _moves(told: Any) -> int:
-    """How many packages would move, as a node tells it."""
-    return int(told["moves"])
+def _built(told: Any) -> list[dict[str, Any]]:
+    """What a node has built for others, as it tells it."""
+    return [
+        {"kernel": str(each["kernel"]), "path": str(each["path"]), "size": int(each["size"])}
+        | {"sha256": str(each["sha256"])}
+        for each in told["built"]
+    ]
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:

@@ -18,6 +18,7 @@ MODULES = (
     "gpuprov_apt",
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
     "gpuprov.apply.node.lease",
+    "gpuprov.apply.node.built",
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
 )
 AGAIN_S = 2.0

@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 
+from gpuprov.apply.node import built
 from gpuprov.probe.node.base import Failed, names_in, read_or_none, run, run_anyway
 from gpuprov.upgrade.node import modules, packages
 from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, POOL, apt, file_name, installed, write
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
 """Packages that may hold a module's source for DKMS: Ubuntu's keep it beside those that are called so."""
+TOOLS = ["build-essential", "dkms"]
 EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
 
 
@@ -23,6 +25,7 @@ def fetch(
     known: "list[str]",
     sources: "str | None",
     kernels: "list[str]",
+    hands_out: bool,
 ) -> "dict[str, Any]":
     """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
 
@@ -31,6 +34,7 @@ def fetch(
         known: packages of the lock before; those that are not wanted any more go, and no others.
         sources: repositories that the node does not know yet, as apt writes them.
         kernels: those to try the new module's build for; `running` is the running one.
+        hands_out: whether what is built is for other nodes. Then a compiler is installed, if there is none.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -47,18 +51,25 @@ def fetch(
         kept.update(modules.keep())
         apt("install", "--download-only", *targets)
         coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
-        _build_ahead(coming, kernels)
+        shared = _build_ahead(coming, kernels, hands_out)
     finally:
         if sources:
             os.unlink(EXTRA_SOURCES)
     write(os.path.join(HOME, run_id + ".kept.json"), kept)
-    return {"moves": len(changes), "kept": len(kept)}
+    return {"moves": len(changes), "kept": len(kept), "built": shared}
 
 
-def _build_ahead(versions: "dict[str, str]", kernels: "list[str]") -> None:
-    """Try what DKMS will have to do, in folders that go away again: what does not build is known before."""
-    if not versions:
-        return
+def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bool) -> "list[dict[str, Any]]":
+    """Do what DKMS will have to do, in folders that go away again: what does not build is known before.
+
+    Returns:
+        What other nodes are to have of it, each packed for a kernel.
+    """
+    shared = []  # type: list[dict[str, Any]]
+    if not versions or not kernels:
+        return shared
+    if hands_out:
+        _have_compiler(kernels)
     architecture = run("dpkg", "--print-architecture").strip()
     with tempfile.TemporaryDirectory(dir=HOME) as folder:
         for name, version in versions.items():
@@ -68,10 +79,26 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]") -> None:
             if not os.path.isfile(os.path.join(folder, "usr/src", source, "dkms.conf")):
                 continue
             for kernel in kernels:
-                _build(folder, source, os.uname().release if kernel == "running" else kernel)
+                modules_folder = _build(folder, source, os.uname().release if kernel == "running" else kernel)
+                if hands_out:
+                    archive = built.packed(modules_folder, f"{source}-{kernel}")
+                    shared.append(dict(archive, kernel=kernel))
+    return shared
 
 
-def _build(folder: str, source: str, kernel: str) -> None:
+def _have_compiler(kernels: "list[str]") -> None:
+    """Install what DKMS needs to build, if it is not there."""
+    there = {name.split(":")[0] for name in installed()}
+    missing = [
+        name for name in TOOLS + ["linux-headers-" + kernel for kernel in kernels] if name not in there
+    ]
+    if missing:
+        packages.simulated(missing, [])
+        apt("install", *missing)
+
+
+def _build(folder: str, source: str, kernel: str) -> str:
+    """Build one; the folder of the modules that came of it."""
     module, _, version = source.rpartition("-")
     trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
     os.makedirs(trees[-1], exist_ok=True)
@@ -82,3 +109,4 @@ def _build(folder: str, source: str, kernel: str) -> None:
         lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]
         said = (lines or log.strip().splitlines() or ["no word"])[0].strip()[:300]
         raise Failed(f"{module} {version} does not build for kernel {kernel}: {said}")
+    return os.path.join(trees[-1], module, version, kernel, os.uname().machine, "module")
