@@ -28,6 +28,7 @@ module_exit(end);
 MODULE_LICENSE("NVIDIA");
 MODULE_VERSION("$version");
 EOF
+    [ ! -e /root/broken-source ] || echo '#error this kernel is not supported' >>nvidia$part.c
 done
 /usr/bin/make.distrib -C "/lib/modules/$kernel/build" M="$PWD" modules && mv nvidia*.ko ..
 """

@@ -17,7 +17,7 @@ from gpuprov.lab import Lab, Node
 from tests.campaign._small_driver import play_source
 from tests.lab.command_line import gpuprov
 
-DRIVER = "535.309.01"
+DRIVER, OTHER = "535.309.01", "535.261.03"
 SUMS = "sha256sum /lib/modules/*/updates/dkms/*.ko"
 NO_INITRAMFS = "echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
 
@@ -36,9 +36,15 @@ class Fleet:
 
     @property
     def archive(self) -> Path:
-        """What is in the store."""
-        [found] = (self.folder / "state").rglob("modules.tar.gz")
+        """What the store has of the driver that nodes have at first."""
+        [found] = (self.folder / "state").rglob(f"{DRIVER}-*/modules.tar.gz")
         return found
+
+    def store_has(self, version: str) -> bool:
+        """Whether a build of a driver is in the store."""
+        return any(
+            path.parent.name.startswith(version) for path in (self.folder / "state").rglob("about.json")
+        )
 
     def lose_module(self, node: Node) -> None:
         """Take the module off a node, as if it were new to the fleet."""
@@ -55,8 +61,11 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     stated = yaml.safe_load(module_lab.fleet("hgx-a100-4"))
     [group] = stated["groups"].values()
     group["stack"] = {"repository": "distribution", "driver": DRIVER, "module_build": "once"}
-    (folder / "fleet.yml").write_text(yaml.safe_dump(stated))
-    gpuprov(folder, "lock")
+    for version in (OTHER, DRIVER):
+        group["stack"]["driver"] = version
+        (folder / "fleet.yml").write_text(yaml.safe_dump(stated))
+        gpuprov(folder, "lock", "--upgrade")
+        (folder / f"{version}.lock.yml").write_text((folder / "fleet.lock.yml").read_text())
     done = gpuprov(folder, "apply", "--reboot", "--yes", code=None)
     assert done.returncode == 0, done.stdout + done.stderr
     return Fleet(nodes, folder, done.stdout + done.stderr)
@@ -98,6 +107,41 @@ def test_the_second_has_no_compiler_and_no_headers(fleet: Fleet) -> None:
 def test_nothing_is_left_to_do(fleet: Fleet) -> None:
     done = fleet.gpuprov("plan")
     assert done.returncode == 0, done.stdout
+
+
+def test_a_build_that_fails_shuts_the_gate_with_the_compilers_line(fleet: Fleet) -> None:
+    fleet.nodes[0].run("touch /root/broken-source")
+    done = fleet.gpuprov("upgrade", "--to", f"{OTHER}.lock.yml", "--yes")
+    fleet.nodes[0].run("rm /root/broken-source")
+    assert done.returncode == 5, done.stderr
+    assert "error: #error this kernel is not supported" in done.stderr
+    assert not fleet.store_has(OTHER)
+    assert f"{DRIVER}" in fleet.nodes[0].run("dkms status").stdout
+
+
+def test_an_upgrade_has_the_module_in_the_store_before_anything_is_drained(fleet: Fleet) -> None:
+    lock = yaml.safe_load((fleet.folder / f"{OTHER}.lock.yml").read_text())
+    there = "find $XDG_STATE_HOME -name about.json -path '*/{}-*' | grep ."
+    hooks = {"drain": there.format(OTHER)}
+    lock |= {"rollout": {"settle_s": 20, "hooks": hooks}}
+    for group in lock["groups"].values():
+        group["reboot"] = {"allowed": True, "timeout_s": 60}
+    (fleet.folder / f"{OTHER}.lock.yml").write_text(yaml.safe_dump(lock, sort_keys=False))
+    done = fleet.gpuprov("upgrade", "--to", f"{OTHER}.lock.yml", "--yes", "-o", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
+    assert first == second
+    assert f"nvidia-current/{OTHER}" in fleet.nodes[1].run("dkms status").stdout
+    assert fleet.nodes[1].run("command -v gcc", check=False).stdout == ""
+
+
+def test_a_rollback_needs_no_compiler(fleet: Fleet) -> None:
+    done = fleet.gpuprov("rollback", "--yes", "-o", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
+    assert first == second
+    assert f"nvidia-current/{DRIVER}" in fleet.nodes[1].run("dkms status").stdout
+    assert fleet.nodes[1].run("command -v gcc", check=False).stdout == ""
 
 
 def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
@@ -145,4 +189,4 @@ def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> 
     [told] = json.loads(done.stdout)["nodes"]
     assert told["compiled"] == node.kernel
     assert f"nvidia-current/{DRIVER}, {node.kernel}, x86_64: installed" in node.run("dkms status").stdout
-    assert len(list((fleet.folder / "state").rglob("modules.tar.gz"))) == 2
+    assert len(list((fleet.folder / "state").rglob(f"{DRIVER}-*/modules.tar.gz"))) == 2
