@@ -100,7 +100,7 @@ class Ways:
         result = data.draw(VALUE | st.fixed_dictionaries({}, optional=dict.fromkeys(ACT_KEYS, VALUE)))
         document = data.draw(st.sampled_from([{"result": result}, result, {"error": result}]))
         context, names = self.fleet.context(), self.fleet.names
-        own = {"run": context.id, "holder": "us", "until": 0, "now": 0, "moves": 0}
+        own = {"run": context.id, "holder": "us", "until": 0, "now": 0, "built": []}
         with self.fleet.in_which(answering(document), answering({"result": own})):
             with Documented():
                 take_all(leases_for(context), names)
@@ -231,7 +231,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     ).map(answering),
     st.floats(0, 1).map(lambda share: _cut({"schema": "gpuprov.facts/1"}, share)),
 )
-ACT_KEYS = ("run", "holder", "since", "until", "now", "moves", "error", "result")
+ACT_KEYS = ("run", "holder", "since", "until", "now", "built", "error", "result")
 WORD = st.text("abz019.+-~:<>=()|, ${}", max_size=12)
 FIELD = st.sampled_from(
     ["Package", "Version", "Depends", "Pre-Depends", "Provides", "Size", "SHA256", "Architecture", "Filename"]
