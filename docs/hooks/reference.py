@@ -248,7 +248,7 @@ def rules() -> str:
         "# Rules and refusals\n\nWhere no stack can work, `gpuprov lock` and `gpuprov resolve` end with exit code 5 and name the rule in "
         "brackets, and what would work. Any one change of the last column may mend it; the message says which does.\n\n"
         f"{MADE}\n## What refuses\n\n{table(['rule', 'what must hold', 'change one of'], rows)}\n"
-        f"## What only tells\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
+        f"## What only warns\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
         + preflight()
         + gate()
     )
