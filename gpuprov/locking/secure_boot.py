@@ -33,10 +33,10 @@ def check_signed(group: str, stated: LockedSecureBoot | None, driver: Driver) ->
     Raises:
         Refused: DKMS compiles them on each node, where the key must not be.
     """
-    if stated and driver.compiled:
+    if stated and driver.compiled and not driver.shared:
         raise Refused(
             f"{group}: secure_boot is stated, and each node compiles its own module,"
             " which the fleet's key cannot sign there",
-            expected="modules that come signed",
-            do="stack: {module_build: precompiled} with Ubuntu's modules",
+            expected="modules that are compiled once and signed here, or by the distribution",
+            do="stack: {module_build: once}, or precompiled with Ubuntu's modules",
         )

@@ -247,6 +247,12 @@ class Lock(Strict):
     rollout: Rollout | None = None
     groups: dict[str, LockedGroup]
     _places: Places = PrivateAttr(default_factory=Places)
+    _path: Path | None = PrivateAttr(default=None)
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it was read from."""
+        return self._path
 
     def place_of(self, host: str, *, address: bool = False) -> str:
         """`FILE:LINE` of what is stated of the way to a host, or of its address.
@@ -285,6 +291,7 @@ def lock_of(document: Marked) -> Lock:
         InvalidInput: it does not have the lock's shape.
     """
     path, lock = document.name, shaped(document, Lock)
+    lock._path = Path(path)
     for name, group in lock.groups.items():
         for host in group.hosts:
             own = ("groups", name, "connections", host)

@@ -76,7 +76,7 @@ def check(build: Build, files: Mapping[str, bytes]) -> str:
     for name, content in files.items():
         if not MODULE.fullmatch(name) or PurePath(name).name != name:
             raise NodeFailed(f"a file {name[:60]!r} among the modules", expected="nvidia….ko")
-        told = modinfo(_unpacked(name, content))
+        told = modinfo(unpacked(name, content))
         flavour = "open" if "GPL" in told.get("license", "") else "proprietary"
         release = told.get("vermagic", "").partition(" ")[0]
         said = (told.get("version"), flavour, release)
@@ -116,7 +116,7 @@ def _section(content: bytes, wanted: bytes) -> bytes:
     raise ValueError("no such section")
 
 
-def _unpacked(name: str, content: bytes) -> bytes:
+def unpacked(name: str, content: bytes) -> bytes:
     """The module, whatever it is compressed with.
 
     Raises:
@@ -129,14 +129,34 @@ def _unpacked(name: str, content: bytes) -> bytes:
             case ".xz":
                 return lzma.decompress(content)
             case ".zst":
-                return _unzstd(content)
+                return _zstd(content, "-d")
     except (OSError, EOFError, lzma.LZMAError, subprocess.SubprocessError) as error:
         raise NodeFailed(f"{name} cannot be unpacked: {error}") from None
     return content
 
 
-def _unzstd(content: bytes) -> bytes:
+def packed(name: str, content: bytes) -> bytes:
+    """The module compressed as its name says, so that the kernel itself could unpack it.
+
+    The kernel's Makefile.modinst compresses in the same way.
+
+    Raises:
+        GpuprovError: there is no program for it on this machine.
+    """
+    match PurePath(name).suffix:
+        case ".gz":
+            return gzip.compress(content, mtime=0)
+        case ".xz":
+            window = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
+            return lzma.compress(content, check=lzma.CHECK_CRC32, filters=window)
+        case ".zst":
+            return _zstd(content, "-q")
+    return content
+
+
+def _zstd(content: bytes, *how: str) -> bytes:
     program = shutil.which("zstd")
     if program is None:
         raise GpuprovError("no program zstd on this machine", do="install zstd")
-    return subprocess.run([program, "-dc"], input=content, capture_output=True, check=True, timeout=60).stdout
+    words = [program, *how, "-c"]
+    return subprocess.run(words, input=content, capture_output=True, check=True, timeout=60).stdout

@@ -10,6 +10,7 @@ from typing import Any
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.modules.build import Build, build_of
 from gpuprov.apply.modules.handing import fetched
+from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Kept, Store
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError
@@ -38,7 +39,7 @@ class Once:
         Args:
             store: another one than the controller's.
         """
-        self._run, self._nodes, self._store = run, nodes, store or Store()
+        self._run, self._nodes, self._store = run, nodes, store or store_of(run.lock)
         hosts = run.lock.hosts()
         shared = [
             name
@@ -64,7 +65,9 @@ class Once:
             if not chosen:
                 break
             for build, node in chosen.items():
-                self._run.narrate(f"{node} compiles the {build}, once for {len(self._wanting(build))} nodes")
+                count = len(self._wanting(build))
+                what_for = f"once for {count} nodes" if count > 1 else "to be signed here"
+                self._run.narrate(f"{node} compiles the {build}, {what_for}")
             builders = {name: self._only_driver(name) for name in dict.fromkeys(chosen.values())}
             done |= run_playbook("site", builders, self._run, part=f"compile-{turn + 1}")
             self._take({build: node for build, node in chosen.items() if done[node].ok})
@@ -101,11 +104,15 @@ class Once:
         return [name for name, builds in self._needs.items() if build in builds]
 
     def _builders(self, tried: Mapping[str, NodeOutcome]) -> Iterator[tuple[Build, str]]:
-        """Missing builds that more than one node needs, each with a node that has not tried yet."""
+        """Missing builds that go from one node to others, each with a node that has not tried yet.
+
+        One that is signed here goes back to the node that compiled it, too.
+        """
         for build in self._builds():
             wanting = self._wanting(build)
             left = [name for name in wanting if name not in tried]
-            if len(wanting) > 1 and left and self._store.find(build) is None:
+            shared = len(wanting) > 1 or self._store.signs
+            if shared and left and self._store.find(build) is None:
                 yield build, left[0]
 
     def _only_driver(self, name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The store: each build once, on the controller, with the sums of everything that nodes are to have.
 
-    $XDG_STATE_HOME/gpuprov/modules/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST/{modules.tar.gz,about.json}
+    $XDG_STATE_HOME/gpuprov/modules/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST[-signed-CERTIFICATE]/
+        {modules.tar.gz,about.json}
 
 It is neither locked nor secret: losing it costs a compilation. What was changed in it is refused.
 """
@@ -27,13 +28,18 @@ SCHEMA = "gpuprov.modules/1"
 LIMIT = 1 << 30
 """Bytes that modules may unpack to; NVIDIA's have less than a tenth of it."""
 
-Signer = Callable[[str, bytes], bytes]
-"""A module's file name and its bytes → what nodes are to have: where a module is signed, once for all."""
 
+@dataclass(frozen=True)
+class Signer:
+    """Whose signature all nodes are to have on a module.
 
-def as_built(name: str, content: bytes) -> bytes:
-    """No signature but that of the DKMS that compiled it."""
-    return content
+    Attributes:
+        fingerprint: of the certificate.
+        sign: a module's file name and its bytes → what nodes are to have.
+    """
+
+    fingerprint: str
+    sign: Callable[[str, bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -69,22 +75,34 @@ class Kept:
 class Store:
     """All builds of this controller."""
 
-    def __init__(self, folder: Path | None = None, sign: Signer = as_built) -> None:
+    def __init__(self, folder: Path | None = None, signer: Signer | None = None) -> None:
         """
         Args:
             folder: somewhere else than in the state of the person who runs this.
-            sign: makes of each module what nodes get.
+            signer: signs what is kept; without it modules stay as DKMS made them.
         """
         self.folder = folder or state_dir() / "modules"
-        self._sign = sign
+        self._signer = signer
+
+    @property
+    def signs(self) -> bool:
+        """Whether a module has to go through here, as nobody else may sign it."""
+        return self._signer is not None
 
     def find(self, build: Build) -> Kept | None:
         """The build, proven to be what was kept; None where it is not there.
 
+        One that was kept before a signature was wanted is signed now.
+
         Raises:
             Refused: it was changed since.
+            GpuprovError: it cannot be signed.
         """
-        folder = self._folder(build)
+        kept = self._read(build, self._folder(build))
+        unsigned = self._read(build, self._plain(build)) if kept is None and self.signs else None
+        return self.keep(build, unsigned.archive.read_bytes(), unsigned.built_on) if unsigned else kept
+
+    def _read(self, build: Build, folder: Path) -> Kept | None:
         if not (folder / ABOUT).exists():
             return None
         try:
@@ -117,11 +135,13 @@ class Store:
 
         Raises:
             NodeFailed: it is no such build.
+            GpuprovError: it cannot be signed.
         """
         files = unpack(packed)
         vermagic = check(build, files)
         # Whatever changes bytes has to be done here: sums, and so all nodes, follow from what is packed now.
-        files = {name: self._sign(name, content) for name, content in files.items()}
+        if self._signer:
+            files = {name: self._signer.sign(name, content) for name, content in files.items()}
         archive = pack(files)
         sums = {name: digest(content) for name, content in sorted(files.items())}
         about = {
@@ -140,6 +160,12 @@ class Store:
         return Kept(build, folder / ARCHIVE, digest(archive), sums, vermagic, built_on)
 
     def _folder(self, build: Build) -> Path:
+        plain = self._plain(build)
+        if self._signer is None:
+            return plain
+        return plain.with_name(f"{plain.name}-signed-{self._signer.fingerprint[:12]}")
+
+    def _plain(self, build: Build) -> Path:
         return self.folder / build.kernel / build.folder
 
 

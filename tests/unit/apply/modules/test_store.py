@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.apply.modules.build import Build, check, modinfo
-from gpuprov.apply.modules.store import Store, pack, unpack
+from gpuprov.apply.modules.build import Build, check, modinfo, packed, unpacked
+from gpuprov.apply.modules.store import Signer, Store, pack, unpack
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
 
@@ -97,9 +97,26 @@ def test_modules_may_be_compressed() -> None:
 
 
 def test_what_a_store_signs_is_what_nodes_get(tmp_path: Path) -> None:
-    store = Store(tmp_path, sign=lambda name, content: content + name.encode())
+    store = Store(tmp_path, Signer("ab" * 32, lambda name, content: content + name.encode()))
     kept = store.keep(BUILD, pack(FILES), "node1")
     assert unpack(kept.archive.read_bytes())["nvidia-current.ko"] == MODULE + b"nvidia-current.ko"
+    assert store.find(BUILD) == kept
+    assert Store(tmp_path).find(BUILD) is None
+
+
+def test_what_was_kept_without_a_signature_is_signed_and_not_compiled_again(tmp_path: Path) -> None:
+    plain = Store(tmp_path).keep(BUILD, pack(FILES), "node1")
+    signing = Store(tmp_path, Signer("ab" * 32, lambda name, content: content + b"signed"))
+    found = signing.find(BUILD)
+    assert found is not None
+    assert found.built_on == "node1"
+    assert unpack(found.archive.read_bytes())["nvidia-current.ko"] == MODULE + b"signed"
+    assert Store(tmp_path).find(BUILD) == plain
+
+
+@pytest.mark.parametrize("name", ["nvidia.ko", "nvidia.ko.gz", "nvidia.ko.xz"])
+def test_a_module_is_packed_as_its_name_says(name: str) -> None:
+    assert unpacked(name, packed(name, MODULE)) == MODULE
 
 
 def test_a_module_says_what_it_is() -> None:
