@@ -18,9 +18,11 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """The system that was locked, and whether Secure Boot needs a key of DKMS there."""
+    """The system that was locked, and whose key Secure Boot needs there."""
+    signed = group.secure_boot if group.components.driver.shared else None
     return {
         "preflight_os": group.os,
         "preflight_arch": group.arch,
         "preflight_compiles_module": group.components.driver.compiled,
+        **({"preflight_certificate": signed.fingerprint} if signed else {}),
     }

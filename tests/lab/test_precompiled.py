@@ -5,8 +5,10 @@ The packages are stubs in the layout of Ubuntu's archive; the modules are for th
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from gpuprov.locking.build import build_lock
 from tests.lab.node_under_test import NodeUnderTest
 from tests.lab.ubuntu_nodes import COMPONENTS, os_release
 
+CERTIFICATE = b"\x30\x82\x02\x00" + bytes(512)
 DRIVERS = {"535": "535.309.01", "580": "580.95.05"}
 
 
@@ -128,3 +131,11 @@ def test_secure_boot_asks_for_a_key_of_dkms_only_where_it_compiles(site: Precomp
     assert fine.ok, fine.failed
     refused, _ = site.apply(*roles, preflight_compiles_module=True)
     assert "Secure Boot is on and no key of DKMS is enrolled" in refused.failed[0]["msg"]
+    signed = {"preflight_compiles_module": True, "preflight_certificate": sha256(CERTIFICATE).hexdigest()}
+    refused, _ = site.apply(*roles, **signed)
+    assert "the certificate that the module is signed for is not enrolled" in refused.failed[0]["msg"]
+    owners = b"\x06\0\0\0" + bytes(44) + CERTIFICATE
+    path = Path(variable).with_name("MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23")
+    site.node.run(f"base64 -d >{path}", input=b64encode(owners).decode())
+    fine, _ = site.apply(*roles, **signed)
+    assert fine.ok, fine.failed

@@ -2,13 +2,14 @@
 
 Runs on the node, with plugins/module_utils beside it. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null]}`. A tree that is not `booted` has no cloud-init at work, no firmware and no users of
-GPUs: those are the builder's.
+"sources": [url or null], "certificate": sha256 or ""}`. A tree that is not `booted` has no cloud-init at
+work, no firmware and no users of GPUs: those are the builder's.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,7 +22,9 @@ from gpuprov_node import run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
-MACHINE_OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
+KEYS = EFI / "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
+OWNER_KEYS_WHOLE = EFI.with_name("mok-variables") / "MokListRT"  # a variable holds less than a long list
 SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
 PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock")
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
@@ -133,13 +136,28 @@ def users_of_gpus(bystanders: list[str]) -> list[str]:
     return sorted(f"{name} ({pid})" for pid, name in named.items() if name not in bystanders)
 
 
-def secure_boot() -> dict:
-    """Whether the firmware checks signatures, and whether it knows the key that DKMS signs with."""
+def secure_boot(certificate: str) -> dict:
+    """Whether the firmware checks signatures, and whether it knows whose the module will have.
+
+    That is the certificate of that SHA-256, or the key that DKMS signs with.
+    """
     if not SECURE_BOOT.exists() or SECURE_BOOT.read_bytes()[-1] != 1:
         return {"on": False, "key_enrolled": False}
-    enrolled = MACHINE_OWNER_KEYS.read_bytes() if MACHINE_OWNER_KEYS.exists() else b""
+    enrolled = b"".join(path.read_bytes() for path in (OWNER_KEYS_WHOLE, OWNER_KEYS, KEYS) if path.exists())
+    if certificate:
+        return {"on": True, "key_enrolled": has(enrolled, certificate)}
     keys = [Path(key).read_bytes() for key in SIGNING_KEYS if Path(key).exists()]
     return {"on": True, "key_enrolled": any(key in enrolled for key in keys)}
+
+
+def has(lists: bytes, certificate: str) -> bool:
+    """Whether lists of certificates have one: each DER sequence in them is tried."""
+    for start in re.finditer(b"(?=\x30\x82)", lists):
+        at = start.start()
+        size = int.from_bytes(lists[at + 2 : at + 4], "big") + 4
+        if hashlib.sha256(lists[at : at + size]).hexdigest() == certificate:
+            return True
+    return False
 
 
 def unfinished() -> bool:
@@ -168,7 +186,7 @@ def main() -> None:
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
         "package_lock": wait_for_packages(wait),
         "too_full": too_full(asked["free_mb"]),
-        "secure_boot": secure_boot() if booted else {"on": False, "key_enrolled": False},
+        "secure_boot": secure_boot(asked["certificate"]) if booted else {"on": False, "key_enrolled": False},
         "gpu_users": users_of_gpus(asked["bystanders"]) if booted else [],
     }
     if shutil.which("dpkg"):

@@ -1,0 +1,275 @@
+"""Secure Boot enforced by a machine's firmware: which modules the kernel takes, and what gpuprov says of it.
+
+    scripts/campaign secureboot [--real [--image NAME]] [--keep]
+
+The driver is compiled while the node is an ordinary one: a few lines of C behind the real packages, DKMS and
+kbuild, or with --real all of NVIDIA's source. It is signed in the store. Then the node boots as a machine
+with OVMF, Debian's own shim, GRUB and kernel, whose firmware knows nothing of our certificate. `gpuprov
+bootstrap` asks for its enrolment, keys are pressed at MOK manager as a person presses them, and after that
+boot the kernel has to take the module. The last boot is of a firmware that has the certificate in its own
+list instead, as clouds put it there. Printed is what was seen, each with a verdict; exit 1 when one is not as
+it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from gpuprov.lab import Lab, Node, efi, vm
+from gpuprov.model.secure_boot import SecureBoot
+from gpuprov.signing.certificate import read_certificate
+from gpuprov.signing.keys import signer
+from gpuprov.signing.signature import without_signature
+from tests.campaign._small_driver import play_source
+from tests.campaign.kernel import PROFILE
+from tests.lab.command_line import gpuprov
+
+ROLES = ("repositories", "nvidia_driver", "package_pins")
+CHECKS = ("module.signature", "secure_boot.state")
+MODULES = "updates/dkms"
+LOAD = "modprobe -i nvidia-current; echo exit $?; rmmod nvidia-current 2>/dev/null; dmesg | tail -n 4"
+REJECTED, NO_GPU = "Key was rejected by service", "No such device"
+ENROLLED, NOT_ENROLLED = "on, certificate enrolled", "on, certificate not enrolled"
+MENU_S = 300
+"""Seconds until an emulated machine is in MOK manager."""
+
+
+@dataclass
+class Site:
+    """A node, the folder of its fleet, keys and locks, and what was not as it should be."""
+
+    lab: Lab
+    node: Node
+    folder: Path
+    wrong: list[str] = field(default_factory=list)
+
+    def saw(self, what: str, seen: object, *, fine: bool) -> None:
+        """Print what was seen and whether it is as it should be."""
+        lines = str(seen).strip().splitlines() or ["nothing"]
+        told = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
+        print(f"{'ok ' if fine else 'BAD'} {what}: {told}", flush=True)
+        if not fine:
+            self.wrong.append(what)
+
+    def says(self, command: str) -> str:
+        """What a command prints on the node, whatever its exit status."""
+        done = self.node.run(command, check=False, timeout=1800)
+        return (done.stdout + done.stderr).strip()
+
+    def certificate(self, name: str) -> Path:
+        """The certificate of a pair."""
+        return self.folder / f"{name}.pem"
+
+    def witnesses(self, signature: str | None, state: str | None) -> None:
+        """Hold both witnesses against what is so.
+
+        Args:
+            signature: what they have to name as the modules' signature; None where it is the fleet's.
+            state: the same of Secure Boot.
+        """
+        wanted = {check: text for check, text in zip(CHECKS, (signature, state), strict=True) if text}
+        done = gpuprov(self.folder, "drift", "-o", "json", code=None)
+        [node] = json.loads(done.stdout)["nodes"]
+        drift = {each["check"]: str(each["actual"]) for each in node["drift"] if each["check"] in CHECKS}
+        fine = drift.keys() == wanted.keys() and all(text in drift[check] for check, text in wanted.items())
+        self.saw("gpuprov drift", drift or node.get("reason") or "nothing differs", fine=fine)
+        done = gpuprov(self.folder, "verify", "-o", "json", code=None)
+        [node] = json.loads(done.stdout)["nodes"]
+        failed = {
+            each["check"]: f"{each['actual']} {each['detail']}"
+            for each in node["checks"]
+            if each["check"] in CHECKS and each["status"] != "passed"
+        }
+        fine = failed.keys() == wanted.keys() and all(
+            text.partition(" for ")[0] in failed[check] for check, text in wanted.items()
+        )
+        told = {check: text[:200] for check, text in failed.items()}
+        self.saw("gpuprov verify", told or node["message"] or "both checks pass", fine=fine)
+
+
+def main() -> int:
+    """Walk the path; 0 when everything was as it should be."""
+    parser = argparse.ArgumentParser(prog="scripts/campaign secureboot", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
+    parser.add_argument("--real", action="store_true", help="compile NVIDIA's own source: minutes more")
+    parser.add_argument("--image", help="a saved image of the lab that has the driver compiled already")
+    chosen = parser.parse_args()
+    begun = time.monotonic()
+    lab = Lab(f"secureboot-{os.getpid()}")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            [node] = lab.up(1, image=chosen.image)
+            site = Site(lab, node, Path(folder))
+            if not chosen.real:
+                play_source(node)
+            compiled(site)
+            variants(site)
+            rejected(site)
+            enrolled_at_the_console(site)
+            accepted(site)
+            enrolled_in_the_firmware(site)
+        finally:
+            if not chosen.keep:
+                lab.down()
+    print(f"{len(site.wrong)} not as it should be; {time.monotonic() - begun:.0f} s in all")
+    return 1 if site.wrong else 0
+
+
+def compiled(site: Site) -> None:
+    """The store signs what the node compiles, and the node gets it back."""
+    print("--- an ordinary node: compiled there, signed here")
+    for name in ("site", "stranger"):
+        words = f"openssl req -new -x509 -newkey rsa:2048 -nodes -days 99 -subj /CN=gpuprov-{name}".split()
+        pair = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-addext", "extendedKeyUsage=codeSigning"]
+        subprocess.run([*words, *pair], cwd=site.folder, check=True, capture_output=True)
+    fleet = yaml.safe_load(site.lab.fleet("bare"))
+    [group] = fleet["groups"].values()
+    group["settings"]["kernel"] = site.node.kernel
+    fleet["secure_boot"] = {"certificate": "site.pem", "key": "site.key"}
+    (site.folder / "profiles").mkdir()
+    (site.folder / "profiles/bare.yml").write_text(yaml.safe_dump(PROFILE))
+    (site.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    refused = gpuprov(site.folder, "lock", code=5)
+    site.saw("gpuprov lock, each node compiles", refused.stderr, fine="module_build: once" in refused.stderr)
+    group["stack"]["module_build"] = "once"
+    (site.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    gpuprov(site.folder, "lock")
+    lock = (site.folder / "fleet.lock.yml").read_text()
+    site.saw("the lock names no key", re.findall("site.key|stranger", lock), fine="site.key" not in lock)
+    roles = [word for role in ROLES for word in ("--role", role)]
+    done = gpuprov(site.folder, "apply", "--yes", "--no-verify", *roles, code=None)
+    site.saw("gpuprov apply", done.stderr + done.stdout, fine=done.returncode == 0)
+    told = site.says(
+        f"modinfo -k {site.node.kernel} nvidia-current | grep -E '^(signer|sig_key):'; dkms status"
+    )
+    fine = "gpuprov-site" in told and "installed" in told and "Diff" not in told
+    site.saw("modinfo, dkms status", told, fine=fine)
+    site.witnesses(None, "no EFI")
+
+
+def variants(site: Site) -> None:
+    """The same modules without a signature, and with a stranger's, laid aside on the node."""
+    root = site.node.root
+    home = root / "root"
+    _, by_stranger = signer(SecureBoot(certificate="stranger.pem", key="stranger.key"), site.folder)
+    signs: dict[str, Callable[[bytes], bytes]] = {
+        "site": bytes,
+        "unsigned": without_signature,
+        "stranger": by_stranger,
+    }
+    for path in (root / f"usr/lib/modules/{site.node.kernel}/{MODULES}").glob("*.ko"):
+        for name, sign in signs.items():
+            (home / name).mkdir(exist_ok=True)
+            (home / name / path.name).write_bytes(sign(path.read_bytes()))
+
+
+def loads(site: Site, name: str, said: str) -> None:
+    """Put the modules of one kind in their place, and have the kernel load one."""
+    site.says("dmesg --clear")
+    told = site.says(f"cp /root/{name}/*.ko /lib/modules/$(uname -r)/{MODULES}/; {LOAD}")
+    site.saw(f"modprobe, {name}", told, fine=said in told)
+
+
+def rejected(site: Site) -> None:
+    """The firmware knows nothing of the certificate: no module of ours is taken, whoever signed it."""
+    print("--- a machine that enforces Secure Boot, nothing enrolled")
+    begun = time.monotonic()
+    site.node = site.lab.virtualise(site.node, firmware=efi.Firmware())
+    print(f"    disk made, booted, update-grub: {time.monotonic() - begun:.0f} s")
+    told = site.says("mokutil --sb-state; cat /sys/kernel/security/lockdown; dmesg | grep -i 'secure boot'")
+    site.saw("mokutil, lockdown", told, fine="SecureBoot enabled" in told and "[integrity]" in told)
+    for name, signature in (("unsigned", "unsigned"), ("stranger", "gpuprov-stranger"), ("site", None)):
+        loads(site, name, REJECTED)
+        site.witnesses(signature, NOT_ENROLLED)
+
+
+def enrolled_at_the_console(site: Site) -> None:
+    """Bootstrap asks for the enrolment, somebody types at the console, bootstrap sees it enrolled."""
+    print("--- gpuprov bootstrap")
+    done = gpuprov(site.folder, "bootstrap", code=None)
+    password = re.search(r"password (\w+), Reboot", done.stdout)
+    site.saw("gpuprov bootstrap", done.stdout + done.stderr, fine=done.returncode == 0 and bool(password))
+    if password is None:
+        raise SystemExit("bootstrap asked for no enrolment")
+    again = gpuprov(site.folder, "bootstrap", code=None)
+    site.saw("once more", again.stdout, fine="waits for the console" in again.stdout)
+    before = site.node.boot_id()
+    start = site.node.console.stat().st_size
+    site.node.run("systemctl reboot", check=False)
+    at_mok_manager(site.node, start, password[1])
+    site.node.await_ssh()
+    site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
+    done = gpuprov(site.folder, "bootstrap", code=None)
+    site.saw("gpuprov bootstrap", done.stdout, fine="certificate of gpuprov-site is enrolled" in done.stdout)
+
+
+def at_mok_manager(node: Node, start: int, password: str) -> None:
+    """Press what a person presses: the text that is waited for is MOK manager's own.
+
+    Args:
+        start: how long the console's log was before.
+    """
+    steps = (
+        ("Press any key to perform MOK management", ["ret"]),
+        ("Enroll MOK", ["down", "ret"]),
+        ("View key 0", ["down", "ret"]),
+        ("Enroll the key", ["down", "ret"]),
+        ("Password:", [*password, "ret"]),
+        ("Reboot", ["ret"]),
+    )
+    for text, keys in steps:
+        start = await_text(node, start, text)
+        vm.press_keys(node.disk, *keys)
+
+
+def await_text(node: Node, start: int, text: str) -> int:
+    """Wait until the console shows a text; returns how long its log is then."""
+    deadline = time.monotonic() + MENU_S
+    while time.monotonic() < deadline:
+        seen = node.console.read_bytes()
+        plain = re.sub(rb"\x1b\[[0-9;=]*[a-zA-Z]", b"", seen[start:])
+        if text.encode() in plain:
+            time.sleep(2)  # until it is painted, and listens
+            return len(seen)
+        time.sleep(1)
+    raise SystemExit(f"the console does not show {text!r}: see {node.console}")
+
+
+def accepted(site: Site) -> None:
+    """The kernel takes what is signed for the enrolled certificate, and that alone."""
+    print("--- the certificate in shim's list")
+    loads(site, "site", NO_GPU)
+    site.witnesses(None, None)
+    loads(site, "stranger", REJECTED)
+    site.witnesses("gpuprov-stranger", None)
+    loads(site, "unsigned", REJECTED)
+    site.witnesses("unsigned", None)
+
+
+def enrolled_in_the_firmware(site: Site) -> None:
+    """The same with the certificate in the firmware's own list, where clouds put it."""
+    print("--- the certificate in the firmware's list")
+    site.node.stop()
+    efi.write_variables(efi.Firmware(db=(site.certificate("site"),)), vm.variables(site.node.disk))
+    site.node.start()
+    fingerprint = read_certificate(site.certificate("site")).fingerprint
+    site.saw("certificate", fingerprint, fine=True)
+    loads(site, "stranger", REJECTED)
+    loads(site, "site", NO_GPU)
+    site.witnesses(None, None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
