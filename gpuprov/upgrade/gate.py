@@ -18,6 +18,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.finding import Finding, worst_level
 from gpuprov.model.lock import LockedGroup
 from gpuprov.model.nodeset import fold
+from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
@@ -37,7 +38,7 @@ MODULES = (
     "gpuprov.upgrade.node.gate",
     PROBE[-1],
 )
-COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "state")
+COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "secure_boot", "state")
 """What the gate reads beside drift."""
 AGAIN_S = 2.0
 
@@ -224,8 +225,20 @@ def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
     for kernel in sorted(counting):
         if kernel not in facts.kernels.headers and f"linux-headers-{kernel}" not in offered:
             yield Finding("bad", "headers", f"no headers of kernel {kernel}, to build the module against")
-    if facts.state.secure_boot and facts.loaded_driver is None:
-        yield Finding("bad", "secure-boot", "Secure Boot is on, and no module built here is known to load")
+    if facts.state.secure_boot:
+        yield from _trust(facts, new.secure_boot if new.components.driver.shared else None)
+
+
+def _trust(facts: Facts, stated: LockedSecureBoot | None) -> Iterator[Finding]:
+    """Under Secure Boot: whose signature the new module will have is trusted already."""
+    if stated is None:
+        if facts.loaded_driver is None:
+            yield Finding(
+                "bad", "secure-boot", "Secure Boot is on, and no module built here is known to load"
+            )
+    elif stated.fingerprint not in facts.secure_boot.enrolled:
+        said = f"the certificate of {stated.signer} ({stated.serial}) is not enrolled"
+        yield Finding("bad", "secure-boot", f"{said}: `gpuprov bootstrap` prepares it")
 
 
 def _named_kernel(group: LockedGroup) -> list[str]:

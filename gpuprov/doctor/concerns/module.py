@@ -163,7 +163,7 @@ def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
             "sudo reboot, and enroll the key on the console (MOK management)",
             "or: the distribution's signed module (Ubuntu: linux-modules-nvidia-BRANCH-server-generic)",
         ),
-        "stack.module_build: precompiled (Ubuntu's signed modules)",
+        "secure_boot with stack.module_build: once (one key), or precompiled (Ubuntu's signed modules)",
         urgent=True,
     )
 

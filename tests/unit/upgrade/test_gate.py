@@ -14,6 +14,7 @@ from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.errors import Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.probe.facts import Facts
 from gpuprov.upgrade import fetching, gate, start
 from gpuprov.upgrade.context import UpgradeContext
@@ -240,3 +241,22 @@ def test_a_node_is_told_what_both_locks_have(
     fetching.fetch(context, [node], [])
     assert "libcuda1" in asked[node][2]
     assert "libcuda1" not in asked[node][1]
+
+
+@pytest.mark.parametrize("enrolled", [True, False])
+def test_a_certificate_that_is_not_enrolled_shuts_the_gate_before_modules_are_signed_for_it(
+    context: UpgradeContext, answer: dict[str, Any], enrolled: bool
+) -> None:
+    stated = LockedSecureBoot(fingerprint="ab" * 32, signer="Site", serial="01")
+    [(name, group)] = context.lock.groups.items()
+    shared = group.components.driver.model_copy(update={"build": "once"})
+    components = group.components.model_copy(update={"driver": shared})
+    moved = group.model_copy(update={"components": components, "secure_boot": stated})
+    new = context.lock.model_copy(update={"groups": {name: moved}})
+    answer["collectors"]["state"]["secure_boot"] = True
+    lists = {"db": [], "dbx": [], "MokListRT": [stated.fingerprint] if enrolled else [], "MokListXRT": []}
+    told = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
+    answer["collectors"]["secure_boot"] = {**told, "kernel": [], "vendor": "", "certificates": lists}
+    found = shut(replace(context, lock=new), answer)
+    said = "the certificate of Site (01) is not enrolled: `gpuprov bootstrap` prepares it"
+    assert found == ({} if enrolled else {"secure-boot": [said]})
