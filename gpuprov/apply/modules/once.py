@@ -120,10 +120,16 @@ class Once:
         return {**stated, "gpuprov_roles": [role for role in stated["gpuprov_roles"] if role in LEADING]}
 
     def _take(self, built: Mapping[Build, str]) -> None:
-        """Fetch builds from the nodes that made them. One that cannot be had is compiled by every node."""
+        """Fetch builds from the nodes that made them. One that cannot be had is compiled by every node.
+
+        Raises:
+            GpuprovError: nodes are to have it signed, which none of them can do for itself.
+        """
         for build, name in built.items():
             kept = contained(name, partial(self._fetched, build, name))
             if isinstance(kept, GpuprovError):
+                if self._store.signs:
+                    raise kept
                 self._run.narrate(f"the {build} of {name} is not kept: {kept}")
             else:
                 megabytes = kept.archive.stat().st_size / 1e6

@@ -12,9 +12,9 @@ from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.modules import once
 from gpuprov.apply.modules.build import Build, build_of
 from gpuprov.apply.modules.once import Once
-from gpuprov.apply.modules.store import Store, pack
+from gpuprov.apply.modules.store import Signer, Store, pack
 from gpuprov.apply.playbook import NodeOutcome
-from gpuprov.errors import NodeFailed, Refused
+from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.roles import variables
@@ -125,6 +125,25 @@ def test_what_cannot_be_kept_is_said_and_everybody_compiles(
     subject.compile()
     assert subject.offers("a1") == {}
     assert any("is not kept: an archive of modules that changed on the way" in each for each in paper.said)
+
+
+def test_what_cannot_be_signed_ends_the_run(paper: Paper, tmp_path: Path) -> None:
+    def refuse(name: str, content: bytes) -> bytes:
+        raise GpuprovError("the token is out")
+
+    paper.store = Store(tmp_path / "signed", Signer("ab" * 32, refuse))
+    with pytest.raises(GpuprovError, match="the token is out"):
+        paper.once().compile()
+    assert paper.compiled == [["a1"]]
+
+
+def test_one_node_alone_gets_its_module_back_signed(paper: Paper, tmp_path: Path) -> None:
+    paper.store = Store(tmp_path / "signed", Signer("ab" * 32, lambda name, content: content + b"signed"))
+    subject = Once(paper.run, {"a1": {"gpuprov_roles": ROLES}}, paper.store)
+    subject.compile()
+    assert paper.compiled == [["a1"]]
+    assert "to be signed here" in paper.said[0]
+    assert subject.offers("a1")
 
 
 def test_a_changed_store_ends_the_run(paper: Paper) -> None:
