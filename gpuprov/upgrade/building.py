@@ -8,6 +8,7 @@ from typing import Any
 from gpuprov.apply.modules.build import Build
 from gpuprov.apply.modules.handing import fetched
 from gpuprov.apply.modules.once import needed
+from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Store
 from gpuprov.ssh.transport import targets
 from gpuprov.upgrade.context import UpgradeContext
@@ -31,7 +32,7 @@ class Ahead:
         Raises:
             Refused: a build in the store was changed.
         """
-        self._context, self._store = context, store or Store()
+        self._context, self._store = context, store or store_of(context.lock)
         new = {name: context.groups[name][1] for name in names}
         self._tried = {
             name: [new[name].setting("kernel") or "running"]
