@@ -43,11 +43,18 @@ def key(stated: str | KeyCommand, folder: Path) -> Sign:
     """What signs digests.
 
     Raises:
-        InvalidInput: a key file is missing, is no RSA key, has a passphrase, or is open to others.
+        InvalidInput: a key file is missing, is no RSA key, has a passphrase, or is open to others; or a PIN
+            is where others read it.
     """
     if isinstance(stated, KeyCommand):
         return partial(_by_program, ["sh", "-c", stated.command], stated.command)
     if stated.startswith(PKCS11):
+        if "pin-value=" in stated:
+            raise InvalidInput(
+                "secure_boot.key has the PIN of the token in its URI, for everybody who reads fleet.yml",
+                expected="a PIN in a file of yours, or none",
+                do="pin-source=FILE in place of pin-value=…",
+            )
         return partial(_by_token, stated)
     return _of_file(folder / stated)
 

@@ -112,6 +112,11 @@ def test_a_key_that_others_may_read_is_refused(pairs: Path, tmp_path: Path) -> N
         key("open.key", tmp_path)
 
 
+def test_a_pin_is_not_written_into_the_fleet(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="pin-source=FILE"):
+        key("pkcs11:token=site;object=modules?pin-value=1234", tmp_path)
+
+
 def test_a_key_that_cannot_be_used_is_refused_before_anything_is_signed(tmp_path: Path) -> None:
     make_pair(tmp_path, "locked", flags=("-passout", "pass:secret"))
     make_pair(tmp_path, "curved", kind="ec -pkeyopt ec_paramgen_curve:P-256")
