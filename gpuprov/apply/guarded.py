@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpuprov.apply.context import RunContext
@@ -18,6 +19,7 @@ from gpuprov.apply.deadman import (
     source_address,
     undo,
 )
+from gpuprov.apply.hands import change
 from gpuprov.apply.loopback import Loopback, own_sshd
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
@@ -45,6 +47,13 @@ class _Node:
         ssh = self.group.setting("ssh")
         return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
 
+    def take_in(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
+        """Take in what became of it where it was changed."""
+        if isinstance(changed, GpuprovError):
+            self.fail(changed)
+        else:
+            self.outcome, self.failure = changed
+
     def fail(self, error: GpuprovError) -> None:
         """Account for a change that was not kept."""
         self.failure = error
@@ -63,13 +72,27 @@ def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, 
     """
     if run.options.check:
         return run_playbook("site", nodes, run, part="access-check")
-    groups = run.lock.hosts()
-    known = [_Node(each, groups[each.name], nodes[each.name]) for each in targets(run.lock, nodes)]
+    known = _known(run, nodes)
     for number, batch in enumerate(_batches(known, run.options.forks), start=1):
-        tried = [node for node in batch if not _first_failed(node, known)]
-        if tried:
-            _change(run, tried, f"access-{number}")
+        tried = {node.target.name: node for node in batch if not _first_failed(node, known)}
+        variables = {name: node.variables for name, node in tried.items()}
+        for name, changed in change(partial(_change_batch, f"access-{number}"), run, variables).items():
+            tried[name].take_in(changed)
     return {node.target.name: node.outcome for node in known}
+
+
+def _known(run: RunContext, nodes: Mapping[str, dict[str, Any]]) -> list[_Node]:
+    groups = run.lock.hosts()
+    return [_Node(each, groups[each.name], nodes[each.name]) for each in targets(run.lock, nodes)]
+
+
+def _change_batch(
+    part: str, run: RunContext, nodes: Mapping[str, dict[str, Any]]
+) -> dict[str, tuple[NodeOutcome, GpuprovError | None]]:
+    """Node → what was done there, and why it is as it was before."""
+    known = _known(run, nodes)
+    _change(run, known, part)
+    return {node.target.name: (node.outcome, node.failure) for node in known}
 
 
 def _batches(nodes: list[_Node], size: int) -> Iterator[list[_Node]]:

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpuprov.apply.node.lease import family
 from gpuprov.errors import Refused
 
 RESUMABLE = ("upgrade", "rollback")
 LONGEST = 100
 """Letters of a name; it is a node's word."""
+
+
+class InOtherHands(Refused):
+    """Another hand of the same run has the node: it may be waited for."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,14 @@ class Lease:
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
         return "wait for it, or resume it there" if resumable else "wait for it, or interrupt it there"
 
-    def refusal(self) -> Refused:
-        """Why another run leaves the node alone."""
-        return Refused(str(self), do=self.advice)
+    @property
+    def family(self) -> str:
+        """The run itself, where one of its hands has the node."""
+        return family(self.run)
+
+    def refusal(self, run: str = "") -> Refused:
+        """Why another run, or another hand of the same one, leaves the node alone."""
+        return (InOtherHands if run == self.family else Refused)(str(self), do=self.advice)
 
 
 def read_lease(told: Any) -> Lease | None:

@@ -33,7 +33,7 @@ def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Conv
             errors[node.name] = error
     _tell(run, errors)
     result = converge(run, [plan for plan in proposal.plans if plan.name not in errors])
-    result.add({name: _left_alone(name, error) for name, error in errors.items()})
+    result.add({name: NodeOutcome.of_error(name, error) for name, error in errors.items()})
     return result
 
 
@@ -54,13 +54,3 @@ def _tell(run: RunContext, errors: Mapping[str, GpuprovError]) -> None:
         alike[str(error)].append(name)
     for said, names in alike.items():
         run.narrate(f"{fold(names)} left alone: {said}")
-
-
-def _left_alone(name: str, error: GpuprovError) -> NodeOutcome:
-    if isinstance(error, Refused):
-        return NodeOutcome(refused=str(error))
-    if isinstance(error, Unreachable):
-        return NodeOutcome(unreachable=str(error))
-    outcome = NodeOutcome()
-    outcome.fail(name, "Take the lease", str(error))
-    return outcome

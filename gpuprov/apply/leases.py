@@ -19,12 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpuprov.apply.lease import Lease, read_lease
+from gpuprov.apply.lease import InOtherHands, Lease, read_lease
+from gpuprov.apply.node.lease import family
 from gpuprov.apply.remote import Answer, ask_nodes, same
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock
 from gpuprov.runs import known_run, started_by
+from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.ssh.transport import targets
 
 MODULES = (
@@ -36,6 +38,7 @@ MODULES = (
 LOOKS = 20
 """How often, in the time of a lease, the run looks which are a quarter of that old, and renews them."""
 JOIN_S = 5.0
+AGAIN_S = 2.0
 FILE = "leases.json"
 """In the folder of a run while it has leases. Ansible reads it too: `plugins/action/gpuprov_lease.py`."""
 
@@ -45,11 +48,18 @@ class Terms:
     """For how many seconds a node stays leased when its controller died.
 
     `resumable` says that the run may be resumed then: its leases are not given back with an error, and are
-    no one else's before their time is over.
+    no one else's before their time is over. `hold_s` is for how many seconds after a renewal a hand counts
+    on a node, where that is less.
     """
 
     seconds: float = 600.0
     resumable: bool = False
+    hold_s: float | None = None
+
+    @property
+    def sure_s(self) -> float:
+        """Seconds after a renewal for which the run may count on a node; a hand's are fewer."""
+        return self.seconds if self.hold_s is None else self.hold_s
 
 
 class Leases:
@@ -58,6 +68,7 @@ class Leases:
     Args:
         locks: where nodes are reached: as the first says, or else as the next does.
         folder: the run's; its name is the run's id.
+        run: the hand of a run (`gpuprov.apply.hands`) that has them, where it is not the run itself.
         password: sudo's, if it asks for one.
     """
 
@@ -69,9 +80,10 @@ class Leases:
         forks: int = 50,
         password: str | None = None,
         terms: Terms | None = None,
+        run: str | None = None,
     ) -> None:
         self._locks, self._forks, self._password = locks, forks, password
-        self.file, self.run, self._terms = folder / FILE, folder.name, terms or Terms()
+        self.file, self.run, self.terms = folder / FILE, run or folder.name, terms or Terms()
         self.handle: int | None = None
         """Locked as long as this controller, or Ansible started by it, is alive: see `is_over`."""
         self._until: dict[str, float] = {}
@@ -90,19 +102,33 @@ class Leases:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leaving.set()
-        if kind is None or not self._terms.resumable:
+        if kind is None or not self.terms.resumable:
             self.release()
         self._thread.join(JOIN_S)
         if self.handle is not None:
             os.close(self.handle)
 
-    def take(self, names: Iterable[str]) -> dict[str, GpuprovError]:
+    def take(self, names: Iterable[str], *, patience_s: float = 0.0) -> dict[str, GpuprovError]:
         """Take nodes, also those that a run from here left which is over.
+
+        Args:
+            patience_s: how long to wait for nodes that another hand of the same run has.
 
         Returns:
             node → why it could not be had: `Refused` where another run has it.
         """
-        names = list(names)
+        errors, deadline = self._take(list(names)), uptime() + patience_s
+        while uptime() < deadline and not self._leaving.is_set():
+            handed = [name for name, error in errors.items() if isinstance(error, InOtherHands)]
+            if not handed:
+                break
+            time.sleep(AGAIN_S)
+            for name in handed:
+                del errors[name]
+            errors |= self._take(handed)
+        return errors
+
+    def _take(self, names: Sequence[str]) -> dict[str, GpuprovError]:
         if not names:
             return {}
         self._write()
@@ -115,14 +141,15 @@ class Leases:
             answers |= self._ask("take", left)
         with self._mutex:
             for name, answer in answers.items():
-                if isinstance(answer, Lease) and answer.run == self.run:
-                    self._until[name] = asked + self._terms.seconds
+                if self._is_ours(answer):
+                    self._until[name] = asked + self.terms.sure_s
                     self._silent.pop(name, None)
                 elif isinstance(answer, GpuprovError):
                     self._silent[name] = answer
         self._write()
         errors = {name: answer for name, answer in answers.items() if isinstance(answer, GpuprovError)}
-        return errors | {name: lease.refusal() for name, lease in self._others(answers).items()}
+        others = self._others(answers).items()
+        return errors | {name: lease.refusal(family(self.run)) for name, lease in others}
 
     def prove(self, names: Iterable[str]) -> dict[str, GpuprovError]:
         """Ask nodes whether they are still ours; those that could not be had are asked for once more.
@@ -160,7 +187,11 @@ class Leases:
         """Give them back. On a node that does not answer the lease ends by itself."""
         self._leaving.set()
         unsure = {name for name, error in self._silent.items() if not isinstance(error, Unreachable)}
-        self._act("release", same(sorted({*self._until, *unsure}), self.run))
+        ours = sorted({*self._until, *unsure})
+        if self.run == family(self.run):
+            self._act("release", same(ours, self.run))
+        else:
+            self._act("pass_on", same(ours, self.run, started_by(), self.terms.seconds))
         with self._mutex:
             self._until.clear()
             self._silent.clear()
@@ -178,7 +209,7 @@ class Leases:
 
     def _renew_in_time(self) -> None:
         """Until we leave; nodes that did not answer are asked again at each look."""
-        seconds = self._terms.seconds
+        seconds = self.terms.sure_s
         while not self._leaving.wait(seconds / LOOKS):
             old = uptime() + 0.75 * seconds
             with self._mutex:
@@ -196,8 +227,8 @@ class Leases:
                     continue  # given back meanwhile
                 if isinstance(answer, GpuprovError):
                     self._silent[name] = answer
-                elif answer is not None and answer.run == self.run:
-                    self._until[name] = max(asked + self._terms.seconds, self._until[name])
+                elif self._is_ours(answer):
+                    self._until[name] = max(asked + self.terms.sure_s, self._until[name])
                     self._silent.pop(name, None)
                 else:
                     del self._until[name]
@@ -207,7 +238,7 @@ class Leases:
 
     def _ask(self, act: str, names: Iterable[str]) -> dict[str, Answer]:
         """Node → the lease that holds there, None where none does, or why it does not say."""
-        return self._act(act, same(names, self.run, started_by(), self._terms.seconds))
+        return self._act(act, same(names, self.run, started_by(), self.terms.seconds))
 
     def _act(self, act: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
         """One of the acts of `gpuprov.apply.node.main`, by the first lock whose way leads to a node."""
@@ -222,17 +253,23 @@ class Leases:
                 and tried.get(target.name) != target
             ]
             tried |= {target.name: target for target in ways}
-            answers |= ask_nodes(
-                MODULES, ways, questions, forks=self._forks, password=self._password, read=read_lease
-            )
+            how: dict[str, Any] = {"forks": self._forks, "password": self._password, "read": read_lease}
+            try:
+                answers |= ask_nodes(MODULES, ways, questions, **how)
+            except CrewLost as lost:  # what runs ends by it; what is only to be known or given back does not
+                answers |= {target.name: lost for target in ways}
         return answers
 
     def _others(self, answers: Mapping[str, Answer]) -> dict[str, Lease]:
         return {
             name: answer
             for name, answer in answers.items()
-            if isinstance(answer, Lease) and answer.run != self.run
+            if isinstance(answer, Lease) and not self._is_ours(answer)
         }
+
+    def _is_ours(self, answer: Answer) -> bool:
+        """Whether a lease is this run's; those of its hands are the run's as well."""
+        return isinstance(answer, Lease) and self.run in (answer.run, answer.family)
 
     def _write(self) -> None:
         """Tell Ansible's process until when nodes are ours.
@@ -242,7 +279,7 @@ class Leases:
         with self._mutex, suppress(InvalidInput):
             if self._leaving.is_set():
                 return
-            told = {"resumable": self._terms.resumable, "until": self._until, "lost": self._lost}
+            told = {"resumable": self.terms.resumable, "until": self._until, "lost": self._lost}
             write_text(self.file, json.dumps(told))
 
 

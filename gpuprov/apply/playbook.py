@@ -12,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpuprov.apply.context import Event, Options, RunContext
-from gpuprov.errors import GpuprovError
+from gpuprov.apply.hands import change
+from gpuprov.errors import GpuprovError, Refused, Unreachable
 from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
@@ -59,6 +61,17 @@ class NodeOutcome:
         self.unreachable = self.unreachable or later.unreachable
         self.refused = self.refused or later.refused
 
+    @classmethod
+    def of_error(cls, node: str, error: GpuprovError) -> NodeOutcome:
+        """Of a node that nothing was done to."""
+        if isinstance(error, Refused):
+            return cls(refused=str(error))
+        if isinstance(error, Unreachable):
+            return cls(unreachable=str(error))
+        outcome = cls()
+        outcome.fail(node, "Take the lease", str(error))
+        return outcome
+
     def fail(self, node: str, task: str, why: str) -> None:
         """Account for what went wrong outside Ansible, as if it were a task's."""
         self.failed.append({"host": node, "role": "", "task": task, "status": "failed", "msg": why})
@@ -85,6 +98,21 @@ def run_playbook(
     Raises:
         GpuprovError: Ansible itself could not run.
     """
+    play = partial(_play, playbook, part=part, variables=variables)
+    return {
+        name: NodeOutcome.of_error(name, outcome) if isinstance(outcome, GpuprovError) else outcome
+        for name, outcome in change(play, run, nodes).items()
+    }
+
+
+def _play(
+    playbook: str,
+    run: RunContext,
+    nodes: Mapping[str, dict[str, Any]],
+    *,
+    part: str,
+    variables: dict[str, Any] | None,
+) -> dict[str, NodeOutcome]:
     folder = run.folder / part
     folder.mkdir(exist_ok=True)
     inventory = folder / f"{playbook}-inventory.json"
@@ -114,7 +142,7 @@ def run_playbook(
     return outcomes
 
 
-def _inventory(lock: Lock, nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     children = {}
     for name, group in lock.groups.items():
         stated, own = variables_of(reached(group), group)

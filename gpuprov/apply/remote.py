@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload, pack
+from gpuprov.ssh import elsewhere
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 Answer = Any | GpuprovError
@@ -34,12 +37,24 @@ def ask_nodes(
         node → the result, or the error that stood in its way.
     """
 
+    work = partial(_ask_here, modules, forks, password, seconds, read)
+    return dict(elsewhere.spread(work, {node.name: (replace(node), questions[node.name]) for node in nodes}))
+
+
+def _ask_here(
+    modules: tuple[str, ...],
+    forks: int,
+    password: str | None,
+    seconds: float,
+    read: Callable[[Any], Any],
+    asked: Mapping[str, tuple[Target, Mapping[str, Any]]],
+) -> dict[str, Answer]:
     def ask(session: Session) -> Any:
-        payload = pack(modules, questions[session.target.name], password=password)
+        payload = pack(modules, asked[session.target.name][1], password=password)
         return read(_result(payload, session))
 
     limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
-    answers = fan_out(list(nodes), ask, forks=forks, limits=limits)
+    answers = fan_out([node for node, _ in asked.values()], ask, forks=forks, limits=limits)
     return {target.name: answer for target, answer in answers}
 
 

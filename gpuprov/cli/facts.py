@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @options.identity_option
 @options.known_hosts_option
 @options.password_option
+@options.workers_option
 @options.output_option
 def command(
     host: str | None,
@@ -42,6 +44,7 @@ def command(
     identity: str | None,
     known_hosts: str | None,
     ask_become_pass: bool,
+    workers: str | None,
     output: str,
 ) -> int:
     """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi.
@@ -56,7 +59,8 @@ def command(
         facts = _local()
     else:
         target = options.way_to(str(host), lock_path, identity, known_hosts)
-        facts = _remote(target, options.ask_password(ask_become_pass))
+        with _crew(workers, target.name, lock_path, password=ask_become_pass):
+            facts = _remote(target, options.ask_password(ask_become_pass))
     if output == "json":
         options.print_json(facts.to_answer())
     else:
@@ -97,6 +101,15 @@ def _local() -> Facts:
     from gpuprov.probe.payload import Parameters
 
     return collect_local(Parameters())
+
+
+def _crew(workers: str | None, host: str, lock_path: Path, *, password: bool) -> AbstractContextManager[None]:
+    from gpuprov.model.lock import read_lock
+
+    if workers is None:
+        return nullcontext()
+    known = read_lock(lock_path).hosts() if lock_path.is_file() else {}
+    return options.crew(workers, {host: known[host]} if host in known else {}, password=password)
 
 
 def _remote(target: Target, password: str | None) -> Facts:

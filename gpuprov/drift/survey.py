@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
-from gpuprov.drift.judge import NodeDrift, judge_answer
+from gpuprov.drift.judge import NodeDrift, judge_answer, without_facts
 from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
@@ -12,6 +13,7 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
 from gpuprov.roles import expectations
+from gpuprov.ssh import elsewhere
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, targets
 
 LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
@@ -58,13 +60,26 @@ def survey(
     Args:
         answered: called for each node that has answered, or failed to.
     """
+    found: dict[str, NodeDrift] = {}
+    if elsewhere.is_engaged():
+        work = partial(_survey_shard, lock, forks, password)
+        for name, node in elsewhere.spread(work, dict.fromkeys(names)):
+            found[name] = without_facts(name, node) if isinstance(node, GpuprovError) else node
+            answered()
+        return [found[name] for name in lock.hosts() if name in found]
     expected = {name: expectations(group) for name, group in lock.groups.items()}
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
-    found: dict[str, NodeDrift] = {}
     for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
         found[name] = judge_answer(name, answer, of_host[name])
         answered()
     return [found[name] for name in of_host if name in found]
+
+
+def _survey_shard(
+    lock: Lock, forks: int, password: str | None, names: Mapping[str, None]
+) -> dict[str, NodeDrift]:
+    """Judged where they are asked: facts are a hundred times what is made of them."""
+    return {node.name: node for node in survey(lock, names, forks=forks, password=password)}
 
 
 def gather_from(

@@ -75,7 +75,13 @@ def build_lock(
             groups[name] = builder.group(name, group)
     if pin:
         keep(pin.version, contents(release.folder))
-    return Lock(inputs=builder.digest(), catalog=pin, rollout=fleet.rollout, groups=groups)
+    return Lock(
+        inputs=builder.digest(),
+        catalog=pin,
+        rollout=fleet.rollout,
+        controllers=fleet.controllers,
+        groups=groups,
+    )
 
 
 def release_for(

@@ -180,6 +180,9 @@ class Fleet(Strict):
     rollout: Rollout | None = Field(default=None, description="how `gpuprov upgrade` moves the fleet")
     secure_boot: SecureBoot | None = Field(default=None, description="whose signature modules have")
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
+    controllers: str | None = Field(
+        default=None, description="Dask's scheduler whose workers reach the hosts, as --workers states it"
+    )
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
@@ -195,7 +198,8 @@ class Fleet(Strict):
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The lock has a digest of the fleet: one that states nothing new keeps its own.
         written: dict[str, Any] = write(self)
-        return {key: each for key, each in written.items() if key != "secure_boot" or each is not None}
+        new = ("secure_boot", "controllers")
+        return {key: each for key, each in written.items() if key not in new or each is not None}
 
     def place_of(self, host: str) -> str:
         """`FILE:LINE` where a host stands; empty where the fleet was not read from a file."""

@@ -245,6 +245,7 @@ class Lock(Strict):
     inputs: str
     catalog: CatalogPin | None = None
     rollout: Rollout | None = None
+    controllers: str | None = None
     groups: dict[str, LockedGroup]
     _places: Places = PrivateAttr(default_factory=Places)
     _path: Path | None = PrivateAttr(default=None)

@@ -29,6 +29,8 @@ class Progress:
     def __init__(self, say: Callable[[str], None], *, diffs: bool = False) -> None:
         self._say, self._diffs = say, diffs
         self._role = ""
+        self._roles: dict[object, str] = {}
+        self._entered: dict[str, set[object]] = {}
         self._task = ""
         self._began = 0.0
         self._done = 0
@@ -41,9 +43,8 @@ class Progress:
             self._tell_results()
             self._task, self._began, self._done = str(event.get("task") or ""), time.monotonic(), 0
         role = event.get("role")
-        if role and role != self._role:
-            self._role = role
-            self._tell(f"{role} …")
+        if role and role != self._roles.get(event.get("stream")):
+            self._enter(str(role), event.get("stream"))
         if event.get("event") == "task":
             self._done += 1
         status = event.get("status")
@@ -51,6 +52,15 @@ class Progress:
             said = "" if status == "changed" else str(event.get("msg"))
             alike = (status, said, str(event.get("diff") or ""))
             self._results.setdefault(alike, []).append(event)
+
+    def _enter(self, role: str, stream: object) -> None:
+        """One of several plays that run side by side comes to a role: told of the first of them alone."""
+        self._role = self._roles[stream] = role
+        others = self._entered.setdefault(role, set())
+        if not others or stream in others:
+            others.clear()
+            self._tell(f"{role} …")
+        others.add(stream)
 
     def at(self) -> str:
         """What is being done now: `docker: Install Docker, 3:05, done on 1 node`; empty between tasks."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from threading import Timer
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
 from gpuprov.probe.here import login_environment, run_here
-from gpuprov.ssh import openssh
+from gpuprov.ssh import elsewhere, openssh
 from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
@@ -246,16 +246,30 @@ def fan_out(
     interrupted, or takes no more answers, waits for none: connections are closed over what still runs.
     """
     limits = limits or ConnectionLimits()
+    if elsewhere.is_engaged():
+        by_name = {node.name: node for node in nodes}
+        # A route is this machine's way, by its ~/.ssh/config: a worker finds its own.
+        unrouted = {name: replace(node) for name, node in by_name.items()}
+        for name, answer in elsewhere.spread(partial(_visit_all, work, forks, limits), unrouted):
+            yield by_name[name], answer
+        return
     under_way: set[Session] = set()
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
         running = {pool.submit(_visit, node, work, limits, under_way): node for node in nodes}
         try:
             for done in as_completed(running):
-                yield running.pop(done), done.result()
+                yield running.pop(done), elsewhere.with_place(done.result())
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for session in list(under_way):
                 session.abort()
+
+
+def _visit_all(
+    work: Callable[[Session], T], forks: int, limits: ConnectionLimits, nodes: Mapping[str, Target]
+) -> dict[str, T | GpuprovError]:
+    answers = fan_out(list(nodes.values()), work, forks=forks, limits=limits)
+    return {node.name: answer for node, answer in answers}
 
 
 def _visit(

@@ -14,6 +14,7 @@ from tempfile import mkdtemp
 from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.model.nodeset import fold
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.upgrade import leases, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
@@ -61,6 +62,7 @@ class Engine:
         Raises:
             Refused: another run holds a node, or what is needed cannot be fetched (nothing has moved); the
                 window closed, or another run took a node over (the run can be resumed).
+            CrewLost: no worker can be sent any more (the run can be resumed).
         """
         with self.leases:
             return self._go()
@@ -126,6 +128,9 @@ class Engine:
         folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
         begun = time.monotonic()
         failed = contained(fold(nodes), lambda: steps.BY_NAME[step](self.context, nodes, folder))
+        if isinstance(failed, CrewLost):
+            do = f"start it again, then: gpuprov upgrade --resume {self.context.id} --workers …"
+            raise CrewLost(failed.seen, do=do)  # the step is done again by who resumes the run
         if isinstance(failed, GpuprovError):
             failed = dict.fromkeys(nodes, str(failed))
         for node, reason in failed.items():

@@ -37,7 +37,13 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
         ]
     said: dict[str, list[str]] = {}
     answers = act(
-        context.old, "fetch", arguments, context.options, holds=context.id, seconds=PACKAGES_S, read=_built
+        context.old,
+        "fetch",
+        arguments,
+        context.options,
+        holds=context.leases,
+        seconds=PACKAGES_S,
+        read=_built,
     )
     for name, answer in answers.items():
         if isinstance(answer, GpuprovError):

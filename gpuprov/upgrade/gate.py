@@ -86,15 +86,16 @@ def ask_gate(
     Args:
         accepted: checks of drift that somebody accepts.
     """
-    payloads: dict[tuple[int, int], Payload] = {}
+    made: dict[tuple[int, int], Payload] = {}
+    payloads: dict[str, Payload] = {}
     for name in names:
         old, new = context.groups[name]
-        if (id(old), id(new)) not in payloads:
-            payloads[id(old), id(new)] = _payload(old, new, context.options.become_password)
+        if (id(old), id(new)) not in made:
+            made[id(old), id(new)] = _payload(old, new, context.options.become_password)
+        payloads[name] = made[id(old), id(new)]
 
     def visit(session: Session) -> Facts:
-        old, new = context.groups[session.target.name]
-        return ask(session, payloads[id(old), id(new)])
+        return ask(session, payloads[session.target.name])
 
     found: dict[str, NodeGate] = {}
     asked, deadline, told = list(names), time.monotonic() + context.rollout.settle_s, False

@@ -103,9 +103,10 @@ def _failure(code: int, said: str) -> str:
 def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
     password = context.options.become_password
     sudo = _SUDO if password is None else _SUDO_ASKED
+    environments = {node.name: _environment(context, node) for node in nodes}
 
     def visit(session: Session) -> None:
-        words = [f"{name}={value}" for name, value in _environment(context, session.target).items()]
+        words = [f"{name}={value}" for name, value in environments[session.target.name].items()]
         line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
         answer = session.run(line, b"" if password is None else f"{password}\n".encode())
         if answer.code:

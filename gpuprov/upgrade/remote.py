@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from gpuprov.apply.context import Options
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.hands import change
+from gpuprov.apply.leases import Leases
 from gpuprov.apply.remote import QUICK_S, Answer, ask_nodes
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.lock import Lock
@@ -32,7 +36,7 @@ def act(
     arguments: Mapping[str, Sequence[Any]],
     options: Options,
     *,
-    holds: str | None,
+    holds: Leases | None,
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
@@ -40,21 +44,30 @@ def act(
 
     Args:
         arguments: node → what its act is given.
-        holds: the run whose lease the nodes must have; None where no one else can be at work on them.
+        holds: the leases that the nodes must have; None where no one else can be at work on them.
         read: makes of a node's result what is returned; what it raises is that node's failure.
 
     Returns:
         node → the act's result, or the error that stood in its way.
     """
-    questions = {
-        node: {"act": name, "arguments": list(given), "holds": holds} for node, given in arguments.items()
-    }
+    run = RunContext(lock, holds.file.parent if holds else Path(), options, leases=holds)
+    return change(partial(_act, name, seconds, read), run, arguments)
+
+
+def _act(
+    name: str,
+    seconds: float,
+    read: Callable[[Any], Any],
+    run: RunContext,
+    arguments: Mapping[str, Sequence[Any]],
+) -> dict[str, Answer]:
+    run_id = run.leases.run if run.leases else None
     return ask_nodes(
         MODULES,
-        targets(lock, arguments),
-        questions,
-        forks=options.forks,
-        password=options.become_password,
+        targets(run.lock, arguments),
+        {node: {"act": name, "arguments": list(given), "holds": run_id} for node, given in arguments.items()},
+        forks=run.options.forks,
+        password=run.options.become_password,
         seconds=seconds,
         read=read,
     )

@@ -37,7 +37,7 @@ def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     for name in names:
         alone = context.old.model_copy(update={"groups": _only(context.old, name)})
         arguments[name] = [context.id, render_lock(alone), managed(context.groups[name][0])]
-    answers = act(context.old, "record", arguments, context.options, holds=context.id)
+    answers = act(context.old, "record", arguments, context.options, holds=context.leases)
     for name, answer in answers.items():
         if not isinstance(answer, GpuprovError):
             write_text(context.folder / RECORDS / f"{name}.json", json.dumps(answer))
@@ -64,7 +64,7 @@ def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)
     moved = [name for name in names if name not in failed]
     return failed | failures(
-        act(context.lock, "seal", same(moved, context.id), context.options, holds=context.id)
+        act(context.lock, "seal", same(moved, context.id), context.options, holds=context.leases)
     )
 
 
@@ -93,7 +93,9 @@ def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures
         spare = context.source / RECORDS / f"{name}.json"
         known = json.loads(spare.read_text()) if spare.exists() else None
         arguments[name] = [context.source.name, known, managed(context.groups[name][0])]
-    answers = act(context.old, "restore", arguments, context.options, holds=context.id, seconds=PACKAGES_S)
+    answers = act(
+        context.old, "restore", arguments, context.options, holds=context.leases, seconds=PACKAGES_S
+    )
     write_text(folder / "restored.json", json.dumps(answers, default=str, indent=1))
     return failures(answers)
 

@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.runs import now
+from gpuprov.ssh import elsewhere
 from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.verify.connection import TimeLimits, with_absolute_paths
 from gpuprov.verify.event_log import read_events
@@ -57,16 +59,27 @@ def run_verification(
     names = list(hosts)
     if local and len(names) != 1:
         raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
+    how = _How(local, image, password, limits or TimeLimits())
+    checked_at = now()
+    found = dict(elsewhere.spread(partial(_verify_all, lock, how, forks), dict.fromkeys(names)))
+    judged = [_judged(name, found[name]) for name in lock.hosts() if name in found]
+    verdict = Verdict(checked_at, [_placed(node, lock) for node in judged])
+    _write_reports(verdict, junit, json)
+    return verdict
+
+
+def _judged(name: str, answer: NodeVerdict | GpuprovError) -> NodeVerdict:
+    return NodeVerdict(name, "error", message=str(answer)) if isinstance(answer, GpuprovError) else answer
+
+
+def _verify_all(lock: Lock, how: _How, forks: int, nodes: Mapping[str, None]) -> dict[str, NodeVerdict]:
+    names = list(nodes)
     together = min(max(1, forks), NODES_IN_A_PROCESS)
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
     processes = min(max(1, forks // together), os.cpu_count() or 1)
-    how = _How(local, image, password, limits or TimeLimits())
-    checked_at = now()
     with ThreadPoolExecutor(processes) as pool:
         verdicts = pool.map(lambda chunk: _verify(chunk, how), chunks)
-        verdict = Verdict(checked_at, [_placed(node, lock) for chunk in verdicts for node in chunk])
-    _write_reports(verdict, junit, json)
-    return verdict
+        return {node.name: node for chunk in verdicts for node in chunk}
 
 
 def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:

@@ -19,6 +19,7 @@ from gpuprov.model.nodeset import fold
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
+from gpuprov.ssh import elsewhere
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import fan_out, targets
 
@@ -142,6 +143,8 @@ class Once:
 
 def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
     """Node → the builds that it needs, one a kernel that counts; those that do not answer are left out."""
+    if elsewhere.is_engaged():
+        return {}  # the store is here, and workers are elsewhere: there every node compiles for itself
     asked = Parameters(collectors=("system", "kernels"))
     password, hosts = run.options.become_password, run.lock.hosts()
     answers = fan_out(

@@ -4,6 +4,7 @@ The node's own clock decides, so controllers need not agree on the time.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 FOLDER = "/var/lib/gpuprov"
 PATH = FOLDER + "/lease.json"
+HAND_S = 60.0
+"""After so many seconds without a renewal a hand of a run is followed by the run's next one."""
+RUNS_KEPT = 20
 
 
 def current() -> "Lease | None":
@@ -32,11 +36,12 @@ def current() -> "Lease | None":
 
 
 def take(run: str, holder: str, seconds: float) -> "Lease":
-    """Take the lease for a run; returns the one that holds, which may be another run's."""
+    """Take the lease for a run or a hand of it; returns the one that holds, which may be another's."""
     with alone("lease"):
         held = current()
-        if held and held["run"] != run:
+        if held and held["run"] != run and not _follows(run, held):
             return held
+        _leave_earlier_hands_behind(run)
         return _give(run, holder, seconds, held)
 
 
@@ -60,12 +65,62 @@ def release(run: str) -> None:
             os.unlink(PATH)
 
 
+def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
+    """From a hand back to its run; returns the lease that holds then."""
+    with alone("lease"):
+        held = current()
+        if held and held["run"] == run:
+            return _give(family(run), holder, seconds, held)
+        return held
+
+
 def complaint(run: str) -> str:
     """Why a run may not work here now; empty where it may."""
     held = current()
     if held and held["run"] == run:
         return ""
     return "leased by {holder}, run {run}".format(**held) if held else "leased to no run any more"
+
+
+def family(run: str) -> str:
+    """The run that a hand belongs to: `RUN` of `RUN/7.a1b2`; a run is its own."""
+    return run.partition("/")[0]
+
+
+def _number(run: str) -> int:
+    number = run.partition("/")[2].partition(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _follows(run: str, held: "Lease") -> bool:
+    """Whether a run or a hand may have what another of the same family holds: at once what the run itself
+    holds, a hand's when it was not renewed for long."""
+    if family(run) != family(held["run"]):
+        return False
+    silent_s = time.time() - held["until"] + held["seconds"]
+    return bool(held["run"] == family(run) or silent_s >= HAND_S)
+
+
+def _leave_earlier_hands_behind(run: str) -> None:
+    """A hand that was frozen before it took the node, and thaws after a later one, must not have it."""
+    number = _number(run)
+    if not number:
+        return
+    path = FOLDER + "/hands.json"
+    try:
+        with open(path) as file:
+            known = dict(json.load(file))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    if known.get(family(run), 0) > number:
+        raise OSError(errno.ESTALE, "a later hand of this run has had the node", path)
+    known.pop(family(run), None)
+    known[family(run)] = number
+    with open(path + ".new", "w") as file:
+        json.dump(dict(list(known.items())[-RUNS_KEPT:]), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ACTS: "dict[str, Callable[..., Any]]" = {"take": lease.take, "renew": lease.renew, "release": lease.release}
+ACTS: "dict[str, Callable[..., Any]]" = {
+    "take": lease.take,
+    "renew": lease.renew,
+    "pass_on": lease.pass_on,
+    "release": lease.release,
+}
 
 
 def main(question: "dict[str, Any]") -> None:

@@ -6,7 +6,8 @@ import difflib
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.report.printable import printable
 
 if TYPE_CHECKING:
-    from gpuprov.model.lock import Lock
+    from gpuprov.model.lock import Lock, LockedGroup
     from gpuprov.ssh.transport import Target
 
 output_option = click.option(
@@ -69,6 +70,13 @@ identity_option = click.option(
     "-i", "--identity", metavar="FILE", help="private key for a host that the lock does not name"
 )
 known_hosts_option = click.option("--known-hosts", metavar="FILE", help="known-hosts file with its host keys")
+workers_option = click.option(
+    "--workers",
+    metavar="ADDRESS",
+    help="have Dask's workers reach the nodes: tls://HOST:PORT, or local[:N] starts N here; `none` overrides"
+    " the lock's",
+)
+NO_WORKERS = "none"
 verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
@@ -143,6 +151,7 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
     @limit_option
     @forks_option
     @password_option
+    @workers_option
     @output_option
     @functools.wraps(verb)
     def with_nodes(
@@ -152,12 +161,53 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
         limit: str | None,
         forks: int,
         ask_become_pass: bool,
+        workers: str | None,
         **others: Any,
     ) -> Any:
         stated = (*nodes, limit) if limit else nodes
-        return verb(chosen=Chosen(lock_path, stated, forks, ask_become_pass), **others)
+        chosen = Chosen(lock_path, stated, forks, ask_become_pass)
+        workers = workers or _controllers(chosen)
+        if workers in (None, NO_WORKERS):
+            return verb(chosen=chosen, **others)
+        if others.get("local") or others.get("image"):
+            raise InvalidInput("this machine is the node, and workers are others", do="leave out --workers")
+        known = chosen.lock.hosts() if lock_path.is_file() else {}
+        hosts = {name: known[name] for name in chosen.names} if known else {}
+        with crew(workers, hosts, password=ask_become_pass):
+            return verb(chosen=chosen, **others)
 
     return with_nodes
+
+
+def _controllers(chosen: Chosen) -> str | None:
+    """What the lock says of workers; it is not read for those that say nothing."""
+    try:
+        said = b"\ncontrollers:" in chosen.lock_path.read_bytes()
+    except OSError:
+        return None
+    return chosen.lock.controllers if said else None
+
+
+@contextmanager
+def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> Iterator[None]:
+    """Workers that reach the nodes meanwhile.
+
+    Args:
+        workers: as --workers states them.
+        hosts: those nodes that a lock knows, and their groups.
+        password: whether sudo's is going to be sent.
+
+    Raises:
+        InvalidInput: this machine is one of the nodes.
+    """
+    from gpuprov.model.connection import LOCAL
+    from gpuprov.ssh.workers import hire
+
+    if any(group.hosts[name] == LOCAL for name, group in hosts.items()):
+        raise InvalidInput("this machine is the node, and workers are others", do="leave out --workers")
+    sites = {name: group.site for name, group in hosts.items()}
+    with hire(workers, sites, password=password, narrate=note):
+        yield
 
 
 def ask_password(wanted: bool) -> str | None:

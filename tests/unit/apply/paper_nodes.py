@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,9 @@ class PaperNodes:
                 found[name] = told["run"]
         return found
 
+    def _answer(self, name: str, asked: dict[str, Any], read: Callable[[Any], Any]) -> Any:
+        return read(self.do(name, asked["act"], *asked["arguments"]))
+
     def _ask_nodes(
         self,
         modules: tuple[str, ...],
@@ -85,8 +89,7 @@ class PaperNodes:
             if way.name in self.dark or way.connection.port != self.ports.get(way.name, way.connection.port):
                 answers[way.name] = Unreachable("no SSH on port 22: timed out")
             else:
-                told = self.do(way.name, asked["act"], *asked["arguments"])
-                answers[way.name] = contained(way.name, lambda told=told: read(told))  # type: ignore[misc]
+                answers[way.name] = contained(way.name, partial(self._answer, way.name, asked, read))
         if ways:
             self.asked.append((questions[ways[0].name]["act"], [way.name for way in ways]))
         return answers

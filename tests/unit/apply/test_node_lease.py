@@ -75,3 +75,56 @@ def test_a_lease_of_an_older_gpuprov_does_not_say_since_when(tmp_path: Path) -> 
     (tmp_path / "lease.json").write_text(json.dumps(old))
     held = lease.take("two", "c@d", 60)
     assert (held["run"], held.get("since")) == ("one", None)
+
+
+def test_a_hand_has_what_its_run_has_and_passes_it_back() -> None:
+    lease.take("one", "a@b", 600)
+    assert lease.take("one/7.aa", "c@w1", 600)["run"] == "one/7.aa"
+    renewed = lease.renew("one", "a@b", 600)
+    assert renewed
+    assert renewed["run"] == "one/7.aa"
+    assert lease.take("two", "e@f", 60)["run"] == "one/7.aa"
+    assert lease.complaint("one/7.aa") == ""
+    assert "leased by c@w1, run one/7.aa" in lease.complaint("one/8.bb")
+    passed = lease.pass_on("one/7.aa", "c@w1", 600)
+    assert passed
+    assert passed["run"] == "one"
+
+
+def test_the_next_hand_waits_until_the_last_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    lease.take("one/7.aa", "c@w1", 600)
+    assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/7.aa"
+    monkeypatch.setattr(lease.time, "time", lambda: now + lease.HAND_S - 5)
+    lease.renew("one/7.aa", "c@w1", 600)
+    monkeypatch.setattr(lease.time, "time", lambda: now + lease.HAND_S + 5)
+    assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/7.aa"
+    assert lease.take("two", "e@f", 60)["run"] == "one/7.aa"
+    monkeypatch.setattr(lease.time, "time", lambda: now + 2 * lease.HAND_S + 5)
+    assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/8.bb"
+
+
+def test_a_hand_that_thaws_after_a_later_one_has_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    lease.take("one/7.aa", "c@w1", 600)
+    monkeypatch.setattr(lease.time, "time", lambda: now + 2 * lease.HAND_S)
+    lease.take("one/8.bb", "c@w2", 600)
+    held = lease.renew("one/7.aa", "c@w1", 600)
+    assert held
+    assert held["run"] == "one/8.bb"
+    assert lease.complaint("one/7.aa")
+    lease.pass_on("one/7.aa", "c@w1", 600)
+    lease.pass_on("one/8.bb", "c@w2", 600)
+    assert lease.complaint("one") == ""
+
+
+def test_a_hand_that_was_frozen_before_it_took_the_node_does_not_get_it_after_a_later_one() -> None:
+    lease.take("one/8.bb", "c@w2", 600)
+    lease.pass_on("one/8.bb", "c@w2", 600)
+    with pytest.raises(OSError, match="a later hand of this run has had the node"):
+        lease.take("one/7.aa", "c@w1", 600)
+    lease.release("one")
+    with pytest.raises(OSError, match="a later hand"):
+        lease.take("one/7.aa", "c@w1", 600)
+    assert lease.current() is None
+    assert lease.take("two/3.cc", "c@w1", 600)["run"] == "two/3.cc"

@@ -80,3 +80,18 @@ def test_nothing_is_said_between_tasks() -> None:
     progress = Progress(said.append)
     progress.event({"event": "stats", "hosts": {}})
     assert progress.at() == ""
+
+
+def test_plays_that_run_side_by_side_are_told_as_one() -> None:
+    """Two workers at the same roles; then the first plays again."""
+    one, other = ({"stream": number} for number in (1, 2))
+    said = lines(
+        start("x") | one, start("x") | other, result("a1") | one, result("a2") | other, start("y") | one
+    )
+    assert said == ["nccl …", "    a[1-2]  changed  Write the configuration"]
+    again = {"event": "start", "play": "site", "role": "docker", "task": "z"}
+    assert lines(start("x") | one, again | one, start("x") | other, start("x") | one) == [
+        "nccl …",
+        "docker …",
+        "nccl …",
+    ]

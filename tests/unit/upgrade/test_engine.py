@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
+from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.upgrade import engine
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
@@ -186,6 +187,29 @@ def test_no_step_is_taken_on_a_node_that_another_run_took(tmp_path: Path, leases
     assert world.version == {"n1": "new", "n2": "old", "n3": "old", "n4": "old"}
     assert set(world.recorded) == {"n1"}
     leases.lost = set()
+    assert set(run(world, tmp_path).ends.values()) == {"new"}
+
+
+def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler is gone: the run ends there, and goes on where it was."""
+    world, gone = World(), {"apply"}
+    taken = World.step
+
+    def step(self: World, name: str) -> Any:
+        def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
+            if name in gone:
+                raise CrewLost("the scheduler at tls://ctl1:1 does not answer any more")
+            return dict(taken(self, name)(context, nodes, folder))
+
+        return take
+
+    monkeypatch.setattr(World, "step", step)
+    with pytest.raises(CrewLost, match=r"does not answer any more; .*gpuprov upgrade --resume"):
+        run(world, tmp_path)
+    assert set(world.version.values()) == {"old"}
+    gone.clear()
     assert set(run(world, tmp_path).ends.values()) == {"new"}
 
 

@@ -1,0 +1,7 @@
+"""Workers of Dask's distributed that reach nodes for a controller: the optional extra `gpuprov[scale]`."""
+
+from __future__ import annotations
+
+from gpuprov.ssh.workers.hiring import hire
+
+__all__ = ["hire"]

@@ -1,0 +1,164 @@
+"""The workers that a scheduler knows: who is alive, at which site, and of which version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from gpuprov.errors import GpuprovError, Refused, Unreachable
+from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.workers.shard import VERSION
+
+LOOK_S = 2.0
+ANSWER_S = 5.0
+ASK_S = 15.0
+SILENT_S = 30.0
+"""A worker tells its scheduler every few seconds that it is there; one that has not for so long is frozen,
+or cut off."""
+GONE_S = 10.0
+"""How long a scheduler may not answer."""
+AWAITED_S = 60.0
+"""How long a site may be without a worker."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker. Its sites are its name and Dask's resources; `slots` is how many shards at a time.
+
+    What changes nodes leaves one of them free: leases have to be renewed meanwhile.
+    """
+
+    address: str
+    name: str
+    sites: frozenset[str]
+    slots: int
+
+    def hands(self, *, changes: bool) -> int:
+        """How many shards it may have at a time."""
+        return max(1, self.slots - 1) if changes else self.slots
+
+
+class Roster:
+    """See the module."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.alive: dict[str, Worker] = {}
+        self._told: dict[str, tuple[Any, float]] = {}
+        self._looked = self._answered = time.monotonic()
+        self._missing: dict[str | None, float] = {}
+        self._read(client.scheduler_info(n_workers=-1))
+
+    def look(self) -> bool:
+        """Look again, if it is time; whether it was.
+
+        Raises:
+            CrewLost: the scheduler has not answered for `GONE_S`.
+        """
+        if time.monotonic() - self._looked < LOOK_S:
+            return False
+        try:
+            info = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_S)
+        except Exception as error:  # noqa: BLE001 - whatever Dask makes of a connection that is gone
+            if time.monotonic() - self._answered > GONE_S:
+                address = self._client.scheduler.address if self._client.scheduler else "its address"
+                raise CrewLost(
+                    f"the scheduler at {address} does not answer any more ({type(error).__name__})",
+                    do="start it again, then the same command",
+                ) from None
+            time.sleep(0.5)
+            return False
+        self._answered = self._looked = time.monotonic()
+        self._read(info)
+        return True
+
+    def at(self, site: str | None) -> list[Worker]:
+        """The workers that may have nodes of a site."""
+        return [worker for worker in self.alive.values() if site is None or site in worker.sites]
+
+    def given_up(self, site: str | None) -> bool:
+        """Whether a site has had no worker for so long that none is waited for any more."""
+        since = self._missing.setdefault(site, time.monotonic())
+        return time.monotonic() - since > AWAITED_S
+
+    def refuse_others(self, sites: Iterable[str]) -> None:
+        """Refuse workers of another version, and sites that have none.
+
+        Raises:
+            Refused: says which.
+        """
+        if not self.alive:
+            address = self._client.scheduler.address
+            raise Refused(f"the scheduler at {address} has no workers", do=f"dask worker {address}")
+        addresses = sorted(self.alive, key=lambda address: self.alive[address].name)
+        try:
+            answers = self.ask(addresses, _version_asker())
+        except TimeoutError:
+            names = ", ".join(self.alive[address].name for address in addresses)
+            raise Unreachable(f"not all of the workers {names} answer", do="is one of them frozen?") from None
+        for address in addresses:
+            if answers[address] != VERSION:
+                raise _other_version(self.alive[address], answers[address])
+        for site in sorted(sites):
+            if not self.at(site):
+                raise Refused(
+                    f"no worker is at the site {site}", do=f"dask worker … --resources '{site}=1', there"
+                )
+
+    def ask(
+        self, addresses: Collection[str], function: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any]:
+        """Have workers answer at once, whatever they are at; address → answer, or what went wrong.
+
+        Raises:
+            TimeoutError: not all have answered.
+        """
+        how = {"workers": list(addresses), "on_error": "return", "callback_timeout": ASK_S}
+        answers: dict[str, Any] = self._client.sync(self._client._run, function, *arguments, **how)
+        return answers
+
+    def _read(self, info: Any) -> None:
+        now, alive = time.monotonic(), {}
+        for address, each in info["workers"].items():
+            told, since = self._told.get(address, (None, now))
+            if told != each["last_seen"]:
+                since = now
+            self._told[address] = (each["last_seen"], since)
+            if now - since < SILENT_S:
+                alive[address] = _worker(address, each)
+        self.alive = alive
+        for site in list(self._missing):
+            if self.at(site):
+                del self._missing[site]
+
+
+def _worker(address: str, told: Any) -> Worker:
+    name = str(told["name"])
+    return Worker(address, name, frozenset({name, *told.get("resources", {})}), max(1, told["nthreads"]))
+
+
+def _version_asker() -> Any:
+    """A function that travels as it is: a worker without gpuprov can say so."""
+
+    def version() -> str:
+        import sys
+
+        try:
+            import gpuprov
+        except ImportError:
+            return "no gpuprov"
+        return f"gpuprov {gpuprov.__version__} on Python {sys.version_info.major}.{sys.version_info.minor}"
+
+    return version
+
+
+def _other_version(worker: Worker, answer: Any) -> GpuprovError:
+    return Refused(
+        f"worker {worker.name} at {worker.address} has {answer}",
+        expected=VERSION,
+        do="install the same there, and start it again",
+    )

@@ -1,0 +1,227 @@
+"""What workers cost and bring: many targets by one process and by workers here, and sums for large fleets.
+
+    scripts/bench scale [--targets 1000] [--verify-targets 100] [--forks 16] [--svg docs/scale.svg]
+    scripts/bench scale --coordinator          # without a lab: what the coordinator alone costs
+
+The targets are addresses of one provisioned lab node, which computes on the same processors: `on the node`
+is its part. The coordinator's cost is measured with workers that only answer as a node in sync does, for
+10,000 and 100,000 names. The table of large fleets is arithmetic from these figures: a fleet takes as long as
+its workers or its coordinator compute, or as its shards wait for their nodes, whatever is the longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.lab import Lab
+from gpuprov.lab.engine import processes
+from gpuprov.ssh import elsewhere
+from gpuprov.ssh.workers import hire
+from tests.bench._curves import draw
+from tests.bench.targets import many_addresses, write_targets
+from tests.lab.command_line import PROGRAM, with_own_state
+from tests.lab.provisioned_node import provision
+
+WAYS = {"one process": (), "local:1": ("--workers", "local:1"), "local:2": ("--workers", "local:2")}
+LARGE = (10_000, 100_000)
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+NODE_S = 1.5
+"""How long a far node takes to answer: a handshake across a continent, and the probe."""
+SHARD = 32
+TICK_S = float(os.sysconf("SC_CLK_TCK"))
+
+
+@dataclass
+class Cost:
+    """One call: seconds of wall time, of all its processes, and of the node; the most MiB of each process."""
+
+    wall: float = 0.0
+    processor: float = 0.0
+    on_node: float = 0.0
+    memory: dict[int, float] = field(default_factory=dict)
+
+    def told(self, count: int) -> str:
+        """For a person."""
+        coordinator, *workers = self.memory.values()
+        others = f", a worker {max(workers):.0f}" if workers else ""
+        return (
+            f"{self.wall:7.1f} s, {self.processor / count * 1000:5.0f} ms of CPU a node here,"
+            f" {self.on_node / count * 1000:4.0f} on the node; {coordinator:.0f} MiB{others}"
+        )
+
+
+def main() -> int:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--targets", type=int, default=1000)
+    arguments.add_argument("--verify-targets", type=int, default=100)
+    arguments.add_argument("--forks", type=int, default=16)
+    arguments.add_argument("--rounds", type=int, default=1)
+    arguments.add_argument("--coordinator", action="store_true", help="no lab; --drift-ms states the rest")
+    arguments.add_argument("--drift-ms", type=float, default=0.0, help="CPU of a worker for one drift")
+    arguments.add_argument("--svg", type=Path)
+    options = arguments.parse_args()
+    drift_s = options.drift_ms / 1000
+    if not options.coordinator:
+        drift_s = here(options.targets, options.verify_targets, options.forks, options.rounds)
+    coordinator_s = {count: coordinate(count) for count in LARGE}
+    for count, seconds in coordinator_s.items():
+        print(f"coordinator, {count} nodes: {seconds:.1f} s, {seconds / count * 1e6:.0f} us a node")
+    if drift_s:
+        large(drift_s, coordinator_s, options.svg)
+    return 0
+
+
+def here(targets: int, verified: int, forks: int, rounds: int) -> float:
+    """Drift and verify by each way; returns seconds of a worker's processor for one drift."""
+    drift_s = 0.0
+    with Lab(f"bench-scale-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        node = provision(lab, folder)
+        (folder / "fleet.lock.yml").rename(folder / "node.lock.yml")
+        with many_addresses(node):
+            for verb, count in (("drift", targets), ("verify", verified)):
+                write_targets(lab, folder, count)
+                print(f"{verb} of {count} targets, {forks} at a time")
+                walls: dict[str, list[float]] = {}
+                for number in range(rounds * len(WAYS)):
+                    way = list(WAYS)[number % len(WAYS)]
+                    cost = measured(folder, node.machine, verb, *WAYS[way], "-f", str(forks))
+                    walls.setdefault(way, []).append(cost.wall)
+                    print(f"  {way:<12}{cost.told(count)}")
+                    if (verb, way) == ("drift", "local:1"):
+                        drift_s = cost.processor / count
+                ratio = min(walls["local:1"]) / min(walls["one process"])
+                print(f"  local:1 / one process {ratio:.2f}   (at most 1.1)")
+    return drift_s
+
+
+def measured(folder: Path, machine: str, *words: str) -> Cost:
+    """One command line that finds nothing."""
+    cost, before, begun = Cost(), on_node(machine), time.monotonic()
+    child = subprocess.Popen(
+        [*PROGRAM, *words],
+        cwd=folder,
+        env=with_own_state(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    over = threading.Event()
+    spent: dict[int, float] = {}
+
+    def look() -> None:
+        while not over.wait(0.2):
+            for process in family(child.pid):
+                spent[process] = max(spent.get(process, 0.0), processor_s(process))
+                cost.memory[process] = max(cost.memory.get(process, 0.0), memory_mib(process))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    out, _ = child.communicate()
+    over.set()
+    thread.join()
+    if child.returncode:
+        raise SystemExit(f"gpuprov {' '.join(words)}: exit {child.returncode}\n{out.decode()[-2000:]}")
+    cost.wall, cost.processor = time.monotonic() - begun, sum(spent.values())
+    cost.on_node = on_node(machine) - before
+    return cost
+
+
+def family(process: int) -> list[int]:
+    """A process and all below it."""
+    found = [process]
+    for each in found:
+        try:
+            told = Path(f"/proc/{each}/task/{each}/children").read_text()
+        except OSError:
+            continue
+        found += map(int, told.split())
+    return found
+
+
+def processor_s(process: int) -> float:
+    """Seconds that a process and its children that ended have computed."""
+    try:
+        told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, told[11:13])) / TICK_S
+
+
+def memory_mib(process: int) -> float:
+    """What it has in memory."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
+
+
+def on_node(machine: str) -> float:
+    """Seconds that a node has computed: those of its control group."""
+    [group] = {
+        Path(f"/proc/{process}/cgroup").read_text().strip() for process in sorted(processes(machine))[:1]
+    }
+    folder = Path("/sys/fs/cgroup") / group.rpartition(":")[2].lstrip("/")
+    while not (folder / "cpu.stat").exists() and folder != folder.parent:
+        folder = folder.parent
+    [line] = [
+        line for line in (folder / "cpu.stat").read_text().splitlines() if line.startswith("usage_usec")
+    ]
+    return int(line.split()[1]) / 1e6
+
+
+def in_sync(names: Mapping[str, None]) -> dict[str, NodeDrift]:
+    """What a worker answers of nodes that are as the lock says."""
+    return {name: NodeDrift(name, "in_sync") for name in names}
+
+
+def coordinate(count: int) -> float:
+    """Seconds of the coordinator's processor for so many nodes, whose workers have nothing to do."""
+    names = dict.fromkeys(f"gpu{number:06}" for number in range(count))
+    with hire("local:2", {}):
+        begun = time.process_time()
+        found = dict(elsewhere.spread(in_sync, names))
+        spent = time.process_time() - begun
+    assert len(found) == count
+    return spent
+
+
+def large(drift_s: float, coordinator_s: Mapping[int, float], svg: Path | None) -> None:
+    """Times of large fleets by the number of workers of one processor each."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    print(f"{'workers':>8}" + "".join(f"{count:>12} nodes" for count in LARGE))
+    for workers in WORKERS:
+        line = f"{workers:>8}"
+        for count in LARGE:
+            seconds = estimated(count, workers, drift_s, coordinator_s[count])
+            curves.setdefault(f"{count:,} nodes", []).append((workers, seconds))
+            line += f"{seconds:>16.0f} s"
+        print(line)
+    for count in LARGE:
+        most = count * drift_s / coordinator_s[count]
+        print(f"{count} nodes: the coordinator is the limit beyond {most:.0f} workers")
+    if svg:
+        svg.write_text(draw("Drift of large fleets", "workers, one processor each", "seconds", curves))
+        sys.stdout.write(f"{svg} written\n")
+
+
+def estimated(count: int, workers: int, drift_s: float, coordinator_s: float) -> float:
+    """Seconds: what computes the longest, and the last shard's wait."""
+    waits = -(-count // (SHARD * 2 * workers)) * NODE_S
+    return max(count * drift_s / workers, coordinator_s, waits) + NODE_S
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

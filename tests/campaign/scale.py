@@ -1,0 +1,282 @@
+"""Workers, the scheduler and the coordinator killed or frozen while they change a fleet.
+
+    scripts/campaign scale [--rounds 40] [--controllers 3] [--nodes 12] [--seed 1] [--only worker,freeze]
+
+In each round `apply --full` or an upgrade runs by workers on controllers of their own, and at a random moment
+one of them is killed (SIGKILL) or frozen (SIGSTOP) and thawed later, after its shard has moved. What is left
+to do is done by a further command, as a person would type it. Meanwhile every node is watched: who has a
+program of Ansible's there, by the address that it came from. Exit 1 when two were on a node at once, a node
+was between two locks, a lease was left, or a command gave no line about what it left undone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+
+from gpuprov.lab import Lab, Node
+from gpuprov.lab.engine import processes
+from gpuprov.upgrade.header import ended
+from tests.campaign._upgrade_site import Site, site
+from tests.lab.command_line import start
+from tests.lab.controllers import Controller, Crew, crew, state_own_keys
+from tests.lab.upgrade_fleet import JOINED
+
+VICTIMS = ("worker", "scheduler", "coordinator", "freeze")
+VERBS = ("apply", "upgrade")
+LASTING_S = 40.0
+FROZEN_S = (40.0, 150.0)
+"""A worker is taken for lost after 30 s, and its nodes are followed after 60 s more."""
+BOUND_S = 60.0
+"""A command whose scheduler is gone has to end in this time."""
+LOOK_S = 0.1
+AGAIN, AGAIN_S = 8, 20.0
+"""How often the command is typed again: while leases of the dead are not over it is refused."""
+ACCEPTED = ("--accept", "pins.hold", "--because", "the campaign let it go")
+
+
+@dataclass
+class Watch:
+    """Who is at work on nodes: pairs of addresses that were there at once."""
+
+    nodes: list[Node]
+    crossed: list[str] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at every node again and again meanwhile."""
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(LOOK_S):
+                for node in self.nodes:
+                    there = at_work(node)
+                    self.seen.update(there)
+                    if len(there) > 1:
+                        self.crossed.append(f"{node.name}: {' and '.join(sorted(there))}")
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def at_work(node: Node) -> set[str]:
+    """Addresses from which something of Ansible's runs on a node."""
+    found = set()
+    for process in processes(node.machine):
+        with suppress(OSError):
+            folder = Path(f"/proc/{process}")
+            if b"AnsiballZ" not in (folder / "cmdline").read_bytes():
+                continue
+            for word in (folder / "environ").read_bytes().split(b"\0"):
+                if word.startswith(b"SSH_CONNECTION="):
+                    found.add(word.split(b"=")[1].split()[0].decode())
+    return found
+
+
+@dataclass
+class Round:
+    """One round: what runs, who is struck and when; then what was wrong."""
+
+    verb: str
+    victim: str
+    after_s: float
+    frozen_s: float
+    wrong: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Run the campaign."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--rounds", type=int, default=40)
+    arguments.add_argument("--controllers", type=int, default=3)
+    arguments.add_argument("--nodes", type=int, default=12)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--only", default=",".join(VICTIMS), help="who is struck")
+    chosen = arguments.parse_args()
+    with site([(JOINED, chosen.nodes)]) as found, Lab(f"ctl-{os.getpid()}") as lab:
+        state_own_keys(found.fleet.folder)
+        controllers = lab.up(names=[f"ctl{number}" for number in range(1, chosen.controllers + 1)])
+        with crew(found.fleet.folder, found.fleet.nodes, controllers) as made:
+            dice = random.Random(chosen.seed)  # noqa: S311
+            bad = rounds(found, made, chosen.rounds, chosen.only.split(","), dice)
+    return 1 if bad else 0
+
+
+def rounds(
+    found: Site,
+    made: Crew,
+    times: int,
+    victims: list[str],
+    dice: random.Random,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Some rounds, each told; how many were bad."""
+    bad, lasting, begun = 0, dict.fromkeys(VERBS, LASTING_S), time.monotonic()
+    for number in range(1, times + 1):
+        verb = VERBS[number % 2]
+        this = Round(
+            verb,
+            victims[(number - 1) // 2 % len(victims)],
+            dice.uniform(2, lasting[verb]),
+            dice.uniform(*FROZEN_S),
+        )
+        clock = time.monotonic()
+        attempt(found, made, this, dice)
+        bad += bool(this.wrong)
+        verdict, lasted = "BAD" if this.wrong else "ok ", time.monotonic() - clock
+        say(f"{verdict} round {number}: {this.verb}, {this.victim} after {this.after_s:.0f} s;")
+        say(f"      {'; '.join(this.told)}; {lasted:.0f} s in all")
+        for each in this.wrong:
+            say(f"      {each}")
+    say(f"{times} rounds in {(time.monotonic() - begun) / 60:.0f} minutes, {bad} bad")
+    return bad
+
+
+def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
+    """One round, and afterwards all controllers are well again."""
+    watch, there = Watch(found.fleet.nodes), found.there
+    for node in found.fleet.nodes:
+        if dice.random() < 0.5:
+            node.run("apt-mark unhold libcuda1", check=False)
+    with watch.watching():
+        process = start(made.folder, *words(found, this.verb, made), program=made.program)
+        time.sleep(this.after_s)
+        late = strike(made, process, this, dice)
+        code = finish(process, this)
+        for _ in range(AGAIN):
+            if not code:
+                break
+            heal(made)
+            again = start(made.folder, *words(found, this.verb, made, again=True), program=made.program)
+            code = finish(again, this)
+            time.sleep(AGAIN_S if code else 0)
+        if late:
+            late.join()
+    if code:
+        this.wrong.append(f"not done: the last command exits with {code}")
+    if watch.crossed:
+        this.wrong.append(f"two on a node: {Counter(watch.crossed).most_common(4)}")
+    if this.verb == "upgrade" and not code:
+        found.moved()
+        assert found.here == there
+    this.wrong += left_behind(found, made)
+    heal(made)
+
+
+def words(found: Site, verb: str, made: Crew, *, again: bool = False) -> tuple[str, ...]:
+    """The command of a round, or what a person types when it was cut off."""
+    by = ("--workers", made.address, "--yes")
+    if verb == "apply":
+        return ("apply", "--full", "--reboot", *by)
+    if again and unfinished(found):
+        return ("upgrade", "--resume", *by)
+    return ("upgrade", "--to", found.fleet.lock(found.there), *ACCEPTED, *by)
+
+
+def unfinished(found: Site) -> bool:
+    """Whether the latest upgrade has not come to its end."""
+    told = found.told()
+    return bool(told) and not ended(told)
+
+
+def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) -> threading.Thread | None:
+    """Kill or freeze somebody; returns the thread that thaws."""
+    worker = dice.choice(made.workers)
+    if process.poll() is not None:
+        this.told.append("it was over by then")
+    if this.victim == "coordinator":
+        process.kill()
+    elif this.victim == "scheduler":
+        made.scheduler.end()
+    elif this.victim == "worker":
+        worker.end()
+    else:
+        return frozen(worker, this.frozen_s, this)
+    return None
+
+
+def frozen(worker: Controller, seconds: float, this: Round) -> threading.Thread:
+    """Freeze a worker, and thaw it later; its Ansible goes on meanwhile."""
+    assert worker.process
+    pid = worker.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    this.told.append(f"{worker.name} frozen for {seconds:.0f} s")
+
+    def thaw() -> None:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(10)
+
+    thread = threading.Thread(target=thaw)
+    thread.start()
+    return thread
+
+
+def finish(process: Popen[str], this: Round) -> int:
+    """The exit code; what was said has no traceback, and a failure has a line."""
+    begun = time.monotonic()
+    out, err = process.communicate()
+    seconds, code = time.monotonic() - begun, process.returncode
+    this.told.append(f"exit {code} after {seconds:.0f} s")
+    if "Traceback" in out + err:
+        this.wrong.append(f"a traceback: {(out + err)[-2000:]}")
+    if code > 0:
+        [*_, last] = ["", *err.strip().splitlines()]
+        this.told.append(f"it said: {last[:160]}")
+        if not last:
+            this.wrong.append("it ended without a word")
+    if this.victim == "scheduler" and code == 4 and seconds > BOUND_S:
+        this.wrong.append(f"it noticed after {seconds:.0f} s only")
+    return code
+
+
+def heal(made: Crew) -> None:
+    """A scheduler, and a worker on each controller, whatever became of the last ones."""
+    if made.scheduler.process and made.scheduler.process.poll() is None:
+        gone = [worker for worker in made.workers if worker.process and worker.process.poll() is not None]
+        for worker in gone:
+            (worker.home / "log").write_text("")
+            worker.serve(made.address)
+        while not made.all_there():
+            time.sleep(0.5)
+        return
+    made.end()
+    made.begin()
+
+
+def left_behind(found: Site, made: Crew) -> list[str]:
+    """Nodes that are not whole on the lock that they should have, by both witnesses, or still leased."""
+    wrong = []
+    lock = f"{found.here}.lock.yml"
+    for verb in ("drift", "verify"):
+        done = made.gpuprov(verb, "--lock", lock, code=None)
+        if done.returncode:
+            wrong.append(f"{verb}: {(done.stdout + done.stderr)[-1500:]}")
+    for node in found.fleet.nodes:
+        if node.run("! test -e /var/lib/gpuprov/lease.json", check=False).returncode:
+            wrong.append(f"a lease is left on {node.name}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Changes by workers' hands, on nodes on paper: what travels, whose the nodes are, and what comes back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from gpuprov.apply import hands, leases
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.hands import change
+from gpuprov.apply.leases import Leases
+from gpuprov.errors import GpuprovError, Refused
+from gpuprov.runs import state_dir
+from gpuprov.ssh import elsewhere
+from gpuprov.ssh.elsewhere import Attempt, CrewLost, attempting, engaged
+from tests.unit.apply.paper_nodes import PaperNodes
+
+RUN = "20260131-142501-apply-0001"
+
+
+class PaperCrew:
+    """One worker after the other, in this process; what goes there and comes back is pickled."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = iter(numbers)
+
+    def do(
+        self, work: Any, each: Mapping[str, Any], *, hear: Any, changes: bool
+    ) -> Iterator[tuple[str, Any]]:
+        packed = cloudpickle.dumps((work, dict(each)))
+        elsewhere._ENGAGED.remove(self)
+        try:
+            there, nodes = pickle.loads(packed)  # noqa: S301 - our own
+            with attempting(Attempt(next(self.numbers), "w1", hear or (lambda event: None))):
+                found = pickle.loads(cloudpickle.dumps(dict(there(nodes))))  # noqa: S301 - our own
+        finally:
+            elsewhere._ENGAGED.append(self)
+        yield from found.items()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaperNodes:
+    monkeypatch.setattr(leases.time, "sleep", lambda seconds: None)
+    return PaperNodes(tmp_path, monkeypatch, "n1", "n2", "n3")
+
+
+@pytest.fixture
+def run(nodes: PaperNodes) -> Iterator[RunContext]:
+    folder = state_dir() / "runs" / RUN
+    folder.mkdir(parents=True, exist_ok=True)
+    context = RunContext(nodes.lock(), folder, Options(forks=4))
+    with Leases([nodes.lock()], folder) as own:
+        own.take(nodes.names)
+        yield replace(context, leases=own)
+
+
+def test_here_it_is_done_under_the_runs_own_leases(run: RunContext) -> None:
+    assert change(lambda own, each: dict.fromkeys(each, own is run), run, {"n1": 0}) == {"n1": True}
+
+
+def test_a_hand_has_its_nodes_alone_and_gives_them_back(nodes: PaperNodes, run: RunContext) -> None:
+    events: list[Any] = []
+    lines: list[str] = []
+
+    def work(own: RunContext, each: Mapping[str, int]) -> dict[str, Any]:
+        assert own.leases
+        own.listen({"event": "task", "host": "n1"})
+        own.narrate("at it")
+        (own.folder / "site-ansible.log").write_text("PLAY")
+        (own.folder / "facts").mkdir()
+        (own.folder / "facts" / "n1").write_text("{}")
+        return {name: (own.leases.run, list(own.lock.hosts()), number) for name, number in each.items()}
+
+    with engaged(PaperCrew(7)):
+        found = change(work, replace(run, listen=events.append, narrate=lines.append), {"n1": 1, "n3": 3})
+    hand = found["n1"][0]
+    assert hand.startswith(f"{RUN}/7.")
+    assert found == {"n1": (hand, ["n1", "n3"], 1), "n3": (hand, ["n1", "n3"], 3)}
+    assert nodes.holders == dict.fromkeys(nodes.names, RUN)
+    assert (events, lines) == ([{"event": "task", "host": "n1", "stream": 7}], ["at it"])
+    assert (run.folder / "hand-7/site-ansible.log").read_text() == "PLAY"
+    assert not (run.folder / "hand-7/facts").exists()
+
+
+def test_the_run_knows_a_node_that_its_hand_has_as_its_own(nodes: PaperNodes, run: RunContext) -> None:
+    nodes.give("n2", f"{RUN}/7.aa", "x@w1")
+    assert run.leases
+    nodes.now += 590
+    assert run.leases.prove(nodes.names) == {}
+
+
+def test_a_hand_waits_for_the_last_one_and_follows_it(
+    nodes: PaperNodes, run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.give("n2", f"{RUN}/6.aa", "x@w0")
+    monkeypatch.setattr(leases.time, "sleep", lambda seconds: setattr(nodes, "now", nodes.now + seconds))
+    begun = nodes.now
+    with engaged(PaperCrew(7)):
+        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+    assert found == {"n1": "done", "n2": "done"}
+    assert hands.HAND_S <= nodes.now - begun < 2 * hands.HAND_S
+
+
+def test_a_hand_that_comes_too_late_does_nothing(nodes: PaperNodes, run: RunContext) -> None:
+    with engaged(PaperCrew(8, 7)):
+        assert change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0}) == {"n1": "done"}
+        late = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+    assert isinstance(late["n1"], GpuprovError)
+    assert late["n2"] == "done"
+
+
+def test_a_node_that_another_run_took_is_left_alone(nodes: PaperNodes, run: RunContext) -> None:
+    nodes.now += 700
+    nodes.give("n2", "20260131-142502-apply-0002")
+    with engaged(PaperCrew(7)):
+        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+    assert (found["n1"], type(found["n2"])) == ("done", Refused)
+
+
+def test_where_nothing_changes_nobody_takes_a_lease(nodes: PaperNodes, run: RunContext) -> None:
+    asked = len(nodes.asked)
+    with engaged(PaperCrew(7)):
+        looked = change(
+            lambda own, each: dict.fromkeys(each, own.leases), replace(run, leases=None), {"n1": 0}
+        )
+    assert looked == {"n1": None}
+    assert len(nodes.asked) == asked
+
+
+def test_leases_that_nobody_can_be_sent_to_renew_are_no_traceback(nodes: PaperNodes, run: RunContext) -> None:
+    def lost(*asked: Any, **how: Any) -> Any:
+        raise CrewLost("the scheduler at tls://ctl1:1 does not answer any more")
+
+    assert run.leases
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "ask_nodes", lost)
+        nodes.now += 700
+        said = run.leases.lost(["n1"])["n1"]
+        run.leases.release()
+    assert str(said).endswith("the scheduler at tls://ctl1:1 does not answer any more")

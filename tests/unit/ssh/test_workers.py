@@ -1,0 +1,255 @@
+"""A crew of Dask's workers in this process: who gets what, what is refused, who takes over."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+from distributed.core import Status
+
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.ssh import elsewhere
+from gpuprov.ssh.transport import fan_out
+from gpuprov.ssh.workers import crew as crews
+from gpuprov.ssh.workers import hire, roster
+from gpuprov.ssh.workers.crew import DaskCrew
+from gpuprov.ssh.workers.roster import Roster
+
+EAST, WEST = {"n1": "east", "n2": "east"}, {"n3": "west", "n4": "west"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A scheduler on loopback with one worker at each of two sites."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    options: Any = {"nthreads": 2, "dashboard": False}
+    with LocalCluster(
+        n_workers=0,
+        processes=False,
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    ) as local:
+        for site in ("east", "west"):
+            local.worker_spec[site] = {
+                "cls": local.new_spec["cls"],
+                "options": {**local.new_spec["options"], **options, "resources": {site: 1}},
+            }
+        local.sync(local._correct_state)
+        with Client(local, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=20)
+            yield local
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Client]:
+    with Client(cluster, set_as_default=False) as own:
+        yield own
+
+
+def said_by(names: Mapping[str, Any]) -> dict[str, str | None]:
+    """Node → the worker that was at it."""
+    at = elsewhere.attempt()
+    return dict.fromkeys(names, at and at.worker)
+
+
+def spread(client: Client, work: Any, sites: Mapping[str, str | None], **how: Any) -> dict[str, Any]:
+    notes: list[str] = how.pop("notes", [])
+    with DaskCrew(client, sites, notes.append).ready() as crew, elsewhere.engaged(crew):
+        return dict(elsewhere.spread(work, dict.fromkeys(sites, how.pop("asked", None)), **how))
+
+
+def test_here_it_is_a_call() -> None:
+    assert dict(elsewhere.spread(said_by, {"n1": None})) == {"n1": None}
+    assert not elsewhere.is_engaged()
+
+
+def test_a_site_is_driven_by_its_worker(client: Client) -> None:
+    assert spread(client, said_by, {**EAST, **WEST}) == {**EAST, **WEST}
+
+
+def test_nodes_of_no_site_go_to_all_workers_in_parts(client: Client) -> None:
+    found = spread(client, said_by, dict.fromkeys(f"n{number}" for number in range(200)))
+    assert len(found) == 200
+    assert set(found.values()) == {"east", "west"}
+
+
+def test_no_nodes_are_no_work(client: Client) -> None:
+    assert spread(client, said_by, {}) == {}
+    with DaskCrew(client, {}, print).ready() as crew, elsewhere.engaged(crew):
+        assert list(fan_out([], lambda session: None)) == []
+
+
+def test_a_site_without_a_worker_is_refused(client: Client) -> None:
+    with pytest.raises(Refused, match=r"^no worker is at the site north; dask worker .* 'north=1'"):
+        spread(client, said_by, {"n9": "north"})
+
+
+def test_a_worker_of_another_version_is_refused_by_name(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "VERSION", "gpuprov 99.0 on Python 3.11")
+    with pytest.raises(
+        Refused, match=r"^worker east at tcp://\S+ has gpuprov \S+ on Python .* expected gpuprov 99"
+    ):
+        spread(client, said_by, EAST)
+
+
+def test_one_that_came_later_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "VERSION", "gpuprov 99.0 on Python 3.11")
+    with pytest.raises(Refused, match=r"^worker (east|west) has gpuprov .* expected gpuprov 99"):
+        spread(client, said_by, EAST)
+
+
+def test_events_are_heard_before_the_result_is(client: Client) -> None:
+    def work(names: Mapping[str, Any]) -> dict[str, int]:
+        at = elsewhere.attempt()
+        assert at
+        for number in range(50):
+            at.tell({"at": number})
+        return dict.fromkeys(names, at.number)
+
+    heard: list[dict[str, Any]] = []
+    found = spread(client, work, {"n1": "east"}, hear=heard.append)
+    assert heard == [{"at": number} for number in range(50)]
+    assert found["n1"] > 1_600_000_000_000
+
+
+def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:
+    def no_key(names: Mapping[str, Any]) -> dict[str, Any]:
+        answer = elsewhere.with_place(InvalidInput("the key /k does not exist", do="make one"))
+        return dict.fromkeys(names, answer)
+
+    def fails(names: Mapping[str, Any]) -> dict[str, Any]:
+        raise GpuprovError("ansible-playbook ended with 4")
+
+    found = spread(client, no_key, {"n1": "east"})
+    assert str(found["n1"]) == "worker east: the key /k does not exist; make one"
+    assert found["n1"].exit_code == Exit.FAILED
+    with pytest.raises(NodeFailed, match=r"^worker east: ansible-playbook ended with 4$"):
+        spread(client, fails, {"n1": "east"})
+
+
+def test_what_a_silent_worker_had_goes_to_another_with_a_higher_number(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the roster sees a worker that is frozen: known to the scheduler, and silent."""
+    numbers: list[tuple[str, int]] = []
+    thaw = threading.Event()
+    THAWS.append(thaw)
+    frozen: list[str] = []
+    read = Roster._read
+
+    def without_frozen(self: Roster, info: Any) -> None:
+        read(self, info)
+        for address in [at for at, worker in self.alive.items() if worker.name in frozen]:
+            del self.alive[address]
+
+    monkeypatch.setattr(Roster, "_read", without_frozen)
+
+    def hear(event: dict[str, Any]) -> None:
+        numbers.append((event["worker"], event["number"]))
+        frozen[:] = frozen or [event["worker"]]
+
+    found = spread(client, freezes_once, {"n1": None}, hear=hear)
+    thaw.set()
+    (first, lower), (second, higher) = numbers
+    assert {first, second} == {"east", "west"}
+    assert found == {"n1": second}
+    assert higher > lower
+
+
+THAWS: list[threading.Event] = []
+BEGUN: list[str] = []
+
+
+def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
+    from tests.unit.ssh import test_workers as own  # this module, not a copy of it
+
+    at = elsewhere.attempt()
+    assert at
+    at.tell({"worker": at.worker, "number": at.number})
+    own.BEGUN.append(at.worker)
+    if len(own.BEGUN) == 1:
+        own.THAWS[0].wait(20)
+    return dict.fromkeys(names, at.worker)
+
+
+def test_who_is_interrupted_waits_for_what_changes_nodes_and_it_is_told_to_stop(client: Client) -> None:
+    def changes(names: Mapping[str, Any]) -> dict[str, bool]:
+        at = elsewhere.attempt()
+        assert at
+        at.tell({})
+        return dict.fromkeys(names, at.stop.wait(20))
+
+    def interrupted(event: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        spread(client, changes, {"n1": "east"}, hear=interrupted, changes=True)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_scheduler_that_is_gone_is_said_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "GONE_S", 1.0)
+    monkeypatch.setattr(roster, "ANSWER_S", 1.0)
+    local = LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tcp://",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    )
+    own = Client(local.scheduler_address, set_as_default=False)
+
+    def works(names: Mapping[str, Any]) -> dict[str, bool]:
+        at = elsewhere.attempt()
+        assert at
+        at.tell({})
+        return dict.fromkeys(names, at.stop.wait(5))
+
+    def end(event: dict[str, Any]) -> None:
+        local.sync(local.scheduler.close)
+
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match=r"^the scheduler at tcp://\S+ does not answer any more"):
+        spread(own, works, {"n1": None}, hear=end)
+    assert time.monotonic() - begun < 20
+    for each in (own, local):
+        with suppress(TimeoutError):
+            each.close(timeout=1)
+    local.status = Status.closed  # its own farewell waits for a scheduler that is gone
+
+
+@pytest.mark.parametrize(
+    ("stated", "password", "kind", "said"),
+    [
+        ("ctl1", False, InvalidInput, "--workers ctl1; expected local, local:N"),
+        ("local:0", False, InvalidInput, "--workers local:0"),
+        ("http://ctl1:8786", False, InvalidInput, "expected local"),
+        (
+            "tcp://192.0.2.1:8786",
+            False,
+            Refused,
+            "plain TCP: whoever listens can have your nodes; expected tls://",
+        ),
+        ("127.0.0.1:8786", True, Refused, "sudo's password does not go to 127.0.0.1:8786 over plain TCP"),
+        ("192.0.2.1:8786", False, InvalidInput, "no certificates for tls://192.0.2.1:8786"),
+        ("127.0.0.1:9", False, Unreachable, "no scheduler at tcp://127.0.0.1:9"),
+    ],
+)
+def test_an_address_is_refused_in_one_line(
+    stated: str, password: bool, kind: type[GpuprovError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuprov.ssh.workers.hiring.CONNECT_S", 1)
+    with pytest.raises(kind, match=re.escape(said)) as caught, hire(stated, {}, password=password):
+        pass
+    assert "\n" not in str(caught.value)
