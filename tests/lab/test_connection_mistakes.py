@@ -71,7 +71,7 @@ def test_a_mistake_is_one_line_with_its_place(folder: Path, verb: str, mistake: 
         done.stdout + done.stderr
     )
     file = "fleet.yml" if verb == "bootstrap" else "fleet.lock.yml"
-    words = f"unreachable  {mistake}" if verb == "verify" else MISTAKES[mistake]  # there in ssh's own words
+    words = f"unreachable  {mistake}" if verb == "verify" else MISTAKES[mistake]  # a bad jump in ssh's words
     said = [line for line in (done.stdout + done.stderr).splitlines() if words in line]
     assert len(said) == 1, done.stdout + done.stderr
     place = said[0].rpartition("see ")[2].strip()
