@@ -49,7 +49,7 @@ def hire(
     from gpuprov.ssh.elsewhere import engaged
     from gpuprov.ssh.workers.crew import DaskCrew
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _hush()
     here = HERE.fullmatch(stated)
     with ExitStack() as stack:
         if here:
@@ -60,6 +60,13 @@ def hire(
         crew = stack.enter_context(DaskCrew(client, sites, narrate).ready())
         stack.enter_context(engaged(crew))
         yield crew
+
+
+def _hush() -> None:
+    """Silence what Dask logs of a broken connection: the crew says it. Its import sets levels of its own."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _address(stated: str, *, password: bool) -> str:

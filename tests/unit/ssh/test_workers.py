@@ -253,3 +253,11 @@ def test_an_address_is_refused_in_one_line(
     with pytest.raises(kind, match=re.escape(said)) as caught, hire(stated, {}, password=password):
         pass
     assert "\n" not in str(caught.value)
+
+
+def test_what_dask_logs_of_a_broken_connection_is_not_said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuprov.ssh.workers.hiring.CONNECT_S", 1)
+    logging.getLogger("distributed.client").setLevel(logging.WARNING)
+    with pytest.raises(Unreachable), hire("127.0.0.1:9", {}):
+        pass
+    assert not logging.getLogger("distributed.client").isEnabledFor(logging.ERROR)
