@@ -38,10 +38,16 @@ fi
 file=$(mktemp)
 trap 'rm -f "$file"' EXIT
 echo {certificate} | base64 -d >"$file"
-case $(mokutil --test-key "$file" 2>&1) in
-*"enrollment request"*) echo waiting ;;
-*) printf '%s\\n%s\\n' {password} {password} | mokutil --import "$file" >&2 && echo requested ;;
-esac
+waits() {{
+    mokutil --test-key "$file" 2>&1 | grep -q "enrollment request"
+}}
+if waits; then
+    echo waiting
+else
+    printf '%s\\n%s\\n' {password} {password} | mokutil --import "$file" >&2
+    waits
+    echo requested
+fi
 """
 CLOUDS = {
     "Google": "a custom image with it in --signature-database-file of `gcloud compute images create`",

@@ -198,12 +198,12 @@ def rejected(site: Site) -> None:
 def enrolled_at_the_console(site: Site) -> None:
     """Bootstrap asks for the enrolment, somebody types at the console, bootstrap sees it enrolled."""
     print("--- gpuprov bootstrap")
-    done = gpuprov(site.folder, "bootstrap", code=None)
+    done = gpuprov(site.folder, "bootstrap", "--keep-passwords", code=None)
     password = re.search(r"password (\w+), Reboot", done.stdout)
     site.saw("gpuprov bootstrap", done.stdout + done.stderr, fine=done.returncode == 0 and bool(password))
     if password is None:
         raise SystemExit("bootstrap asked for no enrolment")
-    again = gpuprov(site.folder, "bootstrap", code=None)
+    again = gpuprov(site.folder, "bootstrap", "--keep-passwords", code=None)
     site.saw("once more", again.stdout, fine="waits for the console" in again.stdout)
     before = site.node.boot_id()
     start = site.node.console.stat().st_size
@@ -211,7 +211,7 @@ def enrolled_at_the_console(site: Site) -> None:
     at_mok_manager(site.node, start, password[1])
     site.node.await_ssh()
     site.saw("another boot", site.node.boot_id(), fine=site.node.boot_id() != before)
-    done = gpuprov(site.folder, "bootstrap", code=None)
+    done = gpuprov(site.folder, "bootstrap", "--keep-passwords", code=None)
     site.saw("gpuprov bootstrap", done.stdout, fine="certificate of gpuprov-site is enrolled" in done.stdout)
 
 

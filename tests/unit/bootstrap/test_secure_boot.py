@@ -62,7 +62,7 @@ def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **see
 
 TAKES = """
 case $1 in
---test-key) echo "$2 is not enrolled" ;;
+--test-key) test -e imported && echo "$2 is already in the enrollment request" || echo "$2 is not enrolled" ;;
 --import) cat "$2" >imported; cat >typed ;;
 esac"""
 
@@ -79,6 +79,7 @@ def test_a_request_has_a_password_for_one_time_and_says_what_to_do(
     shown = [line for line in done.notes if "Enroll MOK, Continue, Yes" in line]
     assert re.findall(r"password (\w+),", shown[0]) == [first]
     assert "the kernel trusts Debian CA" in done.notes
+    (tmp_path / "imported").unlink()
     again = come(monkeypatch, tmp_path, TAKES)
     assert again.notes != done.notes
 
@@ -92,6 +93,13 @@ def test_a_request_that_waits_is_not_made_again(monkeypatch: pytest.MonkeyPatch,
 def test_what_mokutil_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match=r"Site: EFI variables are not supported.*mokutil --import.* gpu01"):
         come(monkeypatch, tmp_path, "echo EFI variables are not supported >&2; exit 1")
+
+
+def test_a_request_that_mokutil_passed_over_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(NodeFailed, match="does not take the certificate of Site: SKIP"):
+        come(monkeypatch, tmp_path, "echo SKIP >&2")
 
 
 @pytest.mark.parametrize(
