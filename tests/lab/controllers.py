@@ -25,7 +25,7 @@ from tests.lab.command_line import gpuprov
 DASK = str(Path(sys.executable).with_name("dask"))
 KEY = "~/.ssh/fleet"
 """What the lock says of the key: each controller has one of its own there."""
-READY_S = 60.0
+READY_S = 180.0
 
 
 @dataclass
