@@ -41,8 +41,8 @@ class Unit:
 
     @property
     def enabled(self) -> bool:
-        """Starts at boot by itself; a static unit is started by another."""
-        return self.file_state in ("enabled", "enabled-runtime", "alias", "linked")
+        """Starts at boot by itself; a static unit is started by another, a link in /run is gone by then."""
+        return self.file_state == "enabled"
 
 
 def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> Mapping[str, Unit]:

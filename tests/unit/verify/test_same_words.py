@@ -21,6 +21,8 @@ from gpuprov.verify.readings import unit_state
         ("loaded", "enabled", "inactive", "enabled, but inactive"),
         ("loaded", "disabled", "active", "disabled"),
         ("loaded", "static", "active", "static"),
+        ("loaded", "enabled-runtime", "active", "enabled-runtime"),
+        ("loaded", "linked", "active", "linked"),
         ("loaded", "", "inactive", "disabled"),
         ("masked", "masked", "inactive", "masked"),
         ("not-found", "", "inactive", "not installed"),
