@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 from distributed.core import Status
+from distributed.utils import LoopRunner
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.ssh import elsewhere
@@ -25,8 +26,17 @@ from gpuprov.ssh.workers.roster import Roster
 EAST, WEST = {"n1": "east", "n2": "east"}, {"n3": "west", "n4": "west"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loops_end() -> Iterator[None]:
+    """Dask's loops go on after their clients where a scheduler is gone: they would disturb other tests."""
+    yield
+    for _, runner in list(LoopRunner._all_loops.values()):
+        if runner is not None:
+            runner.stop()
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(loops_end: None) -> Iterator[Any]:
     """A scheduler on loopback with one worker at each of two sites."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     options: Any = {"nthreads": 2, "dashboard": False}
