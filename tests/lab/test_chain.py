@@ -18,6 +18,9 @@ from gpuprov.lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
 
+# The first of them compiles a driver while other files use the machine.
+pytestmark = pytest.mark.timeout(2400)
+
 
 @dataclass(frozen=True)
 class Chain:
