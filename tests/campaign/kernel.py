@@ -19,16 +19,16 @@ import re
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from debian.debian_support import Version
 
-from gpuprov.lab import Lab, Node
+from gpuprov.lab import Lab
 from gpuprov.probe.facts import Facts
 from tests.campaign._small_driver import play_source
+from tests.campaign._watched import Watched
 from tests.lab.command_line import gpuprov
 
 # Like every four-A100 server, but with nothing stated that needs a GPU to come true.
@@ -45,29 +45,8 @@ MODALIAS = "pci:v000010DEd000020B0sv000010DEsd00001463bc03sc02i00"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
 
 
-@dataclass
-class Site:
-    """A node, the folder that its fleet and locks are in, and what was not as it should be."""
-
-    lab: Lab
-    node: Node
-    folder: Path
-    wrong: list[str] = field(default_factory=list)
-
-    def saw(self, what: str, seen: object, *, fine: bool) -> None:
-        """Print what was seen and whether it is as it should be."""
-        lines = str(seen).strip().splitlines() or ["nothing"]
-        print(
-            f"{'ok ' if fine else 'BAD'} {what}: "
-            + "\n      ".join(lines if len(lines) == 1 else ["", *lines])
-        )
-        if not fine:
-            self.wrong.append(what)
-
-    def says(self, command: str, *, timeout: float = 1800) -> str:
-        """What a command prints on the node, whatever its exit status."""
-        done = self.node.run(command, check=False, timeout=timeout)
-        return (done.stdout + done.stderr).strip()
+class Site(Watched):
+    """A node that gpuprov changes and asks, timed."""
 
     def does(self, what: str, command: str) -> None:
         """Run a command on the node and print how long it took."""

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -33,6 +32,7 @@ from gpuprov.signing.certificate import read_certificate
 from gpuprov.signing.keys import signer
 from gpuprov.signing.signature import without_signature
 from tests.campaign._small_driver import play_source
+from tests.campaign._watched import Watched
 from tests.campaign.kernel import PROFILE
 from tests.lab.command_line import gpuprov
 
@@ -46,27 +46,8 @@ MENU_S = 300
 """Seconds until an emulated machine is in MOK manager."""
 
 
-@dataclass
-class Site:
-    """A node, the folder of its fleet, keys and locks, and what was not as it should be."""
-
-    lab: Lab
-    node: Node
-    folder: Path
-    wrong: list[str] = field(default_factory=list)
-
-    def saw(self, what: str, seen: object, *, fine: bool) -> None:
-        """Print what was seen and whether it is as it should be."""
-        lines = str(seen).strip().splitlines() or ["nothing"]
-        told = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
-        print(f"{'ok ' if fine else 'BAD'} {what}: {told}", flush=True)
-        if not fine:
-            self.wrong.append(what)
-
-    def says(self, command: str) -> str:
-        """What a command prints on the node, whatever its exit status."""
-        done = self.node.run(command, check=False, timeout=1800)
-        return (done.stdout + done.stderr).strip()
+class Site(Watched):
+    """A node, its fleet, and the certificates and keys beside that."""
 
     def certificate(self, name: str) -> Path:
         """The certificate of a pair."""

@@ -51,7 +51,7 @@ class Once:
         self._found: dict[Build, Kept | None] = {}
 
     def compile(self) -> dict[str, NodeOutcome]:
-        """Have what several nodes need and nobody has built yet built by one of them, and kept.
+        """Have one node build what several need and the store lacks, and keep it.
 
         Returns:
             What was done to the nodes that compiled.

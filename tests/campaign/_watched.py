@@ -1,0 +1,31 @@
+"""A node on which a campaign says what it saw, each with a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuprov.lab import Lab, Node
+
+
+@dataclass
+class Watched:
+    """A node, the folder that its fleet and locks are in, and what was not as it should be."""
+
+    lab: Lab
+    node: Node
+    folder: Path
+    wrong: list[str] = field(default_factory=list)
+
+    def saw(self, what: str, seen: object, *, fine: bool) -> None:
+        """Print what was seen and whether it is as it should be."""
+        lines = str(seen).strip().splitlines() or ["nothing"]
+        told = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
+        print(f"{'ok ' if fine else 'BAD'} {what}: {told}", flush=True)
+        if not fine:
+            self.wrong.append(what)
+
+    def says(self, command: str, *, timeout: float = 1800) -> str:
+        """What a command prints on the node, whatever its exit status."""
+        done = self.node.run(command, check=False, timeout=timeout)
+        return (done.stdout + done.stderr).strip()
