@@ -97,6 +97,8 @@ def _kernel(facts: Facts) -> Iterator[str]:
     kernels = facts.kernels
     following = kernels.next_boot or "not known"
     yield f"{facts.kernel} {facts.arch}; next boot {following} ({kernels.next_boot_reason})"
+    if kernels.held_back:
+        yield f"{kernels.held_back} held back"
 
 
 def _on_the_bus(facts: Facts) -> Iterator[str]:

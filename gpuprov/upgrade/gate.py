@@ -222,8 +222,7 @@ def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
     if not new.components.driver.compiled:
         return
     offered = {name for name, _ in facts.raw("gate")["offered"]}
-    counting = _named_kernel(new) or list(filter(None, {facts.kernels.running, facts.kernels.next_boot}))
-    for kernel in sorted(counting):
+    for kernel in sorted(_named_kernel(new) or facts.kernels.counting):
         if kernel not in facts.kernels.headers and f"linux-headers-{kernel}" not in offered:
             yield Finding("bad", "headers", f"no headers of kernel {kernel}, to build the module against")
     if facts.state.secure_boot:

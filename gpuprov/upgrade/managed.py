@@ -15,6 +15,8 @@ FILES = (
     "/etc/apt/preferences.d/*gpuprov*",
     "/etc/apt/keyrings/*gpuprov*",
     "/etc/apt/apt.conf.d/*gpuprov*",
+    "/etc/default/grub.d/*gpuprov*",
+    "/etc/kernel/header_postinst.d/*gpuprov*",
     "/etc/modprobe.d/*gpuprov*",
     "/etc/modules-load.d/*gpuprov*",
     "/etc/sysctl.d/*gpuprov*",

@@ -116,7 +116,7 @@ def test_a_reboot_brings_driver_persistence_and_clocks(fixture: DebianNode) -> N
 
 FAULTS = {
     "Hold the packages, and release ours that are no longer pinned": "apt-mark unhold libcuda1",
-    "Blacklist nouveau and nova_core": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
+    "Write the blacklist, and which kernels GRUB prefers": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
     "Run the daemon, now if the driver answers and at every boot": "nvidia-smi -pm 0",
     SET: "nvidia-smi -ac 1593,1095",
     "Compile and install it": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",

@@ -165,9 +165,5 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
 def builds(group: LockedGroup, facts: Facts) -> list[Build]:
     """The builds that a node of a group needs."""
     named = group.setting("kernel") or "running"
-    kernels = [facts.kernel, facts.kernels.next_boot] if named == "running" else [named]
-    return [
-        build_of(group, kernel, facts.kernels.compilers.get(kernel, ""))
-        for kernel in dict.fromkeys(kernels)
-        if kernel
-    ]
+    kernels = facts.kernels.counting if named == "running" else (named,)
+    return [build_of(group, kernel, facts.kernels.compilers.get(kernel, "")) for kernel in kernels]

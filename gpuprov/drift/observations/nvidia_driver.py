@@ -27,7 +27,10 @@ def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
     }
     if not wrong:
         return expectation.expected
-    return ", ".join(f"{version or 'none'} for kernel {kernel}" for kernel, version in wrong.items())
+    said = (
+        f"{version or 'none'} for kernel {kernel}{_role(facts, kernel)}" for kernel, version in wrong.items()
+    )
+    return ", ".join(said)
 
 
 @observes("driver.module_flavour", "system", "kernels", "disk_modules")
@@ -73,11 +76,18 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _kernels(facts: Facts, expectation: Expectation) -> list[str]:
-    """The kernels that a module must fit: the named one, or the running one and the one that boots next."""
-    if expectation.subject != "running":
-        return [str(expectation.subject)]
-    following = facts.kernels.next_boot
-    return list(dict.fromkeys([facts.kernel, *([following] if following else [])]))
+    """The kernels that a module must fit: the named one, or those that count by themselves."""
+    return list(facts.kernels.counting) if expectation.subject == "running" else [str(expectation.subject)]
+
+
+def _role(facts: Facts, kernel: str) -> str:
+    """What becomes of a kernel that does not run."""
+    kernels = facts.kernels
+    if kernel == kernels.held_back:
+        return f" (held back: {kernels.next_boot} boots next)"
+    if kernel == kernels.next_boot != kernels.running:
+        return f" (boots next: {kernels.next_boot_reason})"
+    return ""
 
 
 def _module(facts: Facts, kernel: str) -> DiskModule | None:

@@ -58,12 +58,19 @@ def kernels(parameters: "Values") -> "Any":
     images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
     settings = ["/etc/default/grub", *sorted(glob.glob("/etc/default/grub.d/*.cfg"))]
+    configs = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
+    config = next(filter(None, map(read_or_none, configs)), None)
     return {
         "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
         "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
         "headers": [name for name in releases if os.path.isdir("/lib/modules/" + name + "/build/")],
         "compilers": {name: _compiler(name) for name in releases},
-        "grub_default": "\n".join(filter(None, map(read_or_none, settings))) or None,
+        "grub_default": [
+            [path, value]
+            for path in settings
+            for value in re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", read_or_none(path) or "", re.M)
+        ],
+        "grub_config": config and re.findall(r"^\s*set default=\"?([^\"\n]*)", config, re.M),
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
     }
 

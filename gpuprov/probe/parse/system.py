@@ -37,8 +37,16 @@ class Kernels:
     """Releases whose /lib/modules/RELEASE/build leads to a tree to compile against."""
     next_boot: str | None
     next_boot_reason: str
+    held_back: str | None
+    """The one that would come next by GRUB_DEFAULT, where grub.cfg has another in its place."""
     compilers: Mapping[str, str]
     """Release → what it was compiled with, where its configuration is there to say so."""
+
+    @property
+    def counting(self) -> tuple[str, ...]:
+        """Those that need the driver's module: the one that runs, the next one, and the one held back."""
+        found = (self.running, self.next_boot, self.held_back)
+        return tuple(dict.fromkeys(name for name in found if name))
 
 
 @lru_cache(maxsize=64)
@@ -68,11 +76,20 @@ def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
-    """The probe's lists of folders and images, and GRUB's own words; the last one counts."""
+    """The probe's lists of folders and images, and GRUB's own words; the last one counts.
+
+    What grub.cfg has goes before GRUB_DEFAULT, from which it was made.
+    """
     bootable = in_order(raw["boot"])
-    defaults = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", raw["grub_default"] or "", re.M)
     environment = dict(re.findall(r"^(\w+)=(.*)$", raw["grub_environment"] or "", re.M))
-    following, reason = next_boot(bootable, defaults[-1].strip() if defaults else None, environment)
+    place, stated = (raw["grub_default"] or [("", None)])[-1]
+    made = (raw.get("grub_config") or [stated])[-1]
+    following, reason = next_boot(bootable, made, environment)
+    meant, _ = next_boot(bootable, stated, environment)
+    if stated not in (None, "0"):
+        reason += f", where {place} has GRUB_DEFAULT={stated}"
+    elif not place and not raw.get("grub_config"):
+        reason += "; GRUB is not there, and another boot loader may choose otherwise"
     return Kernels(
         running=running,
         installed=in_order(raw["modules"]),
@@ -80,24 +97,25 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
         headers=in_order(raw["headers"]),
         next_boot=following,
         next_boot_reason=reason,
+        held_back=meant if following and meant != following else None,
         compilers={name: text for name, text in raw.get("compilers", {}).items() if text},
     )
 
 
 def next_boot(
-    bootable: tuple[str, ...], grub_default: str | None, environment: Mapping[str, str]
+    bootable: tuple[str, ...], default: str | None, environment: Mapping[str, str]
 ) -> tuple[str | None, str]:
     """The kernel that the next boot takes, and how that is known; `None` when it is not.
 
-    GRUB takes the newest image unless `GRUB_DEFAULT` or its environment block names another
+    GRUB takes the newest image unless its default or its environment block names another
     (`info grub`, sections "Simple configuration" and "Environment block").
     """
-    saved = environment.get("saved_entry") if grub_default in (None, "saved") else grub_default
+    saved = environment.get("saved_entry") if default in (None, "saved", "${saved_entry}") else default
     chosen = environment.get("next_entry") or saved or "0"
     if not bootable:
         return None, "no kernel image in /boot"
     if chosen == "0":
-        return bootable[-1], "the newest image in /boot, which GRUB takes by default"
+        return bootable[-1], "the newest image in /boot"
     named = [release for release in bootable if release in chosen]
     if named:
         return max(named, key=len), f"GRUB's entry {chosen!r}"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RUNS_KEPT = 3
 PATIENCE_S = 600.0
+GRUB_CONFIG = "/boot/grub/grub.cfg"
 
 
 def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
@@ -80,6 +81,8 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     modules.put_back(known["modules"])
     if any(path.startswith("/etc/modprobe.d/") for path in changed) and find_program("update-initramfs"):
         run("update-initramfs", "-u", "-k", "all", seconds=MODULE_S)
+    if any(path.startswith("/etc/default/grub.d/") for path in changed) and os.path.exists(GRUB_CONFIG):
+        run("update-grub", seconds=MODULE_S)  # which kernel has the module may be another one now
     return {"packages": moved, "files": changed, "units": switched}
 
 

@@ -19,7 +19,8 @@ INITRAMFS = (
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
 GRUB = (
-    "grep -hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
+    "grep -Hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
+    " grep -hs '^ *set default=' /boot/grub/grub.cfg /boot/grub2/grub.cfg;"
     " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
 )
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
@@ -31,6 +32,15 @@ class KernelModule(NamedTuple):
 
     version: str
     flavour: Literal["open", "proprietary"]
+
+
+class Boot(NamedTuple):
+    """The kernel that boots next, where that is known, and why that one."""
+
+    release: str | None
+    why: str
+    held_back: str | None
+    """The kernel that GRUB_DEFAULT means, where grub.cfg has another in its place."""
 
 
 class NvidiaDriver(Observed):
@@ -49,14 +59,24 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def kernels(self) -> list[str]:
-        """Releases of the kernel that runs and of the one that boots next, as far as that is known.
-
-        It is the newest in /boot, unless GRUB is told to take another.
-        """
+        """Releases of the kernel that runs, of the one that boots next, and of one that is held back."""
         running = self.ask("uname -r").strip()
+        found = (running, self.boot.release, self.boot.held_back)
+        return list(dict.fromkeys(release for release in found if release))
+
+    @cached_property
+    def boot(self) -> Boot:
+        """What GRUB boots next: the newest in /boot, unless it is told to take another."""
         images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
-        releases = [image.removeprefix("vmlinuz-") for image in images]
-        return list(dict.fromkeys([running, *booted_next(releases, self.run(GRUB).stdout)]))
+        return booted_next([image.removeprefix("vmlinuz-") for image in images], self.run(GRUB).stdout)
+
+    def called(self, kernel: str) -> str:
+        """A kernel, and what becomes of it where it does not run."""
+        if kernel == self.boot.held_back:
+            return f"{kernel} (held back: {self.boot.release} boots next)"
+        if kernel == self.boot.release and kernel != self.kernels[0]:
+            return f"{kernel} (boots next: {self.boot.why})"
+        return kernel
 
     def on_disk(self, kernel: str) -> KernelModule | None:
         """The module that `modprobe nvidia` loads under `kernel`; None where there is none.
@@ -129,22 +149,33 @@ class NvidiaDriver(Observed):
         return "<nvidia_driver>"
 
 
-def booted_next(releases: list[str], grub: str) -> list[str]:
-    """The kernel that boots next, of those in /boot, oldest first; none where GRUB's entry tells none.
+def booted_next(releases: list[str], grub: str) -> Boot:
+    """What boots next, of the kernels in /boot, oldest first.
 
     Args:
-        grub: lines of GRUB_DEFAULT, the last of which counts, then those of the environment block.
+        grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
+            last of each counts.
     """
-    told = {}
+    told, place = {}, ""
     for line in grub.splitlines():
         name, _, value = line.strip().partition("=")
-        told[name] = value.strip("\"' ")
-    default = told.get("GRUB_DEFAULT", "saved")
-    entry = told.get("next_entry") or (told.get("saved_entry") if default == "saved" else default)
+        file, _, name = name.rpartition(":")
+        place = file or place
+        told[name.strip()] = value.strip("\"' ")
+    stated = told.get("GRUB_DEFAULT", "saved")
+    entry = told.get("set default", stated)
+    release, meant = (_named(releases, told, each) for each in (entry, stated))
+    why = f"{place} has GRUB_DEFAULT={stated}" if place and stated != "0" else "the newest"
+    return Boot(release, why, meant if release and meant != release else None)
+
+
+def _named(releases: list[str], told: dict[str, str], default: str) -> str | None:
+    """The kernel that a default leads to; None where the entry tells none."""
+    saved = told.get("saved_entry") if default in ("saved", "${saved_entry}") else default
+    entry = told.get("next_entry") or saved
     if entry in (None, "", "0"):
-        return releases[-1:]
-    named = sorted((release for release in releases if release in entry), key=len)
-    return named[-1:]
+        return releases[-1] if releases else None
+    return max((release for release in releases if release in entry), key=len, default=None)
 
 
 def parse_proc(text: str) -> KernelModule | None:

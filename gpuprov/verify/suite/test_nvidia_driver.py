@@ -32,9 +32,10 @@ def test_dkms_built_the_module(host: Node, kernels: list[str], expected: dict[st
 
 @pytest.mark.check("driver.module_on_disk", "dkms status", BUILD_LOG)
 def test_module_on_disk_has_the_version(host: Node, kernels: list[str], expected: str) -> None:
-    modules = {kernel: host.nvidia_driver.on_disk(kernel) for kernel in kernels}
+    driver = host.nvidia_driver
+    modules = {driver.called(kernel): driver.on_disk(kernel) for kernel in kernels}
     versions = {kernel: module and module.version for kernel, module in modules.items()}
-    assert versions == dict.fromkeys(kernels, expected)
+    assert versions == dict.fromkeys(modules, expected)
 
 
 @pytest.mark.check("driver.module_flavour", "dkms status")

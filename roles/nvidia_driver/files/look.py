@@ -6,12 +6,12 @@ Runs on the node, with plugins/module_utils beside it. Argument: what the lock s
 "builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
     {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
-     "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [], "broken": ["nvidia-kernel-dkms"],
-     "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
+     "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [],
+     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
 
 `kernels` are those that count, `fitting` those that a build of another node fits, `unbuilt` those without
-the module, or with another than that build. Of `left` only the configuration is there. `reason` is the
-failure for people.
+the module, or with another than that build. `outdated` is a grub.cfg that, made once more, would have
+another default. Of `left` only the configuration is there. `reason` is the failure for people.
 """
 
 from __future__ import annotations
@@ -21,27 +21,58 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_node import output, packages
 
 
-def next_kernel(root: str = "/") -> str | None:
-    """The kernel that GRUB boots next by itself; None where that is not known.
+def images(root: str = "/") -> list[str]:
+    """Kernels in /boot, the newest first."""
+    found = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[0-9]*")]
+    return sorted(found, key=numbers, reverse=True)
 
-    The newest, unless GRUB_DEFAULT or GRUB's environment block names another (`info grub`).
-    """
-    images = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[0-9]*")]
+
+def defaults(root: str = "/") -> tuple[str, str | None]:
+    """GRUB's default as GRUB_DEFAULT states it, and as grub.cfg has it; None without one."""
     places = [Path(root, "etc/default/grub"), *sorted(Path(root, "etc/default/grub.d").glob("*.cfg"))]
     text = "\n".join(path.read_text() for path in places if path.is_file())
-    defaults = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", text, re.M)
+    stated = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", text, re.M)
+    config = Path(root, "boot/grub/grub.cfg")
+    made = re.findall(r'^\s*set default="([^"\n]*)', config.read_text() if config.is_file() else "", re.M)
+    return stated[-1].strip() if stated else "saved", made[-1] if made else None
+
+
+def booted(default: str, root: str = "/") -> str | None:
+    """The kernel that GRUB boots by a default; None where that is not known.
+
+    The newest, unless the default or GRUB's environment block names another (`info grub`).
+    """
     block = Path(root, "boot/grub/grubenv")
     said = dict(re.findall(r"^(\w+)=(.*)$", block.read_text() if block.is_file() else "", re.M))
-    stated = defaults[-1].strip() if defaults else "saved"
-    entry = said.get("next_entry") or (said.get("saved_entry") if stated == "saved" else stated) or "0"
+    saved = default in ("saved", "${saved_entry}")
+    entry = said.get("next_entry") or (said.get("saved_entry") if saved else default) or "0"
     if entry == "0":
-        return max(images, key=numbers, default=None)
-    return max((name for name in images if name in entry), key=len, default=None)
+        return next(iter(images(root)), None)
+    return max((name for name in images(root) if name in entry), key=len, default=None)
+
+
+def next_kernels(root: str = "/") -> list[str]:
+    """The kernel that boots next, and the one that it takes the place of while that has no module."""
+    stated, made = defaults(root)
+    found = [booted(made or stated, root), booted(stated, root)]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
+    """Whether grub.cfg, by no person's word, has another default than the newest kernel with the module."""
+    stated, made = defaults(root)
+    there = images(root)
+    if made is None or made.startswith("$") or stated not in ("0", "saved") or not there:
+        return False
+    named = max((name for name in there if name in made), key=len, default=None)
+    best = next(filter(fits, there), there[0])
+    return best != (there[0] if made == "0" else named)
 
 
 def numbers(release: str) -> list[tuple[int, str]]:
@@ -55,7 +86,7 @@ def counting(target: str) -> list[str]:
     """The kernels that need the module."""
     if target != "running":
         return [target]
-    return list(dict.fromkeys(filter(None, (os.uname().release, next_kernel()))))
+    return list(dict.fromkeys((os.uname().release, *next_kernels())))
 
 
 def module(kernel: str, names: list[str]) -> tuple[str | None, str | None]:
@@ -164,11 +195,13 @@ def main() -> None:
     version, kernels = asked["version"], counting(asked["kernel"])
     rows = packages()
     builds = fitting(kernels, asked["builds"])
+    wanted = (version, asked["flavour"])
     look = {
         "kernels": kernels,
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),
         "source": source(version),
+        "outdated": outdated(lambda kernel: module(kernel, asked["modules"]) == wanted),
         "packages": {row.name: row.version for row in rows if row.state not in "nc"},
         "left": [row.name for row in rows if row.state == "c"],
         "broken": [row.name for row in rows if row.state in "HUF"],

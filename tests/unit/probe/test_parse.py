@@ -75,7 +75,7 @@ def test_kernels_are_ordered_by_number() -> None:
         "modules": ["6.1.0-56-amd64", "6.1.0-9-amd64"],
         "boot": ["5.14.0-503.el9.x86_64", "5.14.0-70.el9.x86_64"],
         "headers": [],
-        "grub_default": 'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\n\nGRUB_DEFAULT="saved"  # of a drop-in\n',
+        "grub_default": [["/etc/default/grub", "0"], ["/etc/default/grub.d/site.cfg", "saved"]],
         "grub_environment": "# GRUB Environment Block\nsaved_entry=abc-5.14.0-70.el9.x86_64\n####\n",
     }
     kernels = system.parse_kernels(raw, "6.1.0-9-amd64")
