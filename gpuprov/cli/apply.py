@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options, this_machine
+from gpuprov.cli.common.staleness import warn_if_stale
 from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit
 
@@ -96,6 +97,7 @@ def command(
     chosen = replace(chosen, local=local)
     if local:
         this_machine.first_files(chosen.lock_path)
+    warn_if_stale(chosen.lock, chosen.lock_path)
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:

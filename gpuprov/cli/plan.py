@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.staleness import warn_if_stale
 from gpuprov.cli.common.terminal import tell
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit
@@ -27,6 +28,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     from gpuprov.report.text import drift_lines, plan_lines
 
     chosen = replace(chosen, local=local)
+    warn_if_stale(chosen.lock, chosen.lock_path)
     how = Options(chosen.forks, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how)
     if output == "json":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpuprov.locking.components import Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
+from gpuprov.locking.inputs import digest, profile_folders
 from gpuprov.locking.network import with_network
 from gpuprov.locking.repository.signature import require_gpgv
 from gpuprov.locking.resolve import ABSENT, Answer, Request
@@ -141,19 +141,14 @@ class Builder:
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._network = network
         self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs], release.folder)
-        self._profile_dirs = [folder / each for each in ["profiles", *fleet.profile_dirs]]
+        self._profile_dirs = profile_folders(fleet, folder)
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
 
     def digest(self) -> str:
-        """A digest of the fleet, the profiles it uses and the network that was derived."""
-        read = [*self._profiles.values(), *([self._network] if self._network else [])]
-        read += [self._secure_boot] if self._secure_boot else []
-        # Where the key is differs from controller to controller.
-        fleet = self._fleet.model_dump_json(exclude={"secure_boot": {"key"}})
-        said = [fleet, *(each.model_dump_json() for each in read)]
-        return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
+        """A digest of what was read, once every group is settled."""
+        return digest(self._fleet, self._profiles.values(), self._network, self._secure_boot)
 
     def settled(self, name: str, group: Group) -> Settled:
         """What can be said of a group without reading an index.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuprov.errors import Exit, GpuprovError, InFile, InvalidInput, Refused
 from gpuprov.locking.build import Builder, release_for
+from gpuprov.locking.inputs import STALE
 from gpuprov.model.documents import Strict, complaints, read_text
 from gpuprov.model.fleet import Fleet, fleet_of
 from gpuprov.model.lock import Lock, lock_beside, lock_of
@@ -129,7 +130,7 @@ def _meaning(
             "stale-lock",
             str(lock_path),
             None,
-            f"was made from other files than {path} and its profiles are now",
+            STALE.format(fleet=path),
             do="gpuprov lock",
             exit_code=Exit.DRIFT,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.cli.common.group import run
+from gpuprov.model.lock import Lock, write_lock
 
 FLEET = """\
 groups:
@@ -104,3 +105,17 @@ def test_a_line_of_the_fleet(
     assert said in screen("lock", capsys)
     run(["validate"])
     assert said.split("; ")[0].removeprefix("fleet.yml:") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_a_changed_fleet_without_a_new_lock_is_warned_of(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lock(Lock(inputs="0" * 64, groups={}), folder / "fleet.lock.yml")
+    assert "Warning" not in screen(verb, capsys, 0)
+    (folder / "fleet.yml").write_text(FLEET)
+    said = screen(verb, capsys, 0)
+    assert "Warning: fleet.lock.yml was not made from fleet.yml" in said
+    assert "run `gpuprov lock`" in said
+    (folder / "fleet.yml").write_text(FLEET.replace("hosts", "host"))
+    assert "Warning: fleet.yml:3: unknown key 'host'" in screen(verb, capsys, 0)

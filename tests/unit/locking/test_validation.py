@@ -10,6 +10,7 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.build import build_lock
+from gpuprov.locking.inputs import changed_since
 from gpuprov.locking.validation import Problem, validate_files
 from gpuprov.model.lock import write_lock
 from tests.unit.locking.fleets import Write
@@ -85,11 +86,15 @@ def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
 
 def test_a_lock_of_another_day_of_the_fleet_is_stale_and_a_fresh_one_is_not(one_group: Write) -> None:
     path = one_group(cuda="13.0")
-    write_lock(build_lock(path), path.with_name("fleet.lock.yml"))
+    lock, place = build_lock(path), path.with_name("fleet.lock.yml")
+    write_lock(lock, place)
     assert validate_files(path).problems == []
+    assert changed_since(lock, place) is None
     path.write_text(path.read_text().replace("train-[1-2]", "train-[1-3]"))
     [problem] = validate_files(path).problems
-    assert (problem.kind, problem.file) == ("stale-lock", str(path.with_name("fleet.lock.yml")))
+    assert (problem.kind, problem.file) == ("stale-lock", str(place))
+    assert changed_since(lock, place) == path
+    assert changed_since(lock, path.with_name("old.lock.yml")) is None
 
 
 def test_a_lock_that_is_none_is_told_by_line(one_group: Write) -> None:

@@ -1,0 +1,57 @@
+"""What a lock is made from, read without a catalog: enough to say whether it still is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuprov.locking.secure_boot import locked_secure_boot
+from gpuprov.model.fleet import Fleet, read_fleet
+from gpuprov.model.lock import Lock, lock_beside
+from gpuprov.model.profile import ResolvedProfile, load_profile
+from gpuprov.model.secure_boot import LockedSecureBoot
+from gpuprov.nccl.record import NcclRecord, read_record
+
+STALE = "was not made from {fleet} and its profiles as they are now"
+
+
+def profile_folders(fleet: Fleet, folder: Path) -> list[Path]:
+    """Where a fleet's own profiles are.
+
+    Args:
+        folder: that of fleet.yml.
+    """
+    return [folder / each for each in ["profiles", *fleet.profile_dirs]]
+
+
+def digest(
+    fleet: Fleet,
+    profiles: Iterable[ResolvedProfile],
+    network: NcclRecord | None,
+    secure_boot: LockedSecureBoot | None,
+) -> str:
+    """A digest of the fleet, the profiles it uses and the network that was derived."""
+    read = [*profiles, *([network] if network else []), *([secure_boot] if secure_boot else [])]
+    # Where the key is differs from controller to controller.
+    said = [
+        fleet.model_dump_json(exclude={"secure_boot": {"key"}}),
+        *(each.model_dump_json() for each in read),
+    ]
+    return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def changed_since(lock: Lock, lock_path: Path) -> Path | None:
+    """The fleet.yml beside a lock, where the lock was made from another one, or from other profiles.
+
+    Raises:
+        GpuprovError: the fleet or a profile cannot be read.
+    """
+    path = lock_path.with_name(lock_path.name.replace(".lock.yml", ".yml"))
+    if lock_beside(path) != lock_path or not path.is_file():
+        return None
+    fleet, folder = read_fleet(path), path.parent
+    names = dict.fromkeys(group.profile for group in fleet.groups.values())
+    profiles = [load_profile(name, profile_folders(fleet, folder)) for name in names]
+    now = digest(fleet, profiles, read_record(path), locked_secure_boot(fleet.secure_boot, folder))
+    return None if now == lock.inputs else path
