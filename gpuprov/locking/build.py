@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
@@ -14,7 +14,7 @@ from gpuprov.catalog.records import System
 from gpuprov.catalog.releases import Release, contents, current, keep, own, pinned
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
-from gpuprov.locking.components import Locker, family_pattern
+from gpuprov.locking.components import Locker, family_pattern, module_build
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
@@ -185,7 +185,8 @@ class Builder:
         arch = answer.stack.arch or group.arch
         switched = answer.stack.fabricmanager not in (None, ABSENT)
         locker = Locker(self._finder, system, arch, answer, self._staying(locked))
-        components = self._components(name, locker, answer, want, request, settings)
+        build = module_build(want.policy.module_build, len(group.hosts), locked)
+        components = self._components(name, locker, answer, want, request, settings, build)
         check_signed(name, self._secure_boot, components.driver)
         return LockedGroup(
             profile=group.profile,
@@ -233,9 +234,10 @@ class Builder:
         want: Wanted,
         request: Callable[[Wanted], Request],
         settings: dict[str, Setting],
+        build: Literal["once"] | None,
     ) -> Components:
         """Everything that is managed, exact; the driver's companions as the hardware asks."""
-        found: dict[str, Component] = {"driver": locker.driver(want.policy.module_build)}
+        found: dict[str, Component] = {"driver": locker.driver(build)}
         found |= {each: locker.component(each) for each in locker.following()}
         for each in MOVABLE[1:]:
             if not want.managed(each):

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from gpuprov.catalog.records import System
 from gpuprov.errors import Refused
@@ -17,7 +17,7 @@ from gpuprov.locking.repository.sources import ARCHIVE_SUITES
 from gpuprov.locking.repository.versions import matches_upstream
 from gpuprov.locking.resolve import Answer, PackageSet
 from gpuprov.model.components import COMPONENT, MOVE_WITH_DRIVER
-from gpuprov.model.lock import COMPILED, Component, Cuda, Driver, Repository
+from gpuprov.model.lock import COMPILED, Component, Components, Cuda, Driver, Repository
 
 
 class _Exact(TypedDict):
@@ -32,6 +32,19 @@ class _Exact(TypedDict):
     hold_patterns: list[str]
     reason: str
     source: str
+
+
+def module_build(stated: str | None, hosts: int, locked: Components | None) -> Literal["once"] | None:
+    """How a group's module is to be compiled, if DKMS does that.
+
+    Args:
+        stated: `module_build` of the fleet or a profile.
+        hosts: how many there are. Several share one compilation, unless it is stated otherwise.
+        locked: the group's components in the previous lock, which stay as they are.
+    """
+    if stated is None and locked:
+        return locked.driver.build
+    return "once" if stated == "once" or (stated is None and hosts > 1) else None
 
 
 class Locker:
@@ -58,11 +71,11 @@ class Locker:
             if name in sets and sets[name].repository == sets["driver"].repository:
                 yield name
 
-    def driver(self, module_build: str | None) -> Driver:
+    def driver(self, build: Literal["once"] | None) -> Driver:
         """The driver with its pinning package.
 
         Args:
-            module_build: as it is stated.
+            build: how a module that DKMS compiles is to be built.
         """
         stated = self._answer.packages["driver"]
         roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
@@ -72,13 +85,13 @@ class Locker:
         exact = self._exact("driver", stated, roots)
         self._driver_version = exact["version"]
         compiled = (name for name in exact["closure"] if COMPILED.search(name))
-        return Driver(
+        driver = Driver(
             **exact,
             branch=int(self._answer.stack.branch or 0),
             module="open" if self._answer.stack.module == "open" else "proprietary",
             module_package=stated.module or next(compiled, stated.names[0]),
-            build="once" if module_build == "once" else None,
         )
+        return driver.model_copy(update={"build": build}) if driver.compiled else driver
 
     def _check_held(self, stated: PackageSet) -> None:
         """Raises Refused for a driver that the indexes do not have, where they have others of its branch."""

@@ -23,7 +23,7 @@ def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str
         "version": version,
         "license": licence,
         "name": name,
-        "vermagic": f"{kernel} SMP preempt mod_unload",
+        "vermagic": f"{kernel} SMP preempt mod_unload modversions",
     }
     information = b"".join(f"{key}={value}\0".encode() for key, value in fields.items())
     # A leading empty string, so that every field stands between two zero bytes.
