@@ -37,8 +37,8 @@ class StackPolicy(Strict):
     module: Literal["open", "proprietary"] | None = None
     module_build: Literal["dkms", "once", "precompiled"] | None = Field(
         default=None,
-        description="compiled on each node, on one for all that have its kernel, or by the distribution"
-        " (Ubuntu), which signs it",
+        description="compiled on each node, on one for all that have its kernel (the default of a group of"
+        " several nodes), or by the distribution (Ubuntu), which signs it",
     )
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
         default=None, min_length=1, description="toolkits (12.8); of several the first is the default"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from gpuprov.catalog import load
@@ -13,7 +14,7 @@ from gpuprov.errors import Exit, InvalidInput
 from gpuprov.lab.mirror import nvidia
 from gpuprov.locking.build import build_lock
 from gpuprov.model.components import MOVABLE
-from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov.model.lock import Lock, LockedGroup, read_lock
 from tests.unit.locking.fleets import Write
 
 
@@ -72,6 +73,24 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     moved = build_lock(fleet, previous=first, narrate=told.append)
     assert moved.groups["train"].components.driver.branch == 580
     assert any("driver 595.91.07 cannot stay" in line for line in told)
+
+
+def test_several_nodes_compile_once_unless_their_lock_says_otherwise(one_group: Write) -> None:
+    def build(hosts: str, previous: Lock | None = None, **stack: object) -> str | None:
+        fleet = one_group(driver="580.95.05", **stack)
+        plain = yaml.safe_load(fleet.read_text())
+        plain["groups"]["train"]["hosts"] = hosts
+        fleet.write_text(yaml.safe_dump(plain))
+        built.append(build_lock(fleet, previous=previous))
+        return built[-1].groups["train"].components.driver.build
+
+    built: list[Lock] = []
+    assert build("gpu01") is None
+    assert build("gpu[01-02]", module_build="dkms") is None
+    assert build("gpu[01-02]", previous=built[-1]) is None
+    assert build("gpu[01-02]", previous=built[-1], module_build="once") == "once"
+    assert build("gpu[01-02]") == "once"
+    assert build("gpu01", previous=built[-1]) == "once"
 
 
 def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:
