@@ -72,18 +72,21 @@ def check(build: Build, files: Mapping[str, bytes]) -> str:
     Raises:
         NodeFailed: they are not such a build; says which file and why.
     """
-    seen = set()
+    seen, flavours = set(), set()
     for name, content in files.items():
         if not MODULE.fullmatch(name) or PurePath(name).name != name:
             raise NodeFailed(f"a file {name[:60]!r} among the modules", expected="nvidia….ko")
         told = modinfo(unpacked(name, content))
-        flavour = "open" if "GPL" in told.get("license", "") else "proprietary"
-        release = told.get("vermagic", "").partition(" ")[0]
-        said = (told.get("version"), flavour, release)
-        if said != (build.driver, build.flavour, build.kernel):
-            words = f"{name} is of {said[0]} ({said[1]}) for kernel {said[2] or 'none'}"
-            raise NodeFailed(words, expected=str(build))
+        version, release = told.get("version"), told.get("vermagic", "").partition(" ")[0]
+        if (version, release) != (build.driver, build.kernel):
+            raise NodeFailed(f"{name} is of {version} for kernel {release or 'none'}", expected=str(build))
+        # Of the proprietary flavour's modules nvidia-uvm is under the GPL, too, and nvidia-drm under MIT.
+        if told.get("name") == "nvidia":
+            flavours.add("open" if "GPL" in told.get("license", "") else "proprietary")
         seen.add(told["vermagic"])
+    if files and flavours != {build.flavour}:
+        found = " and ".join(sorted(flavours)) or "not among them"
+        raise NodeFailed(f"the module nvidia is {found}", expected=str(build))
     if len(seen) != 1:
         raise NodeFailed(f"{len(files)} modules with {len(seen)} vermagics", expected="one in all")
     return seen.pop()

@@ -72,7 +72,8 @@ def test_half_a_record_is_refused(store: Store) -> None:
     [
         ({"nvidia.ko": stub_module("535.261.03", kernel=KERNEL)}, "is of 535.261.03"),
         ({"nvidia.ko": stub_module("535.309.01", kernel="6.1.0-9-amd64")}, "for kernel 6.1.0-9-amd64"),
-        ({"nvidia.ko": stub_module("535.309.01", kernel=KERNEL, licence="Dual MIT/GPL")}, "(open)"),
+        ({"nvidia.ko": stub_module("535.309.01", kernel=KERNEL, licence="Dual MIT/GPL")}, "nvidia is open"),
+        ({"nvidia-uvm.ko": stub_module("535.309.01", kernel=KERNEL, name="nvidia_uvm")}, "not among them"),
         ({"nvidia.ko": b"nothing"}, "is of None"),
         ({"../nvidia.ko": MODULE}, "a file '../nvidia.ko'"),
         ({"dropbear.ko": MODULE}, "a file 'dropbear.ko'"),
@@ -85,6 +86,26 @@ def test_what_is_no_such_build_is_not_kept(store: Store, files: dict[str, bytes]
         store.keep(BUILD, pack(files), "node1")
     assert said in str(raised.value)
     assert store.find(BUILD) is None
+
+
+def test_the_main_module_alone_tells_the_flavour() -> None:
+    """Names and licences of NVIDIA's 535.309.01 as Debian 12's package compiles it."""
+    licences = {
+        "nvidia": "NVIDIA",
+        "nvidia_drm": "MIT",
+        "nvidia_modeset": "NVIDIA",
+        "nvidia_peermem": "Linux-OpenIB",
+        "nvidia_uvm": "Dual MIT/GPL",
+    }
+    check(
+        BUILD,
+        {
+            f"{name.replace('_', '-')}.ko": stub_module(
+                "535.309.01", kernel=KERNEL, name=name, licence=licence
+            )
+            for name, licence in licences.items()
+        },
+    )
 
 
 def test_what_is_no_archive_is_not_kept(store: Store) -> None:
