@@ -84,5 +84,6 @@ def _allow_short_forms(records: dict[str, Any]) -> None:
     for stated in records["StackPolicy"]["properties"].values():
         forms = stated.get("anyOf", [])
         several = [form["items"] for form in forms if form.get("type") == "array"]
-        versions = any(form.get("type") == "string" and "enum" not in form for form in [*forms, *several])
+        texts = [form for form in [*forms, *several] if form.get("type") == "string"]
+        versions = any(not {"enum", "const", "pattern"} & set(form) for form in texts)
         stated["anyOf"] = [*forms, *several, *([{"type": "number"}] if versions else [])]

@@ -14,6 +14,7 @@ from gpuprov.catalog.records import System
 from gpuprov.catalog.releases import Release, contents, current, keep, own, pinned
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
+from gpuprov.locking.builder import with_builder
 from gpuprov.locking.components import Locker, family_pattern, module_build
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
@@ -188,6 +189,7 @@ class Builder:
         build = module_build(want.policy.module_build, len(group.hosts), locked)
         components = self._components(name, locker, answer, want, request, settings, build)
         check_signed(name, self._secure_boot, components.driver)
+        components = with_builder(name, group.hosts, want.policy, components)
         return LockedGroup(
             profile=group.profile,
             hosts=group.hosts,

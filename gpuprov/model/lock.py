@@ -69,13 +69,16 @@ class Driver(Component):
     """The NVIDIA driver: its branch and which kernel modules it uses.
 
     `module_package` brings the module or its source; a precompiled one has the version of its kernel.
-    `build` is `once` where one node compiles for all that have its kernel.
+    `build` is `once` where one node compiles for all that have its kernel: `builder`, or whichever is the
+    first. With a `compiler` that is absent only the builder has one.
     """
 
     branch: int
     module: Literal["open", "proprietary"]
     module_package: str
     build: Literal["once"] | None = None
+    builder: str | None = None
+    compiler: Literal["absent"] | None = None
 
     @property
     def compiled(self) -> bool:
@@ -86,6 +89,10 @@ class Driver(Component):
     def shared(self) -> bool:
         """Whether one node compiles the module, and the others get what it made."""
         return self.compiled and self.build == "once"
+
+    def may_compile(self, node: str) -> bool:
+        """Whether a node has a compiler, or may get one."""
+        return self.compiler is None or node == self.builder
 
     @property
     def version_package(self) -> str:

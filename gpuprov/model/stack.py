@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from gpuprov.model.documents import DECIMAL, Strict
 
@@ -23,6 +23,8 @@ def _several(stated: object) -> object:
 VersionText = Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^[0-9a-z][0-9A-Za-z.+-]*$")]
 """A version or the start of one (`12.8`), `auto` for what the resolver chooses, `none` for none at all."""
 
+LATER = ("builder", "compiler")
+
 
 class StackPolicy(Strict):
     """What software is wanted, as far as anybody cares; the resolver chooses the rest.
@@ -40,6 +42,14 @@ class StackPolicy(Strict):
         description="compiled on each node, on one for all that have its kernel (the default of a group of"
         " several nodes), or by the distribution (Ubuntu), which signs it",
     )
+    builder: Annotated[str, Field(pattern=r"^\S+$")] | None = Field(
+        default=None,
+        description="with module_build: once, the host of the group that compiles; else the first",
+    )
+    compiler: Literal["absent"] | None = Field(
+        default=None,
+        description="with a builder: the others get none, and a kernel waits there for its module",
+    )
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
         default=None, min_length=1, description="toolkits (12.8); of several the first is the default"
     )
@@ -53,3 +63,9 @@ class StackPolicy(Strict):
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
     profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")
     node_exporter: VersionText | None = Field(default=None, description="Prometheus' exporter of the node")
+
+    @model_serializer(mode="wrap")
+    def _without_new_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A lock has a digest of this: keys that came later change none that does not state them."""
+        said: dict[str, Any] = write(self)
+        return {key: each for key, each in said.items() if each is not None or key not in LATER}

@@ -70,6 +70,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "nvidia_driver_unwanted": other_branches(driver.hold_patterns, driver.branch),
         "nvidia_driver_target_kernel": group.setting("kernel") or "running",
         **({"nvidia_driver_module_build": "once"} if driver.shared else {}),
+        **({"nvidia_driver_only_builder": driver.builder} if driver.compiler else {}),
     }
 
 

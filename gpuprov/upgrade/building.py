@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuprov.apply.modules.build import Build
 from gpuprov.apply.modules.handing import fetched
-from gpuprov.apply.modules.once import needed
+from gpuprov.apply.modules.once import builders, needed
 from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Store
 from gpuprov.ssh.transport import targets
@@ -26,8 +26,8 @@ class Ahead:
     ) -> None:
         """
         Args:
-            canaries: those that try to build where every node compiles; where one does it for all, one of
-                these does if it can.
+            canaries: those that try to build where every node compiles; where one does it for all, the named
+                builder does, or one of these if it can.
 
         Raises:
             Refused: a build in the store was changed.
@@ -41,11 +41,15 @@ class Ahead:
         }
         shared = [name for name in new if new[name].components.driver.shared]
         needs = needed(context, sorted(shared, key=lambda name: name not in canaries)) if shared else {}
-        self._builders: dict[Build, str] = {}
+        wanting: dict[Build, list[str]] = {}
         for name, builds in needs.items():
             for build in builds:
-                if build not in self._builders and self._store.find(build) is None:
-                    self._builders[build] = name
+                wanting.setdefault(build, []).append(name)
+        self._builders = {
+            build: able[0]
+            for build, nodes in wanting.items()
+            if (able := builders(new, nodes)) and self._store.find(build) is None
+        }
 
     def kernels(self, name: str) -> list[str]:
         """Those that a node is to build the module for."""

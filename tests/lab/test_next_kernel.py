@@ -23,7 +23,8 @@ case "$*" in *=device*) echo /dev/sda1 ;; *fs_uuid*) echo 0123-abcd ;; *=fs*|*"-
 GRUB = (
     "apt-get -q update && apt-get -q -y install --no-install-recommends grub2-common </dev/null"
     " && dpkg-divert --quiet --local --rename --add /usr/sbin/grub-probe && cat >/usr/sbin/grub-probe"
-    " && chmod 755 /usr/sbin/grub-probe && cp /usr/share/grub/default/grub /etc/default/grub && update-grub"
+    " && chmod 755 /usr/sbin/grub-probe && mkdir -p /boot/grub"
+    " && cp /usr/share/grub/default/grub /etc/default/grub && update-grub"
 )
 NO_INITRAMFS = "echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
 NEXT = "6.99.0-1-amd64"

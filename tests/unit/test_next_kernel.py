@@ -130,6 +130,14 @@ def test_when_grub_has_to_choose_once_more(
     assert driver.outdated(lambda kernel: kernel in built, str(node)) == outdated
 
 
+def test_a_kernel_that_is_held_back_may_wait_for_its_build(node: Path) -> None:
+    state(node, "0", {}, HELD)
+    assert driver.due([OLD, NEW], {}, str(node)) == [OLD]
+    assert driver.due([OLD, NEW], {NEW: {}}, str(node)) == [OLD, NEW]
+    state(node, "0", {}, "0")
+    assert driver.due([OLD, NEW], {}, str(node)) == [OLD, NEW]
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [

@@ -41,11 +41,11 @@ class Once:
             store: another one than the controller's.
         """
         self._run, self._nodes, self._store = run, nodes, store or store_of(run.lock)
-        hosts = run.lock.hosts()
+        self._hosts = run.lock.hosts()
         shared = [
             name
             for name, stated in nodes.items()
-            if hosts[name].components.driver.shared and "nvidia_driver" in stated["gpuprov_roles"]
+            if self._hosts[name].components.driver.shared and "nvidia_driver" in stated["gpuprov_roles"]
         ]
         self._needs = needed(run, shared) if shared else {}
         self._found: dict[Build, Kept | None] = {}
@@ -111,7 +111,7 @@ class Once:
         """
         for build in self._builds():
             wanting = self._wanting(build)
-            left = [name for name in wanting if name not in tried]
+            left = [name for name in builders(self._hosts, wanting) if name not in tried]
             shared = len(wanting) > 1 or self._store.signs
             if shared and left and self._store.find(build) is None:
                 yield build, left[0]
@@ -149,7 +149,7 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
     password, hosts = run.options.become_password, run.lock.hosts()
     answers = fan_out(
         targets(run.lock, names),
-        lambda session: builds(hosts[session.target.name], collect(session, asked, password=password)),
+        lambda session: builds_of(hosts[session.target.name], collect(session, asked, password=password)),
         forks=run.options.forks,
     )
     found = {way.name: answer for way, answer in answers}
@@ -162,7 +162,14 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
     return {name: answer for name in names if not isinstance(answer := found[name], GpuprovError)}
 
 
-def builds(group: LockedGroup, facts: Facts) -> list[Build]:
+def builders(hosts: Mapping[str, LockedGroup], names: Iterable[str]) -> list[str]:
+    """Those of the nodes that may compile for others, the named builder first."""
+    drivers = {name: hosts[name].components.driver for name in names}
+    able = [name for name, driver in drivers.items() if driver.may_compile(name)]
+    return sorted(able, key=lambda name: name != drivers[name].builder)
+
+
+def builds_of(group: LockedGroup, facts: Facts) -> list[Build]:
     """The builds that a node of a group needs."""
     named = group.setting("kernel") or "running"
     kernels = facts.kernels.counting if named == "running" else (named,)

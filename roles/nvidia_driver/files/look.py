@@ -3,6 +3,7 @@
 Runs on the node, with plugins/module_utils beside it. Argument: what the lock says,
 {"version": "535.309.01", "flavour": "proprietary", "modules": [names that the module may have on disk],
 "compiled": whether DKMS builds it, "kernel": its target or "running", "failed": why the role failed, or "",
+"waits": whether a kernel that GRUB holds back does without a module until another node has made it,
 "builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
     {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
@@ -87,6 +88,12 @@ def counting(target: str) -> list[str]:
     if target != "running":
         return [target]
     return list(dict.fromkeys((os.uname().release, *next_kernels())))
+
+
+def due(kernels: list[str], builds: dict[str, dict], root: str = "/") -> list[str]:
+    """The kernels without one that GRUB holds back and that no build fits yet."""
+    held_back = next_kernels(root)[1:]
+    return [kernel for kernel in kernels if kernel in builds or kernel not in held_back]
 
 
 def module(kernel: str, names: list[str]) -> tuple[str | None, str | None]:
@@ -195,6 +202,7 @@ def main() -> None:
     version, kernels = asked["version"], counting(asked["kernel"])
     rows = packages()
     builds = fitting(kernels, asked["builds"])
+    kernels = due(kernels, builds) if asked["waits"] else kernels
     wanted = (version, asked["flavour"])
     look = {
         "kernels": kernels,

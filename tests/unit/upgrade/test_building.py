@@ -20,10 +20,10 @@ from tests import RECORDED_LOCK
 NAMES, KERNEL = ["a1", "a2", "a3"], "6.1.0-56-amd64"
 
 
-def context(folder: Path, build: str | None) -> UpgradeContext:
+def context(folder: Path, build: str | None, **more: str) -> UpgradeContext:
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
-    driver = group.components.driver.model_copy(update={"build": build})
+    driver = group.components.driver.model_copy(update={"build": build, **more})
     components = group.components.model_copy(update={"driver": driver})
     mine = {"hosts": dict.fromkeys(NAMES, "127.0.0.1"), "components": components}
     stated = lock.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
@@ -55,6 +55,15 @@ def test_one_canary_builds_for_all(shared: UpgradeContext, tmp_path: Path) -> No
     ahead.take({"a2": [{"kernel": KERNEL, "path": "p", "size": 1, "sha256": ""}], "a1": []})
     again = Ahead(shared, NAMES, ["a2"], store)
     assert not any(again.kernels(name) for name in NAMES)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_named_builder_builds_and_no_canary(tmp_path: Path) -> None:
+    named = context(tmp_path, "once", builder="a3", compiler="absent")
+    ahead = Ahead(named, NAMES, ["a1"], Store(tmp_path))
+    assert [ahead.kernels(name) for name in NAMES] == [[], [], [KERNEL]]
+    without = Ahead(named, ["a1", "a2"], ["a1"], Store(tmp_path))
+    assert not any(without.kernels(name) for name in NAMES)
 
 
 def test_what_is_not_the_build_is_not_kept(

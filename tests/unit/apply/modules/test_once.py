@@ -25,10 +25,10 @@ KERNEL, OTHER = "6.1.0-56-amd64", "6.1.0-55-amd64"
 ROLES = ["preflight", "repositories", "nvidia_driver", "docker"]
 
 
-def locked(build: str | None = "once") -> Lock:
+def locked(build: str | None = "once", **more: str) -> Lock:
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
-    driver = group.components.driver.model_copy(update={"build": build})
+    driver = group.components.driver.model_copy(update={"build": build, **more})
     components = group.components.model_copy(update={"driver": driver})
     mine = {"hosts": dict.fromkeys(NAMES, "127.0.0.1"), "components": components}
     return lock.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
@@ -112,6 +112,23 @@ def test_where_two_fail_everybody_compiles(paper: Paper) -> None:
     assert paper.compiled == [["a1"], ["a2"]]
     assert [outcome.ok for outcome in done.values()] == [False, False]
     assert subject.offers("a3") == {}
+
+
+def test_a_named_builder_compiles_and_another_one_where_it_fails(paper: Paper) -> None:
+    paper.broken = {"a2"}
+    paper.once(replace(paper.run, lock=locked(builder="a2"))).compile()
+    assert paper.compiled == [["a2"], ["a1"]]
+
+
+def test_where_compilers_are_absent_only_the_builder_compiles(paper: Paper) -> None:
+    run = replace(paper.run, lock=locked(builder="a2", compiler="absent"))
+    paper.broken = {"a2"}
+    paper.once(run).compile()
+    assert paper.compiled == [["a2"]]
+    alone = Once(run, {name: {"gpuprov_roles": ROLES} for name in ("a1", "a3")}, paper.store)
+    assert alone.compile() == {}
+    [group] = run.lock.groups.values()
+    assert variables(group)["nvidia_driver_only_builder"] == "a2"
 
 
 def test_what_cannot_be_kept_is_said_and_everybody_compiles(
