@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuprov.apply.node.lease import family
+from gpuprov.apply.node.lease import HAND_S, family
 from gpuprov.errors import Refused
 
 RESUMABLE = ("upgrade", "rollback")
@@ -20,12 +20,15 @@ class InOtherHands(Refused):
 
 @dataclass(frozen=True)
 class Lease:
-    """Who has a node. Times are this controller's; `since` is None where the node does not know it."""
+    """Who has a node. Times are this controller's; `since` is None where the node does not know it, and
+    `silent_s` are the seconds since it was renewed.
+    """
 
     run: str
     holder: str
     since: datetime | None
     until: datetime
+    silent_s: float = 0.0
 
     def __str__(self) -> str:
         since = f", since {_clock(self.since)}" if self.since else ""
@@ -35,12 +38,25 @@ class Lease:
     def advice(self) -> str:
         """What to do about another run's lease."""
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
+        if self.is_hand and not resumable:
+            where = f"the same command, {HAND_S:.0f} s later, where it was typed"
+            return f"wait for its worker; if that died or was cut off: {where}"
         return "wait for it, or resume it there" if resumable else "wait for it, or interrupt it there"
 
     @property
     def family(self) -> str:
         """The run itself, where one of its hands has the node."""
         return family(self.run)
+
+    @property
+    def is_hand(self) -> bool:
+        """Whether a worker's hand has it, and not the run itself."""
+        return self.run != self.family
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether it is a hand's that may be at work. Of a run its controller knows that."""
+        return self.is_hand and self.silent_s < HAND_S
 
     def refusal(self, run: str = "") -> Refused:
         """Why another run, or another hand of the same one, leaves the node alone."""
@@ -64,7 +80,8 @@ def read_lease(told: Any) -> Lease | None:
 
     since = told.get("since")
     run, holder = (str(told[name])[:LONGEST] for name in ("run", "holder"))
-    return Lease(run, holder, None if since is None else at(since), at(told["until"]))
+    silent_s = there - float(told["until"]) + float(told["seconds"])
+    return Lease(run, holder, None if since is None else at(since), at(told["until"]), silent_s)
 
 
 def _clock(moment: datetime) -> str:

@@ -134,9 +134,9 @@ class Leases:
         self._write()
         asked = uptime()
         answers = self._ask("take", names)
-        left = {name: lease.run for name, lease in self._others(answers).items() if is_over(lease.run)}
+        left = {name: lease.run for name, lease in self._others(answers).items() if is_abandoned(lease)}
         if left:
-            self._act("release", {name: [run] for name, run in left.items()})
+            self._act("release", {name: [run, True] for name, run in left.items()})
             asked = uptime()
             answers |= self._ask("take", left)
         with self._mutex:
@@ -286,6 +286,11 @@ class Leases:
 def uptime() -> float:
     """Seconds since this machine was started, also those that it slept; the same in each process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_abandoned(lease: Lease) -> bool:
+    """Whether a run or a hand that has a node is at work no more, and leaves nothing to resume."""
+    return is_over(lease.family) and not lease.is_renewed
 
 
 def is_over(run_id: str) -> bool:

@@ -31,7 +31,7 @@ def measure_across(
     """Measure between nodes, keep what came of it, and print it.
 
     Raises:
-        InvalidInput: fewer than two nodes.
+        InvalidInput: fewer than two nodes, or workers are engaged.
     """
     from gpuprov.accept import program
     from gpuprov.accept.across.mesh import Mesh
@@ -42,8 +42,13 @@ def measure_across(
     from gpuprov.report.history import keep
     from gpuprov.report.history.record import of_acceptance
     from gpuprov.runs import new_run
+    from gpuprov.ssh.elsewhere import is_engaged
 
     names = [node.name for node in nodes]
+    if is_engaged():
+        raise InvalidInput(
+            "--across by workers", expected="one controller that talks to all of them", do="--workers none"
+        )
     if len(names) < 2:
         raise InvalidInput(f"--across with {len(names)} node", expected="two or more")
     payload = program.fabric(password=password, folders=folders, drained=drained)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuprov.apply.jobs import gpu_users, preflight_values
 from gpuprov.apply.lease import read_lease
-from gpuprov.apply.leases import is_over
+from gpuprov.apply.leases import is_abandoned
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
@@ -255,5 +255,5 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
     lease = read_lease(facts.raw("gate")["lease"])
-    if lease and lease.run != run and not is_over(lease.run):
+    if lease and lease.run != run and not is_abandoned(lease):
         yield Finding("bad", "lease", f"{lease}; {lease.advice}")

@@ -57,11 +57,11 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
         return _give(run, holder, seconds, last)
 
 
-def release(run: str) -> None:
-    """Give the lease back, if it is that run's."""
+def release(run: str, abandoned: bool = False) -> None:
+    """Give the lease back, if it is that run's; of an abandoned hand, if it is still silent."""
     with alone("lease"):
         held = current()
-        if held and held["run"] == run:
+        if held and held["run"] == run and not (abandoned and _number(run) and _silent_s(held) < HAND_S):
             os.unlink(PATH)
 
 
@@ -97,8 +97,11 @@ def _follows(run: str, held: "Lease") -> bool:
     holds, a hand's when it was not renewed for long."""
     if family(run) != family(held["run"]):
         return False
-    silent_s = time.time() - held["until"] + held["seconds"]
-    return bool(held["run"] == family(run) or silent_s >= HAND_S)
+    return bool(held["run"] == family(run) or _silent_s(held) >= HAND_S)
+
+
+def _silent_s(held: "Lease") -> float:
+    return float(time.time() - held["until"] + held["seconds"])
 
 
 def _leave_earlier_hands_behind(run: str) -> None:

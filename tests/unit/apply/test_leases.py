@@ -17,6 +17,7 @@ import pytest
 from gpuprov.apply import leases
 from gpuprov.apply.lease import read_lease
 from gpuprov.apply.leases import FILE, Leases, Terms, is_over
+from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import NodeFailed, Refused, Unreachable
 from gpuprov.runs import state_dir
 from gpuprov.upgrade.leases import hold, take_all
@@ -61,7 +62,7 @@ def test_a_node_that_another_run_has_is_refused_with_who_and_since_when(nodes: P
 
 
 def test_a_lease_of_another_day_has_its_day() -> None:
-    told = {"run": UPGRADE, "holder": "x@y", "since": -200000.0, "until": 100.0, "now": 0.0}
+    told = {"run": UPGRADE, "holder": "x@y", "since": -200000.0, "until": 100.0, "now": 0.0, "seconds": 600}
     lease = read_lease(told)
     assert lease is not None
     assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d, until", str(lease))
@@ -180,6 +181,32 @@ def test_a_run_from_here_whose_controller_was_killed_is_in_nobodys_way(nodes: Pa
     assert nodes.holders == {"n1": MINE, "n2": MINE}
 
 
+def test_a_killed_workers_hand_is_in_nobodys_way_once_it_is_silent(nodes: PaperNodes) -> None:
+    """Its run was killed as well; no later hand comes to follow it."""
+    killed = leases_of(nodes, OTHER)
+    killed.take(["n1", "n2"])
+    nodes.give("n1", f"{OTHER}/7.aa", "x@w1")
+    nodes.now += HAND_S - 5
+    refused = str(leases_of(nodes).take(["n1", "n2"])["n1"])
+    assert f"run {OTHER}/7.aa" in refused
+    assert "if that died or was cut off: the same command, 60 s later, where it was typed" in refused
+    nodes.do("n1", "release", f"{OTHER}/7.aa", True)
+    assert nodes.holders["n1"] == f"{OTHER}/7.aa", "it is not silent, whoever thinks so"
+    nodes.now += 10
+    assert leases_of(nodes).take(["n1"]) == {}
+    assert set(nodes.holders.values()) == {MINE}
+
+
+def test_a_silent_hand_of_a_run_that_is_alive_or_of_elsewhere_has_its_node(nodes: PaperNodes) -> None:
+    with leases_of(nodes, OTHER) as alive:
+        alive.take(["n1"])
+        nodes.give("n1", f"{OTHER}/7.aa", "x@w1")
+        nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1")
+        alive._leaving.set()
+        nodes.now += 2 * HAND_S
+        assert list(leases_of(nodes).take(["n1", "n2"])) == ["n1", "n2"]
+
+
 def test_as_long_as_its_ansible_is_at_work_a_killed_run_is_in_the_way(nodes: PaperNodes) -> None:
     killed = leases_of(nodes, OTHER)
     with killed:
@@ -284,5 +311,5 @@ def test_a_lease_that_is_none_is_that_nodes_failure(
 
 
 def test_a_long_name_is_cut_short() -> None:
-    told = {"run": "r" * 9999, "holder": "h" * 9999, "until": 1.0, "now": 0.0}
+    told = {"run": "r" * 9999, "holder": "h" * 9999, "until": 1.0, "now": 0.0, "seconds": 600}
     assert len(str(read_lease(told))) < 300

@@ -62,3 +62,15 @@ def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
         hire("local", {}),
     ):
         pass
+
+
+def test_acceptance_by_workers_is_the_same_and_between_nodes_it_is_refused(tmp_path: Path) -> None:
+    nodes = ("root@127.0.0.1:1", "root@127.0.0.1:2")
+    by = ("--workers", "local:1")
+    assert (
+        gpuprov(tmp_path, "accept", *nodes, *by, code=4).stdout
+        == gpuprov(tmp_path, "accept", *nodes, code=4).stdout
+    )
+    said = gpuprov(tmp_path, "accept", "--across", *nodes, *by, code=2).stderr
+    assert said.startswith("gpuprov: --across by workers; expected")
+    assert said.endswith("--workers none\n")
