@@ -24,7 +24,6 @@ from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.lab import Lab
-from gpuprov.lab.engine import processes
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.workers import hire
 from tests.bench._curves import draw
@@ -169,16 +168,12 @@ def memory_mib(process: int) -> float:
 
 
 def on_node(machine: str) -> float:
-    """Seconds that a node has computed: those of its control group."""
-    [group] = {
-        Path(f"/proc/{process}/cgroup").read_text().strip() for process in sorted(processes(machine))[:1]
-    }
-    folder = Path("/sys/fs/cgroup") / group.rpartition(":")[2].lstrip("/")
-    while not (folder / "cpu.stat").exists() and folder != folder.parent:
-        folder = folder.parent
-    [line] = [
-        line for line in (folder / "cpu.stat").read_text().splitlines() if line.startswith("usage_usec")
-    ]
+    """Seconds that a node has computed: those of its control group, of either version."""
+    one = next(Path("/sys/fs/cgroup/cpuacct").glob(f"gpuprov-lab/{machine}/cpuacct.usage"), None)
+    if one:
+        return int(one.read_text()) / 1e9
+    two = next(Path("/sys/fs/cgroup").glob(f"gpuprov-lab/{machine}/cpu.stat"))
+    [line] = [line for line in two.read_text().splitlines() if line.startswith("usage_usec")]
     return int(line.split()[1]) / 1e6
 
 

@@ -1,12 +1,15 @@
 """Workers, the scheduler and the coordinator killed or frozen while they change a fleet.
 
-    scripts/campaign scale [--rounds 40] [--controllers 3] [--nodes 12] [--seed 1] [--only worker,freeze]
+    scripts/campaign scale [--rounds 40] [--controllers 2] [--nodes 4] [--seed 1] [--only worker,freeze]
+    scripts/campaign scale --same --controllers 3 --nodes 12
 
 In each round `apply --full` or an upgrade runs by workers on controllers of their own, and at a random moment
 one of them is killed (SIGKILL) or frozen (SIGSTOP) and thawed later, after its shard has moved. What is left
 to do is done by a further command, as a person would type it. Meanwhile every node is watched: who has a
 program of Ansible's there, by the address that it came from. Exit 1 when two were on a node at once, a node
 was between two locks, a lease was left, or a command gave no line about what it left undone.
+
+`--same` has nobody struck: each verb is done by one controller and by workers, and their documents compared.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from subprocess import Popen
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.engine import processes
 from gpuprov.upgrade.header import ended
+from tests.campaign._scale_same import compare
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.command_line import start
 from tests.lab.controllers import Controller, Crew, crew, state_own_keys
@@ -35,13 +39,19 @@ from tests.lab.upgrade_fleet import JOINED
 
 VICTIMS = ("worker", "scheduler", "coordinator", "freeze")
 VERBS = ("apply", "upgrade")
-LASTING_S = 40.0
-FROZEN_S = (40.0, 150.0)
-"""A worker is taken for lost after 30 s, and its nodes are followed after 60 s more."""
+LASTING_S = {"apply": 35.0, "upgrade": 70.0}
+"""When somebody is struck: at any moment of such a run, from its first seconds on."""
+FROZEN_S = (40.0, 120.0)
+"""A worker is taken for lost after 30 s, and its nodes are followed after 60 s more: it thaws before or
+after that."""
+CANARIES = ("none", "one_per_group")
+SERIAL = ["100%"]
+"""All at once: each worker has a shard then."""
 BOUND_S = 60.0
 """A command whose scheduler is gone has to end in this time."""
 LOOK_S = 0.1
-AGAIN, AGAIN_S = 8, 20.0
+OVER = "it was over by then"
+AGAIN, AGAIN_S = 20, 10.0
 """How often the command is typed again: while leases of the dead are not over it is refused."""
 ACCEPTED = ("--accept", "pins.hold", "--because", "the campaign let it go")
 
@@ -98,6 +108,7 @@ class Round:
     victim: str
     after_s: float
     frozen_s: float
+    canary: str
     wrong: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -108,16 +119,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--rounds", type=int, default=40)
-    arguments.add_argument("--controllers", type=int, default=3)
-    arguments.add_argument("--nodes", type=int, default=12)
+    arguments.add_argument("--controllers", type=int, default=2)
+    arguments.add_argument("--nodes", type=int, default=4)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--only", default=",".join(VICTIMS), help="who is struck")
+    arguments.add_argument("--same", action="store_true", help="compare with one controller instead")
     chosen = arguments.parse_args()
     with site([(JOINED, chosen.nodes)]) as found, Lab(f"ctl-{os.getpid()}") as lab:
         state_own_keys(found.fleet.folder)
         controllers = lab.up(names=[f"ctl{number}" for number in range(1, chosen.controllers + 1)])
         with crew(found.fleet.folder, found.fleet.nodes, controllers) as made:
             dice = random.Random(chosen.seed)  # noqa: S311
+            if chosen.same:
+                return 1 if compare(found, made) else 0
             bad = rounds(found, made, chosen.rounds, chosen.only.split(","), dice)
     return 1 if bad else 0
 
@@ -131,23 +145,31 @@ def rounds(
     say: Callable[[str], None] = print,
 ) -> int:
     """Some rounds, each told; how many were bad."""
-    bad, lasting, begun = 0, dict.fromkeys(VERBS, LASTING_S), time.monotonic()
+    done: list[Round] = []
+    begun = time.monotonic()
     for number in range(1, times + 1):
         verb = VERBS[number % 2]
         this = Round(
             verb,
             victims[(number - 1) // 2 % len(victims)],
-            dice.uniform(2, lasting[verb]),
+            dice.uniform(2, LASTING_S[verb]),
             dice.uniform(*FROZEN_S),
+            dice.choice(CANARIES),
         )
         clock = time.monotonic()
         attempt(found, made, this, dice)
-        bad += bool(this.wrong)
+        done.append(this)
         verdict, lasted = "BAD" if this.wrong else "ok ", time.monotonic() - clock
         say(f"{verdict} round {number}: {this.verb}, {this.victim} after {this.after_s:.0f} s;")
         say(f"      {'; '.join(this.told)}; {lasted:.0f} s in all")
         for each in this.wrong:
             say(f"      {each}")
+    bad = sum(bool(each.wrong) for each in done)
+    for (verb, victim), count in sorted(Counter((each.verb, each.victim) for each in done).items()):
+        alike = [each for each in done if (each.verb, each.victim) == (verb, victim)]
+        struck = sum(OVER not in each.told for each in alike)
+        say(f"{verb:<8}{victim:<12}{count:>3} rounds, {struck} struck it at work,"
+            f" {sum(bool(each.wrong) for each in alike)} bad")  # fmt: skip
     say(f"{times} rounds in {(time.monotonic() - begun) / 60:.0f} minutes, {bad} bad")
     return bad
 
@@ -159,7 +181,7 @@ def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
         if dice.random() < 0.5:
             node.run("apt-mark unhold libcuda1", check=False)
     with watch.watching():
-        process = start(made.folder, *words(found, this.verb, made), program=made.program)
+        process = start(made.folder, *words(found, this, made), program=made.program)
         time.sleep(this.after_s)
         late = strike(made, process, this, dice)
         code = finish(process, this)
@@ -167,7 +189,7 @@ def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
             if not code:
                 break
             heal(made)
-            again = start(made.folder, *words(found, this.verb, made, again=True), program=made.program)
+            again = start(made.folder, *words(found, this, made, again=True), program=made.program)
             code = finish(again, this)
             time.sleep(AGAIN_S if code else 0)
         if late:
@@ -183,14 +205,15 @@ def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
     heal(made)
 
 
-def words(found: Site, verb: str, made: Crew, *, again: bool = False) -> tuple[str, ...]:
+def words(found: Site, this: Round, made: Crew, *, again: bool = False) -> tuple[str, ...]:
     """The command of a round, or what a person types when it was cut off."""
     by = ("--workers", made.address, "--yes")
-    if verb == "apply":
+    if this.verb == "apply":
         return ("apply", "--full", "--reboot", *by)
     if again and unfinished(found):
         return ("upgrade", "--resume", *by)
-    return ("upgrade", "--to", found.fleet.lock(found.there), *ACCEPTED, *by)
+    to = found.fleet.lock(found.there, canary=this.canary, serial=SERIAL)
+    return ("upgrade", "--to", to, *ACCEPTED, *by)
 
 
 def unfinished(found: Site) -> bool:
@@ -203,7 +226,7 @@ def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) ->
     """Kill or freeze somebody; returns the thread that thaws."""
     worker = dice.choice(made.workers)
     if process.poll() is not None:
-        this.told.append("it was over by then")
+        this.told.append(OVER)
     if this.victim == "coordinator":
         process.kill()
     elif this.victim == "scheduler":

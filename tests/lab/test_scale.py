@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,11 +11,10 @@ import yaml
 from gpuprov.lab import Lab
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.conftest import fresh_lab_name
-from tests.lab.controllers import Crew, crew, state_own_keys
+from tests.lab.controllers import Crew, but_for_times, crew, state_own_keys
 from tests.lab.upgrade_fleet import JOINED
 
 UNHOLD, HELD = "apt-mark unhold libcuda1", "apt-mark showhold | grep -cx libcuda1"
-TIMES = re.compile(r'"(\w*_at|at|run|seconds)": ("[^"]*"|[0-9.e-]+)')
 
 
 @dataclass
@@ -34,10 +32,6 @@ def scale() -> Iterator[Scale]:
         nodes = lab.up(names=["ctl1", "ctl2"])
         with crew(found.fleet.folder, found.fleet.nodes, nodes) as made:
             yield Scale(found, made)
-
-
-def but_for_times(text: str) -> str:
-    return TIMES.sub(r'"\1": …', text)
 
 
 def both(scale: Scale, verb: str, *words: str, code: int) -> list[str]:

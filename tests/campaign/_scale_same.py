@@ -1,0 +1,87 @@
+"""Each verb by one controller and by workers, from the same state: the documents have to be the same."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import yaml
+
+from tests.campaign._upgrade_site import Site
+from tests.lab.controllers import Crew, but_for_times
+
+CLOCKED = "clocked.lock.yml"
+UNHOLD = "apt-mark unhold libcuda1"
+
+
+def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
+    """Look, change, verify, upgrade and roll back by both ways, each told; how many were not the same."""
+    clocked(found)
+    found.fleet.nodes[1].run(UNHOLD)
+    bad = sum(
+        both(made, verb, code=code, say=say) for verb, code in (("drift", 3), ("plan", 3), ("verify", 1))
+    )
+    yes = ("--yes", "--no-verify")
+    made.gpuprov("apply", *yes)
+    undo: tuple[str, ...] = ("apply", *yes)
+    bad += both(made, "apply", "--lock", CLOCKED, *yes, undo=undo, say=say)
+    bad += both(made, "verify", "--lock", CLOCKED, say=say)
+    made.gpuprov(*undo)
+    to = found.fleet.lock(found.there, canary="one_per_group", serial=["50%"])
+    documents: dict[str, list[str]] = {"upgrade": [], "rollback": []}
+    for way in (made.gpuprov, made.by_workers):
+        for verb, words in (("upgrade", ("--to", to)), ("rollback", ())):
+            documents[verb].append(told(way, verb, *words, "--yes", say=say))
+            found.moved()
+    bad += sum(differ(verb, each, say) for verb, each in documents.items())
+    return bad + both(made, "accept", code=1, say=say)
+
+
+def clocked(found: Site) -> None:
+    """Write a lock in which one setting differs from the fleet's."""
+    plain = yaml.safe_load((found.fleet.folder / "fleet.lock.yml").read_text())
+    for group in plain["groups"].values():
+        group["settings"]["clocks"]["graphics"] -= 210
+    (found.fleet.folder / CLOCKED).write_text(yaml.safe_dump(plain, sort_keys=False))
+
+
+def both(
+    made: Crew, verb: str, *words: str, code: int = 0, undo: tuple[str, ...] = (), say: Callable[[str], None]
+) -> bool:
+    """One verb by both ways; whether they differ.
+
+    Args:
+        undo: what brings the fleet back in between.
+    """
+    one = told(made.gpuprov, verb, *words, code=code, say=say)
+    if undo:
+        made.gpuprov(*undo)
+    return differ(verb, [one, told(made.by_workers, verb, *words, code=code, say=say)], say)
+
+
+def told(
+    way: Callable[..., CompletedProcess[str]],
+    verb: str,
+    *words: str,
+    code: int = 0,
+    say: Callable[[str], None],
+) -> str:
+    """What a verb says as a document, without times."""
+    begun = time.monotonic()
+    done = way(verb, *words, "-o", "json", code=None)
+    say(f"{verb:<9}{way.__name__:<11}{time.monotonic() - begun:6.0f} s, exit {done.returncode}")
+    if done.returncode != code:
+        say(f"  exit {code} was expected: {(done.stderr or done.stdout)[-1500:]}")
+    return but_for_times(done.stdout)
+
+
+def differ(verb: str, documents: list[str], say: Callable[[str], None]) -> bool:
+    """Whether two documents differ; says where."""
+    one, many = (each.splitlines() for each in documents)
+    lines = list(difflib.unified_diff(one, many, "one", "workers", n=0, lineterm=""))
+    say(f"{verb}: {'the same' if not lines else 'NOT the same'}, {len(one)} lines")
+    for line in lines[:20]:
+        say(f"  {line[:200]}")
+    return bool(lines) or not one
