@@ -104,7 +104,9 @@ def test_an_exception_nobody_thought_of_is_told_and_its_traceback_kept(
 
 def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
     context = fleet.context()
-    own = answering({"result": {"run": context.id, "holder": "us", "until": 0, "now": 0, "built": []}})
+    own = answering(
+        {"result": {"run": context.id, "holder": "us", "until": 0, "now": 0, "seconds": 0, "built": []}}
+    )
     for wrong in (None, [], "text", 7, {"run": 7}, {"built": "seven"}, {"built": None}):
         for document in ({"result": wrong}, wrong, {}):
             with fleet.in_which(answering(document), own):

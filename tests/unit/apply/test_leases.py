@@ -283,7 +283,7 @@ def test_a_node_whose_port_the_new_lock_changes_is_reached_before_and_after(node
     assert nodes.holders == {}
 
 
-NAMED = {"run": "r", "holder": "h"}
+NAMED = {"run": "r", "holder": "h", "seconds": 600}
 
 
 @pytest.mark.parametrize(
