@@ -177,13 +177,29 @@ def test_a_node_that_lost_its_module_gets_it_from_the_store(fleet: Fleet) -> Non
     assert fleet.nodes[0].run(SUMS).stdout == fleet.nodes[1].run(SUMS).stdout
 
 
+def test_a_node_that_never_has_a_compiler_says_what_is_missing(fleet: Fleet) -> None:
+    """The store has builds by another compiler only."""
+    node = fleet.nodes[1]
+    config = f"/boot/config-{node.kernel}"
+    node.run(f"sed -i 's/^CONFIG_CC_VERSION_TEXT=.*/CONFIG_CC_VERSION_TEXT=\"other\"/' {config}")
+    fleet.lose_module(node)
+    before = (fleet.folder / "fleet.lock.yml").read_text()
+    lock = yaml.safe_load(before)
+    [group] = lock["groups"].values()
+    group["components"]["driver"] |= {"builder": "node1", "compiler": "absent"}
+    (fleet.folder / "fleet.lock.yml").write_text(yaml.safe_dump(lock, sort_keys=False))
+    done = fleet.gpuprov("apply", "--yes", "-l", "node2")
+    (fleet.folder / "fleet.lock.yml").write_text(before)
+    assert done.returncode == 1, done.stderr
+    assert f"no module {DRIVER} that fits kernel {node.kernel} is in the store" in done.stderr
+    assert "only node1 has a compiler" in done.stderr
+    assert node.run("command -v gcc", check=False).stdout == ""
+
+
 def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> None:
     """The store has builds by another compiler only: gcc and headers come, and the recap says so."""
     node = fleet.nodes[1]
     play_source(node)
-    config = f"/boot/config-{node.kernel}"
-    node.run(f"sed -i 's/^CONFIG_CC_VERSION_TEXT=.*/CONFIG_CC_VERSION_TEXT=\"other\"/' {config}")
-    fleet.lose_module(node)
     done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")
     assert done.returncode == 0, done.stderr
     [told] = json.loads(done.stdout)["nodes"]

@@ -6,6 +6,7 @@ could know, so grub-probe is a stub; the driver's source is a small one.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +133,10 @@ def test_it_is_once_headers_have_brought_its_module(site: Site) -> None:
 
 def test_apply_has_grub_choose_once_more(site: Site) -> None:
     site.run(f"dkms uninstall $(dkms status -k {NEXT} | cut -d, -f1) -k {NEXT}")
-    for _ in range(2):
-        gpuprov(site.folder, "apply", "--role", "nvidia_driver", "--yes", code=None)
+    words = ("apply", "--full", "--role", "nvidia_driver", "--yes", "--no-verify", "-o", "json")
+    for changed in (1, 0):
+        done = gpuprov(site.folder, *words, code=None)
+        assert [node["changed"] for node in json.loads(done.stdout)["nodes"]] == [changed], done.stdout
         assert site.default == site.kept
 
 
