@@ -1,4 +1,4 @@
-"""`gpuprov schedule`: nightly drift, or an upgrade in its window, by systemd, cron or CI."""
+"""`gpuprov schedule`: nightly drift and modules, or an upgrade in its window, by systemd, cron or CI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["drift", "upgrade"]))
+@click.argument("what", type=click.Choice(["drift", "modules", "upgrade"]))
 @click.option(
     "--as",
     "kind",
@@ -61,6 +61,10 @@ def command(
 ) -> Exit:
     """Write what runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
 
+    `modules` applies the driver's role every night where it differs: a kernel that came with updates has
+    its module then, compiled once and handed out, before a node boots it. Nodes whose GPUs are in use are
+    left alone.
+
     For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov, has a key
     from the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays your own
     step, and is named at the end.
@@ -100,9 +104,9 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) 
     from gpuprov.upgrade import schedule
 
     here = lock_path.absolute().parent
-    if what == "drift":
+    if what != "upgrade":
         read_lock(lock_path)
-        return schedule.drift(here, notify)
+        return schedule.drift(here, notify) if what == "drift" else schedule.modules(here, notify)
     if new_path is None:
         raise InvalidInput("no lock to upgrade to is named", do="give --to NEW.lock.yml")
     rollout = read_lock(new_path).rollout

@@ -15,6 +15,8 @@ from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 Kind = Literal["systemd", "cron", "github", "gitlab"]
 NIGHTLY = "03:17"
 """Off the full hour, at which everybody else's jobs start."""
+BEFORE = "02:17"
+"""What drift would name is brought before it looks."""
 
 
 USER = "gpuprov"
@@ -27,7 +29,7 @@ class Job:
     """One thing to be done at its time.
 
     Args:
-        name: `drift` or `upgrade`.
+        name: `drift`, `modules` or `upgrade`.
         words: gpuprov's own arguments.
         folder: where fleet.yml and its lock are.
         days: of the week; all of them means every day.
@@ -58,6 +60,12 @@ class Job:
 def drift(folder: Path, notify: str | None) -> Job:
     """Drift of the whole fleet, every night."""
     return Job("drift", ("drift", "-o", "json"), folder, notify=notify)
+
+
+def modules(folder: Path, notify: str | None) -> Job:
+    """Modules for kernels that came with updates, before nodes boot them; nothing where none is missing."""
+    words = ("apply", "--role", "nvidia_driver", "--yes", "-o", "json")
+    return Job("modules", words, folder, at=BEFORE, notify=notify)
 
 
 def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -> Job:

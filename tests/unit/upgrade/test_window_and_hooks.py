@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gpuprov.cli import apply
 from gpuprov.errors import InvalidInput
 from gpuprov.model.rollout import DAYS, Hook, Window
 from gpuprov.upgrade import schedule
@@ -242,6 +243,17 @@ def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
     assert f"ReadWritePaths=-{tmp_path}/text" in unit
     alone = schedule.files(replace(job, user="root"), "systemd", "/usr/bin/true")["gpuprov-drift.service"]
     assert "User=" not in alone
+
+
+def test_modules_are_made_before_drift_looks() -> None:
+    job = schedule.modules(FLEET, None)
+    texts = schedule.files(job, "systemd", "/usr/bin/gpuprov")
+    assert "/usr/bin/gpuprov apply --role nvidia_driver --yes -o json" in texts["gpuprov-modules.service"]
+    assert "OnCalendar=*-*-* 02:17:00 UTC" in texts["gpuprov-modules.timer"]
+    assert job.at < schedule.drift(FLEET, None).at
+    words = [word for word in job.words[1:] if word.startswith("-")]
+    known = {option for each in apply.command.params for option in each.opts}
+    assert set(words) <= known
 
 
 def test_cron_and_ci() -> None:
