@@ -130,6 +130,22 @@ def test_when_grub_has_to_choose_once_more(
     assert driver.outdated(lambda kernel: kernel in built, str(node)) == outdated
 
 
+@pytest.mark.parametrize(
+    ("program", "device", "made"),
+    [
+        ("/usr/sbin/update-grub", "/dev/sda1\n", True),
+        ("/usr/sbin/update-grub", "", False),
+        (None, "/dev/sda1\n", False),
+    ],
+)
+def test_where_grub_sees_no_disk_nothing_is_made(
+    monkeypatch: pytest.MonkeyPatch, program: str | None, device: str, made: bool
+) -> None:
+    monkeypatch.setattr(driver.shutil, "which", lambda name: program)
+    monkeypatch.setattr(driver, "output", lambda *_: device)
+    assert driver.boots_by_grub() is made
+
+
 def test_a_kernel_that_is_held_back_may_wait_for_its_build(node: Path) -> None:
     state(node, "0", {}, HELD)
     assert driver.due([OLD, NEW], {}, str(node)) == [OLD]

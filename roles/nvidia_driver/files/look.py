@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,11 @@ def next_kernels(root: str = "/") -> list[str]:
     stated, made = defaults(root)
     found = [booted(made or stated, root), booted(stated, root)]
     return list(dict.fromkeys(filter(None, found)))
+
+
+def boots_by_grub() -> bool:
+    """Whether grub.cfg can be made here: not in a tree whose disk GRUB does not see."""
+    return bool(shutil.which("update-grub") and output("grub-probe", "--target=device", "/").strip())
 
 
 def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
@@ -209,7 +215,7 @@ def main() -> None:
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),
         "source": source(version),
-        "outdated": outdated(lambda kernel: module(kernel, asked["modules"]) == wanted),
+        "outdated": boots_by_grub() and outdated(lambda kernel: module(kernel, asked["modules"]) == wanted),
         "packages": {row.name: row.version for row in rows if row.state not in "nc"},
         "left": [row.name for row in rows if row.state == "c"],
         "broken": [row.name for row in rows if row.state in "HUF"],
