@@ -1,9 +1,10 @@
 """Secure Boot enforced by a machine's firmware: which modules the kernel takes, and what gpuprov says of it.
 
-    scripts/campaign secureboot [--real [--image NAME]] [--keep]
+    scripts/campaign secureboot [--real [--store FOLDER]] [--keep]
 
 The driver is compiled while the node is an ordinary one: a few lines of C behind the real packages, DKMS and
-kbuild, or with --real all of NVIDIA's source. It is signed in the store. Then the node boots as a machine
+kbuild, or with --real all of NVIDIA's source, unless a store of modules has that already. It is signed in the
+store. Then the node boots as a machine
 with OVMF, Debian's own shim, GRUB and kernel, whose firmware knows nothing of our certificate. `gpuprov
 bootstrap` asks for its enrolment, keys are pressed at MOK manager as a person presses them, and after that
 boot the kernel has to take the module. The last boot is of a firmware that has the certificate in its own
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,16 +87,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/campaign secureboot", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
     parser.add_argument("--real", action="store_true", help="compile NVIDIA's own source: minutes more")
-    parser.add_argument("--image", help="a saved image of the lab that has the driver compiled already")
+    parser.add_argument("--store", type=Path, help="modules that an earlier run of gpuprov keeps, unsigned")
     chosen = parser.parse_args()
     begun = time.monotonic()
     lab = Lab(f"secureboot-{os.getpid()}")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            [node] = lab.up(1, image=chosen.image)
+            [node] = lab.up(1)
             site = Site(lab, node, Path(folder))
             if not chosen.real:
                 play_source(node)
+            elif chosen.store:
+                shutil.copytree(chosen.store, site.folder / "state/gpuprov/modules")
             compiled(site)
             variants(site)
             rejected(site)
