@@ -9,6 +9,8 @@ from gpuprov.locking.repository.openpgp import fingerprints
 from gpuprov.model.lock import Lock
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+MOST = 100
+"""Characters of a value; its end is in the lock."""
 
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
@@ -45,7 +47,7 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _word(value: Any) -> str:
     if value is None:
         return "nothing"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    text = str(value)
-    return f"key {', '.join(fingerprints(text.encode()))}" if text.startswith(KEY) else text
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if text.startswith(KEY):
+        return f"key {', '.join(fingerprints(text.encode()))}"
+    return text if len(text) <= MOST else text[:MOST] + "…"

@@ -90,7 +90,10 @@ def _change(change: Change) -> Iterator[str]:
         yield "in sync, not looked at before"
     yield from (difference(each) for each in change.new)
     if now.reason is None:
-        yield from (f"{each.check} no longer {value(each.actual)}" for each in change.gone)
+        # Drift and verify spell values each in its own way: a check that still differs is told above.
+        still = {each.check for each in change.new}
+        gone = (each for each in change.gone if each.check not in still)
+        yield from (f"{each.check} no longer {value(each.actual)}" for each in gone)
 
 
 def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:

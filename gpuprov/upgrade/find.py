@@ -61,7 +61,8 @@ def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str
         raise InvalidInput(f"{runs[0].name} did not touch {fold(nodes)}", do="name other nodes or runs")
     raise InvalidInput(
         f"no upgrade run from here has touched {fold(nodes)}",
-        do="name the run with --to, of those that `gpuprov history` lists",
+        expected="a run of `gpuprov upgrade`: --to names one that `gpuprov history` lists",
+        do="what apply changed goes back by the former lock: gpuprov apply --lock OLD --allow-downgrade",
     )
 
 

@@ -15,16 +15,24 @@ def unit_state(facts: Facts, expectation: Expectation) -> str:
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Who says what a unit of ours starts, where that is not gpuprov's word."""
-    unit = facts.units.get(UNITS[expectation.check])
-    yield unit.commanded_by if unit else None
+    """Who says what a unit of ours starts, where that is neither gpuprov nor the package."""
+    place = _command_place(facts, expectation)
+    yield place if _foreign(place) else None
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
     """As `unit_state`, of a unit for which gpuprov says what it starts; a file of the package's may, too."""
-    state, unit = unit_state(facts, expectation), facts.units.get(UNITS[expectation.check])
-    foreign = unit and (unit.commanded_by or "").startswith(("/etc/", "/run/"))
+    state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
     return f"{state}, with a command of somebody else's" if state == "enabled" and foreign else state
+
+
+def _command_place(facts: Facts, expectation: Expectation) -> str | None:
+    unit = facts.units.get(UNITS[expectation.check])
+    return unit.commanded_by if unit else None
+
+
+def _foreign(place: str | None) -> bool:
+    return (place or "").startswith(("/etc/", "/run/"))
 
 
 def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:

@@ -17,13 +17,16 @@ CLOCKS_JOURNAL = f"journalctl -u {CLOCKS_UNIT} -n 10 --no-pager"
 MODES_JOURNAL = f"journalctl -u {MODES_UNIT} -n 10 --no-pager"
 PERSISTENCE_JOURNAL = f"journalctl -u {PERSISTENCE_UNIT} -n 10 --no-pager"
 
+SETTERS = "grep -rns nvidia-smi /etc/systemd/system /etc/crontab /etc/cron.* /etc/rc.local /var/spool/cron"
+"""What else of this machine sets GPUs, now and then or at boot."""
+
 
 @pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
 def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
     assert own_unit_state(host, PERSISTENCE_UNIT) == expected
 
 
-@pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL)
+@pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL, SETTERS)
 def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: bool) -> None:
     assert host.gpu.persistence == on_every_gpu(expected, group)
 
@@ -33,7 +36,7 @@ def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
     assert own_unit_state(host, CLOCKS_UNIT) == expected
 
 
-@pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, "nvidia-smi -q -d CLOCK")
+@pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, SETTERS)
 def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, int]) -> None:
     # Locked clocks fix the graphics clock alone on many GPUs: a memory clock that is not told is not judged.
     seen = {gpu: {**expected, **clocks} for gpu, clocks in host.gpu.clocks.items()}
@@ -45,12 +48,12 @@ def test_modes_unit_is_as_wanted(host: Node, expected: str) -> None:
     assert own_unit_state(host, MODES_UNIT) == expected
 
 
-@pytest.mark.check("gpu.power_limit", MODES_JOURNAL, "nvidia-smi -q -d POWER")
+@pytest.mark.check("gpu.power_limit", MODES_JOURNAL, SETTERS)
 def test_power_limit_reads_back(host: Node, group: LockedGroup, expected: int) -> None:
     assert mode(host, "power_limit", expected) == on_every_gpu(expected, group)
 
 
-@pytest.mark.check("gpu.compute_mode", MODES_JOURNAL)
+@pytest.mark.check("gpu.compute_mode", MODES_JOURNAL, SETTERS)
 def test_compute_mode_reads_back(host: Node, group: LockedGroup, expected: str) -> None:
     assert mode(host, "compute_mode", expected) == on_every_gpu(expected, group)
 

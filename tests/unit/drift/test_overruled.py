@@ -162,6 +162,14 @@ def test_a_unit_of_ours_starts_what_we_say(commands: dict[str, list[str]], state
     assert (found and found.actual) == state
 
 
+def test_a_command_of_the_packages_is_no_reason_for_a_unit_that_does_not_run() -> None:
+    text = DOCKER.format("").replace("Id=docker", "Id=gpuprov-gpu-clocks").replace("=active", "=inactive")
+    units = {"text": text, "commands": {"/lib/systemd/system/docker.service": ["/lib/x:9"]}}
+    found = seen("gpu.clocks_unit", "enabled", units=units)
+    assert found
+    assert (found.actual, found.by) == ("enabled, but inactive", ())
+
+
 def test_a_mount_unit_goes_before_fstab() -> None:
     unit = "/etc/systemd/system/scratch.mount"
     row = {"filesystem": "ext4", "fstab": "UUID=1", "read_ahead_kib": None, "unit": unit}

@@ -15,7 +15,7 @@ from gpuprov.inventory.variables import group_variables
 from gpuprov.lab.mirror import nvidia
 from gpuprov.lab.mirror.key import signing_key
 from gpuprov.locking.build import build_lock
-from gpuprov.locking.changes import changes
+from gpuprov.locking.changes import MOST, changes
 from gpuprov.model.lock import Lock, render_lock
 from gpuprov.roles import expectations
 from gpuprov.upgrade import fetching
@@ -134,6 +134,16 @@ def test_a_rotated_key_is_a_change_that_a_person_can_read(lock: Lock) -> None:
         [line] = changes(lock, lock.model_copy(update={"groups": {**lock.groups, "d13-a100": changed}}))
         assert line.endswith(f" → key {fresh.fingerprint}")
         assert line.startswith("d13-a100.repositories.nvidia.signed_by  key ")
+
+
+def test_a_long_value_is_cut_on_the_screen(lock: Lock) -> None:
+    group = lock.groups["d13-a100"]
+    driver = group.components.driver.model_copy(update={"source": "a page; " * 40})
+    components = group.components.model_copy(update={"driver": driver})
+    changed = group.model_copy(update={"components": components})
+    [line] = changes(lock, lock.model_copy(update={"groups": {**lock.groups, "d13-a100": changed}}))
+    assert line.endswith(" → " + ("a page; " * 40)[:MOST] + "…")
+    assert len(line) < 3 * MOST
 
 
 @pytest.mark.parametrize(

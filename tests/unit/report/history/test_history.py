@@ -12,6 +12,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.lock import read_lock
 from gpuprov.report.history import History, changes, news
 from gpuprov.report.history.record import of_verdict
+from gpuprov.report.text import change_lines
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 from tests import RECORDED_LOCK
 from tests.unit.report.history.runs_on_paper import differs, lost, node, run
@@ -126,6 +127,7 @@ def test_changes_between_two_runs() -> None:
 def test_another_value_of_the_same_check_is_a_change() -> None:
     [change] = changes([node("gpu1", differs("gpu.count", 8, 7))], [node("gpu1", differs("gpu.count", 8, 6))])
     assert (change.new[0].actual, change.gone[0].actual) == (6, 7)
+    assert list(change_lines([change])) == ["gpu1 gpu.count expected 8, is 6"]
 
 
 def test_news_are_what_is_bad_now_and_was_not() -> None:
