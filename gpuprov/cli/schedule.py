@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
 import shutil
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -91,8 +93,7 @@ def command(
             click.echo(f"# {name}\n{text}")
     if kind == "systemd":
         if user != "root":
-            options.note(f"useradd --system --home-dir {schedule.HOME} --shell /usr/sbin/nologin {user}")
-            options.note(f"install -D -m 600 -o {user} KEY {schedule.HOME}/.ssh/id_ed25519")
+            _as_user(user, job.folder, Path(program), Path(sys.executable).resolve())
         if metrics:
             options.note(f"install -d -o {user} {metrics}")
         options.note(f"systemctl daemon-reload && systemctl enable --now gpuprov-{what}.timer")
@@ -111,3 +112,31 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) 
         raise InvalidInput("no lock to upgrade to is named", do="give --to NEW.lock.yml")
     rollout = read_lock(new_path).rollout
     return schedule.upgrade(here, new_path.absolute(), rollout.window if rollout else None, notify)
+
+
+def _as_user(user: str, *needed: Path) -> None:
+    """What makes a user for it, who has to reach what is needed."""
+    from gpuprov.upgrade.schedule import HOME
+
+    options.note(f"useradd --system --home-dir {HOME} --shell /usr/sbin/nologin {user}")
+    options.note(f"install -D -m 600 -o {user} KEY {HOME}/.ssh/id_ed25519")
+    options.note(f"install -m 644 ~/.ssh/known_hosts {HOME}/.ssh/known_hosts")
+    for path in needed:
+        if wall := closed(path, user):
+            options.warn(
+                f"{user} cannot reach {path}: {wall} is closed to others;"
+                " have gpuprov and the fleet below /opt or /srv, or give --user root"
+            )
+
+
+def closed(path: Path, user: str) -> Path | None:
+    """The first part of a path that a user may not enter, or the path itself; groups do not count."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        uid = None
+    for part in (*reversed(path.parents), path):
+        found = part.stat()
+        if found.st_uid != uid and not found.st_mode & stat.S_IXOTH:
+            return part
+    return None

@@ -127,6 +127,7 @@ def resolve_group(
 def _refusal(name: str, answer: Answer) -> Refused:
     rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
     would = "; ".join(each.text for each in answer.nearest)
+    less = "no single change would work: state less under `stack`; what is not stated is chosen"
     return Refused(
-        f"{name}: no such stack can work: {rules}", do=f"what would work: {would}" if would else ""
+        f"{name}: no such stack can work: {rules}", do=f"what would work: {would}" if would else less
     )

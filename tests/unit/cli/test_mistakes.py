@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.cli.common.group import run
+from gpuprov.cli.schedule import closed
 from gpuprov.model.lock import Lock, write_lock
 
 FLEET = """\
@@ -119,3 +120,15 @@ def test_a_changed_fleet_without_a_new_lock_is_warned_of(
     assert "run `gpuprov lock`" in said
     (folder / "fleet.yml").write_text(FLEET.replace("hosts", "host"))
     assert "Warning: fleet.yml:3: unknown key 'host'" in screen(verb, capsys, 0)
+
+
+def test_a_nightly_user_who_cannot_reach_the_fleet_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lock(Lock(inputs="0" * 64, groups={}), folder / "fleet.lock.yml")
+    folder.chmod(0o700)
+    said = screen("schedule drift", capsys, 0)
+    assert f"Warning: gpuprov cannot reach {folder}: " in said
+    assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov/.ssh/known_hosts" in said
+    assert "Warning" not in screen("schedule drift --user root", capsys, 0)
+    assert closed(Path("/usr/bin/env"), "gpuprov") is None
