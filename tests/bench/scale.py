@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +27,14 @@ from gpuprov.drift.judge import NodeDrift
 from gpuprov.lab import Lab
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.workers import hire
+from gpuprov.ssh.workers.hiring import THREADS
 from tests.bench._curves import draw
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import PROGRAM, with_own_state
 from tests.lab.provisioned_node import provision
 
-WAYS = {"one process": (), "local:1": ("--workers", "local:1"), "local:2": ("--workers", "local:2")}
+WAYS = {"one process": 0, "local:1": 1, "local:2": 2}
+"""How many workers; each has two shards at a time, and `--forks` nodes of each."""
 LARGE = (10_000, 100_000)
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 NODE_S = 1.5
@@ -97,7 +100,8 @@ def here(targets: int, verified: int, forks: int, rounds: int) -> float:
                 walls: dict[str, list[float]] = {}
                 for number in range(rounds * len(WAYS)):
                     way = list(WAYS)[number % len(WAYS)]
-                    cost = measured(folder, node.machine, verb, *WAYS[way], "-f", str(forks))
+                    words = by(WAYS[way], forks)
+                    cost = measured(folder, node.machine, verb, *words)
                     walls.setdefault(way, []).append(cost.wall)
                     print(f"  {way:<12}{cost.told(count)}")
                     if (verb, way) == ("drift", "local:1"):
@@ -105,6 +109,13 @@ def here(targets: int, verified: int, forks: int, rounds: int) -> float:
                 ratio = min(walls["local:1"]) / min(walls["one process"])
                 print(f"  local:1 / one process {ratio:.2f}   (at most 1.1)")
     return drift_s
+
+
+def by(workers: int, forks: int) -> tuple[str, ...]:
+    """The words for so many workers, that have as many nodes at a time together as one process has."""
+    if not workers:
+        return ("-f", str(forks))
+    return ("--workers", f"local:{workers}", "-f", str(max(1, forks // (workers * THREADS))))
 
 
 def measured(folder: Path, machine: str, *words: str) -> Cost:
@@ -139,14 +150,12 @@ def measured(folder: Path, machine: str, *words: str) -> Cost:
 
 
 def family(process: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all below it, also those that a thread began: Dask's workers."""
     found = [process]
     for each in found:
-        try:
-            told = Path(f"/proc/{each}/task/{each}/children").read_text()
-        except OSError:
-            continue
-        found += map(int, told.split())
+        for told in Path(f"/proc/{each}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, told.read_text().split())
     return found
 
 
