@@ -29,6 +29,7 @@ def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
     bad += both(made, "apply", "--lock", CLOCKED, *yes, undo=undo, say=say)
     bad += both(made, "verify", "--lock", CLOCKED, say=say)
     made.gpuprov(*undo)
+    bad += both(made, "accept", code=1, say=say)
     to = found.fleet.lock(found.there, canary="one_per_group", serial=["50%"])
     documents: dict[str, list[str]] = {"upgrade": [], "rollback": []}
     for way in (made.gpuprov, made.by_workers):
@@ -36,7 +37,7 @@ def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
             documents[verb].append(told(way, verb, *words, "--yes", say=say))
             found.moved()
     bad += sum(differ(verb, each, say) for verb, each in documents.items())
-    return bad + both(made, "accept", code=1, say=say)
+    return bad
 
 
 def clocked(found: Site) -> None:
