@@ -13,7 +13,7 @@ from gpuprov.apply.modules.handing import fetched
 from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Kept, Store
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
 from gpuprov.model.nodeset import fold
 from gpuprov.probe.collect import collect
@@ -142,8 +142,14 @@ class Once:
 
 
 def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
-    """Node → the builds that it needs, one a kernel that counts; those that do not answer are left out."""
+    """Node → the builds that it needs, one a kernel that counts; those that do not answer are left out.
+
+    Raises:
+        Refused: workers are engaged, and a node cannot do without the store of this controller.
+    """
+    names = list(names)
     if elsewhere.is_engaged():
+        _refuse_dependent(run.lock.hosts(), names)
         return {}  # the store is here, and workers are elsewhere: there every node compiles for itself
     asked = Parameters(collectors=("system", "kernels"))
     password, hosts = run.options.become_password, run.lock.hosts()
@@ -167,6 +173,16 @@ def builders(hosts: Mapping[str, LockedGroup], names: Iterable[str]) -> list[str
     drivers = {name: hosts[name].components.driver for name in names}
     able = [name for name, driver in drivers.items() if driver.may_compile(name)]
     return sorted(able, key=lambda name: name != drivers[name].builder)
+
+
+def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> None:
+    signed = [name for name in names if hosts[name].secure_boot]
+    bare = [name for name in names if not hosts[name].components.driver.may_compile(name)]
+    if signed or bare:
+        why = "are signed on this controller" if signed else "are compiled for nodes without a compiler"
+        raise Refused(
+            f"{fold(signed or bare)}: modules {why}, and workers do not have its store", do="--workers none"
+        )
 
 
 def builds_of(group: LockedGroup, facts: Facts) -> list[Build]:

@@ -17,7 +17,9 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import Lock, read_lock
+from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.roles import variables
+from gpuprov.ssh.elsewhere import engaged
 from tests import RECORDED_LOCK
 
 NAMES = ("a1", "a2", "a3")
@@ -183,6 +185,22 @@ def test_groups_that_compile_everywhere_are_not_asked(paper: Paper) -> None:
     subject = paper.once(run)
     assert subject.compile() == {}
     assert subject.offers("a1") == {}
+
+
+def test_with_workers_nodes_compile_for_themselves_and_those_that_cannot_are_refused(tmp_path: Path) -> None:
+    secure = LockedSecureBoot(fingerprint="ab" * 32, signer="CN=us", serial="01:02")
+    signing = locked()
+    [(name, group)] = signing.groups.items()
+    signed = signing.model_copy(update={"groups": {name: group.model_copy(update={"secure_boot": secure})}})
+    crew: Any = None
+    with engaged(crew):
+        assert once.needed(RunContext(locked(), tmp_path), NAMES) == {}
+        with pytest.raises(
+            Refused, match=r"^a\[1-3\]: modules are signed on this controller.*--workers none"
+        ):
+            once.needed(RunContext(signed, tmp_path), NAMES)
+        with pytest.raises(Refused, match=r"^a\[1,3\]: modules are compiled for nodes without a compiler"):
+            once.needed(RunContext(locked(builder="a2", compiler="absent"), tmp_path), NAMES)
 
 
 def test_only_a_group_that_shares_is_told_so() -> None:
