@@ -56,5 +56,5 @@ def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> Non
 
 
 def test_blocks_are_found() -> None:
-    assert len(BLOCKS) >= 2
+    assert len(BLOCKS) >= 5
     assert steps("$ a b    # exit 3\nsaid\n$ c\n") == [("a b", 3, ["said"]), ("c", 0, [])]
