@@ -264,7 +264,8 @@ def finish(process: Popen[str], this: Round) -> int:
     if "Traceback" in out + err:
         this.wrong.append(f"a traceback: {(out + err)[-2000:]}")
     if code > 0:
-        [*_, last] = ["", *err.strip().splitlines()]
+        said = (line for line in err.strip().splitlines() if not line.startswith("logs of this run"))
+        [*_, last] = ["", *said]
         this.told.append(f"it said: {last[:160]}")
         if not last:
             this.wrong.append("it ended without a word")

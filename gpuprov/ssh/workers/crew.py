@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 from distributed import Client, Future
+from distributed.client import ClosedClientError
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.nodeset import fold
@@ -89,7 +90,7 @@ class DaskCrew:
         try:
             yield self
         finally:
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, ClosedClientError):
                 self._client.unsubscribe_topic(self._topic)
 
     def do(
@@ -148,19 +149,24 @@ class DaskCrew:
         return fit[0] if fit else None
 
     def _submit(self, job: _Job, part: _Part, worker: Worker) -> None:
-        part.number, part.worker = next(self._numbers), worker
+        number = next(self._numbers)
+        self._jobs[number] = job
         of_part = cloudpickle.dumps({name: job.each[name] for name in part.names})
-        shard = Shard(VERSION, self._topic, part.number, job.work, of_part)
-        self._jobs[part.number] = job
-        future = self._client.submit(
-            perform,
-            shard,
-            key=f"gpuprov-{'change' if job.changes else 'look'}-{part.number}",
-            workers=[worker.address],
-            allow_other_workers=False,
-            pure=False,
-            priority=0 if job.changes else 10,
-        )
+        try:
+            future = self._client.submit(
+                perform,
+                Shard(VERSION, self._topic, number, job.work, of_part),
+                key=f"gpuprov-{'change' if job.changes else 'look'}-{number}",
+                workers=[worker.address],
+                allow_other_workers=False,
+                pure=False,
+                priority=0 if job.changes else 10,
+            )
+        except ClosedClientError:  # the scheduler is gone, which `_look` is about to say
+            del self._jobs[number]
+            job.waiting.append(part)
+            return
+        part.number, part.worker = number, worker
         job.running[future] = part
         future.add_done_callback(job.inbox.put)
 
@@ -232,7 +238,7 @@ class DaskCrew:
         try:
             fresh = self.roster.look()
         except CrewLost as error:
-            where = _where(job.running.values()) if job.changes else ""
+            where = _where([*job.running.values(), *job.waiting]) if job.changes else ""
             job.running.clear()
             raise CrewLost(error.seen + where, do=error.do) from None
         if fresh:

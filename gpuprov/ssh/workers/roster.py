@@ -46,7 +46,7 @@ class Roster:
     """See the module."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client, self._address = client, client.scheduler.address
         self.alive: dict[str, Worker] = {}
         self._told: dict[str, tuple[Any, float]] = {}
         self._looked = self._answered = time.monotonic()
@@ -63,11 +63,10 @@ class Roster:
             return False
         try:
             info = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_S)
-        except Exception as error:  # noqa: BLE001 - whatever Dask makes of a connection that is gone
+        except Exception:  # noqa: BLE001 - whatever Dask makes of a connection that is gone
             if time.monotonic() - self._answered > GONE_S:
-                address = self._client.scheduler.address if self._client.scheduler else "its address"
                 raise CrewLost(
-                    f"the scheduler at {address} does not answer any more ({type(error).__name__})",
+                    f"the scheduler at {self._address} does not answer any more",
                     do="start it again, then the same command",
                 ) from None
             time.sleep(0.5)
@@ -92,8 +91,9 @@ class Roster:
             Refused: says which.
         """
         if not self.alive:
-            address = self._client.scheduler.address
-            raise Refused(f"the scheduler at {address} has no workers", do=f"dask worker {address}")
+            raise Refused(
+                f"the scheduler at {self._address} has no workers", do=f"dask worker {self._address}"
+            )
         addresses = sorted(self.alive, key=lambda address: self.alive[address].name)
         try:
             answers = self.ask(addresses, _version_asker())

@@ -208,8 +208,11 @@ def test_who_is_interrupted_waits_for_what_changes_nodes_and_it_is_told_to_stop(
     assert time.monotonic() - begun < 10
 
 
-def test_a_scheduler_that_is_gone_is_said_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "GONE_S", 1.0)
+@pytest.mark.parametrize(("gone_s", "client_s"), [(1.0, 30), (4.0, 1)], ids=["", "after Dask gave up"])
+def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, gone_s: float, client_s: float
+) -> None:
+    monkeypatch.setattr(roster, "GONE_S", gone_s)
     monkeypatch.setattr(roster, "ANSWER_S", 1.0)
     local = LocalCluster(
         n_workers=1,
@@ -218,7 +221,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(monkeypatch: pytest.Mo
         dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     )
-    own = Client(local.scheduler_address, set_as_default=False)
+    own = Client(local.scheduler_address, set_as_default=False, timeout=client_s)
 
     def works(names: Mapping[str, Any]) -> dict[str, bool]:
         at = elsewhere.attempt()
@@ -230,8 +233,9 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(monkeypatch: pytest.Mo
         local.sync(local.scheduler.close)
 
     begun = time.monotonic()
-    with pytest.raises(Unreachable, match=r"^the scheduler at tcp://\S+ does not answer any more"):
-        spread(own, works, {"n1": None}, hear=end)
+    said = r"^the scheduler at tcp://\S+ does not answer any more; still at work, .*: n1 on worker 0; "
+    with pytest.raises(Unreachable, match=said):
+        spread(own, works, {"n1": None}, hear=end, changes=True)
     assert time.monotonic() - begun < 20
     for each in (own, local):
         with suppress(TimeoutError):
