@@ -68,12 +68,16 @@ def list_inventory(fleet: Path, lock_path: Path | None, whole: bool, host: str |
 @lock_option
 def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
     """Write FOLDER: hosts.yml, group_vars and host_vars, with groups by profile, GPU, arch, OS and site."""
+    from gpuprov.inventory.ansible import renamed_groups
     from gpuprov.inventory.folder import write_inventory
 
     inventory = _read(fleet, lock_path)
     written = write_inventory(inventory, folder)
     counts = f"{len(inventory.hosts)} hosts, {len(inventory.groups) - 1} groups, {len(written)} files"
     options.note(f"{folder}: {counts}; try: ansible-inventory -i {folder} --graph")
+    if renamed := renamed_groups(inventory):
+        words = ", ".join(f"{ours} is {theirs}" for ours, theirs in renamed.items())
+        options.note(f"names that Ansible takes: {words}")
     return Exit.OK
 
 

@@ -151,6 +151,16 @@ def _names(fleet: Fleet) -> dict[str, str]:
     return names
 
 
+def renamed_groups(inventory: AnsibleInventory) -> dict[str, str]:
+    """Groups of the fleet that have another name in Ansible, and that name."""
+    stated = {
+        name: group.vars[GROUP_VARIABLE]["name"]
+        for name, group in inventory.groups.items()
+        if GROUP_VARIABLE in group.vars
+    }
+    return {ours: name for name, ours in stated.items() if ours != name}
+
+
 def _free(name: str, taken: set[str], suffix: str) -> str:
     while name in taken:
         name += suffix

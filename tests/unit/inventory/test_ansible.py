@@ -97,6 +97,16 @@ def test_ansible_reads_the_folder_and_the_fleet_alike(folder: Path) -> None:
     assert hosts["l3"]["rack"] == "r9"
 
 
+def test_a_group_that_ansible_calls_otherwise_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generated(folder)
+    assert "names that Ansible takes: train-a is train_a\n" in capsys.readouterr().err
+    (folder / "fleet.yml").write_text(FLEET.replace("train-a", "train"))
+    generated(folder)
+    assert "names that Ansible takes" not in capsys.readouterr().err
+
+
 def test_a_fleet_as_init_writes_it_is_an_inventory_where_the_collection_is_installed(tmp_path: Path) -> None:
     fleet = ["-F", str(tmp_path / "fleet.yml")]
     assert run(["init", "--profile", "hgx-h100-8", "--hosts", "gpu[01-02]", "--os", "debian12", *fleet]) == 0
