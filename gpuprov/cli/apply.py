@@ -83,6 +83,7 @@ def command(
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose
+    from gpuprov.model.nodeset import fold
     from gpuprov.report.progress import Progress
     from gpuprov.report.text import drift_lines, plan_lines
     from gpuprov.runs import new_run
@@ -104,7 +105,7 @@ def command(
         options.note(line)
     if not proposal.busy:
         return _nothing_to_do(chosen, proposal, output)
-    options.ask(f"change {len(proposal.busy)} nodes", yes=yes or check)
+    options.ask(f"change {fold(plan.name for plan in proposal.busy)}", yes=yes or check)
     progress = Progress(options.note, diffs=diff)
     run = RunContext(chosen.lock, new_run("apply"), how, consent, progress.event, options.note)
     if check:

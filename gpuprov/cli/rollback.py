@@ -31,6 +31,7 @@ def command(
     Without NODES, all that the upgrade touched. In batches as `rollout` in fleet.yml says, without canaries.
     """
     from gpuprov.cli.common import upgrade_run
+    from gpuprov.model.nodeset import fold
     from gpuprov.runs import run_folder
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_upgrade
@@ -43,7 +44,7 @@ def command(
     source, names = find_upgrade(run_name, chosen.names)
     old, new = map(chosen.placed, unpack(source))
     context = upgrade_run.upgrade_context(chosen, old, new, run_folder("rollback"), source)
-    options.ask(f"bring {len(names)} nodes back to before {source.name}", yes=yes)
+    options.ask(f"bring {fold(names)} back to before {source.name}", yes=yes)
     order = rollback_order(context, names)
     for line in order_lines(order):
         options.note(line)

@@ -54,6 +54,7 @@ def command(
     """
     from gpuprov.cli.common import upgrade_run
     from gpuprov.model.lock import read_lock
+    from gpuprov.model.nodeset import fold
     from gpuprov.runs import run_folder
     from gpuprov.upgrade.gate import ask_gate
     from gpuprov.upgrade.start import begin_upgrade, upgrade_order
@@ -73,7 +74,7 @@ def command(
     opened = _tell(context, order, ask_gate(context, chosen.names, accept), output if only_plan else "table")
     if only_plan or not opened:
         return Exit.OK if opened else Exit.REFUSED
-    options.ask(f"upgrade {len(chosen.names)} nodes", yes=yes)
+    options.ask(f"upgrade {fold(chosen.names)}", yes=yes)
     begin_upgrade(context, order, accept, because)
     return upgrade_run.follow(context, chosen.lock_path, output)
 

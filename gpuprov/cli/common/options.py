@@ -225,7 +225,7 @@ def ask(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidInput(f"would {what}; confirmation is needed, but there is no terminal", do="add --yes")
-    click.confirm(f"{what}?".capitalize(), abort=True, err=True)
+    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:

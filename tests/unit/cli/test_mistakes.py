@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.cli.common import options
 from gpuprov.cli.common.group import run
 from gpuprov.cli.schedule import closed
 from gpuprov.model.lock import Lock, write_lock
@@ -132,3 +133,11 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_told_of(
     assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov/.ssh/known_hosts" in said
     assert "Warning" not in screen("schedule drift --user root", capsys, 0)
     assert closed(Path("/usr/bin/env"), "gpuprov") is None
+
+
+def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
+    options.ask("change GPU[1-2]", yes=False)
+    assert asked == ["Change GPU[1-2]?"]
