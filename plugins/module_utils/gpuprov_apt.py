@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     Changes = Mapping[str, "tuple[str | None, str | None]"]
 
@@ -184,31 +184,40 @@ def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
         time.sleep(PAUSE)
 
 
-def transact(
-    words: "Sequence[str]",
-    residue: "Iterable[str]",
-    own: "Collection[str]",
-    fetch_seconds: int,
-    lock_seconds: int,
-    *options: str,
-    ready: "Callable[[], None]" = lambda: None,
-) -> None:
-    """Install, replace and remove packages in one transaction, once everything is fetched.
+def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: int) -> None:
+    """Have everything there that a transaction needs; nothing is installed.
 
     Args:
-        words: `name`, `name=version` and `name-`.
-        residue: packages with only their configuration left, and must not stay.
+        command: what apt-get is told: options, `install`, and `name`, `name=version` or `name-`.
         own: names of packages that may go.
-        ready: called once everything is fetched; fails where the node may not be changed after all.
 
     Raises:
-        Failed: apt or dpkg did, the node is not ready, or apt would have removed what is not its own.
+        Failed: packages cannot be had or do not fit together, or apt would remove what is not of `own`.
     """
-    going = [word[:-1] for word in words if word.endswith("-")]
-    command = [*alike(lock_seconds), *options, "install", *words]
+    if not any(word.endswith("-") for word in command):
+        # apt refuses by itself, and need not resolve everything twice.
+        try:
+            fetch(seconds, "--download-only", "--no-remove", *command)
+        except Failed as error:
+            if "remove is disabled" not in str(error):
+                raise
+        else:
+            return
     refuse_removals(command, own)
-    fetch(fetch_seconds, "--download-only", *command)
-    ready()
+    fetch(seconds, "--download-only", *command)
+
+
+def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
+    """Install, replace and remove packages in one transaction.
+
+    Args:
+        command: as for `fetch_packages`.
+        residue: packages with only their configuration left, and must not stay.
+
+    Raises:
+        Failed: apt or dpkg did.
+    """
+    going = [word[:-1] for word in command if word.endswith("-")]
     # Before the transaction: dpkg would take a new pinning package's file along with the old one's.
     purge([*residue, *(name for name in going if PINNING.match(name))])
     call("apt-get", "--quiet", *command)

@@ -36,7 +36,9 @@ def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeo
     now = present()
     back, new = words(now, before), now.keys() - before.keys()
     if back:
-        apt.transact(back, [], new, FETCH_S, lock_timeout, "--allow-downgrades")
+        command = [*apt.alike(lock_timeout), "--allow-downgrades", "install", *back]
+        apt.fetch_packages(command, new, FETCH_S)
+        apt.transact(command, [])
         apt.purge(new - set(left))
     if held:
         apt.call("apt-mark", "hold", *held)

@@ -4,8 +4,8 @@ Runs on the node, with plugins/module_utils beside it. Argument: one JSON object
 `Order`. Answers
 
     {"sets": ["cudnn", "nccl"], "transaction": ["libnccl2=2.28.9-1+cuda13.0", "libnccl1-"],
-     "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "refreshed": true, "changed": true,
-     "failure": null}
+     "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "led": true, "refreshed": true,
+     "changed": true, "failure": null}
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ class Order(NamedTuple):
     """What is asked for.
 
     `what` names it for people. `sets` are packages with their versions, by the name of the set that they
-    belong to; with `first` only those count that the node does not remember and has nothing of. `beside` has
-    to be there in any version. What matches `unwanted`, beginnings of name=version, is removed, whoever
-    installed it. `idle` are daemons (docker) that must have no container once everything is
-    fetched. `refreshed` says that the lists of packages were read a moment ago, `check` that nothing
-    must be changed. Timeouts are seconds.
+    belong to; `beside` has to be there in any version. `along` are further sets, of which those count that
+    the node does not remember and has nothing of, and `along_beside` what they need beside. What matches
+    `unwanted`, beginnings of name=version, is removed, whoever installed it. `idle` are daemons (docker) that
+    must have no container once everything is fetched. `refreshed` says that the lists of packages were read
+    a moment ago, `check` that nothing must be changed. Timeouts are seconds.
     """
 
     what: str
     sets: dict[str, dict[str, str]]
-    first: bool
     beside: list[str]
+    along: dict[str, dict[str, str]]
+    along_beside: list[str]
     unwanted: list[str]
     idle: list[str]
     allow_downgrade: bool
@@ -71,8 +72,9 @@ class Plan(NamedTuple):
 def main() -> None:
     """Print the document."""
     apt.quietly()
-    order = Order(**json.loads(sys.argv[1]))
-    plan = planned(order, look())
+    asked, found = Order(**json.loads(sys.argv[1])), look()
+    order = joined(asked, found)
+    plan = planned(order, found)
     refreshed, failure = order.refreshed, None
     if not order.check:
         try:
@@ -80,18 +82,30 @@ def main() -> None:
                 if not refreshed:
                     apt.read_lists(order.fetch_timeout, order.lock_timeout)
                     refreshed = True
+                try:
+                    fetch(order, plan)
+                except apt.Failed:
+                    if order == asked or not asked.sets:
+                        raise
+                    order = asked  # what cannot come along is left to its own role, which says why
+                    plan = planned(order, found)
+                    fetch(order, plan)
                 transact(order, plan)
             remember({name: order.sets[name] for name in plan.remembers})
         except apt.Failed as error:
             failure = apt.failure(intent(order, plan), error)
     changed = bool(plan.transaction + plan.residue + plan.remembers)
-    document = {**plan._asdict(), "refreshed": refreshed, "changed": changed, "failure": failure}
+    how = {"led": order != asked, "refreshed": refreshed, "changed": changed, "failure": failure}
+    document = {**plan._asdict(), **how}
     sys.stdout.write("\n" + json.dumps(document) + "\n")
 
 
 def intent(order: Order, plan: Plan) -> str:
     """What failed, as a sentence begins."""
     what = order.what or f"packages of {', '.join([*plan.sets, *order.beside])}"
+    along = [name for name in plan.sets if name in order.along]
+    if order.what and along:
+        what += f", or what comes with it ({', '.join(along)}),"
     comes = any(order.sets[name] for name in plan.sets) or order.beside
     return f"{what} could not be {'installed' if comes else 'removed'}"
 
@@ -106,10 +120,19 @@ def look() -> Found:
     )
 
 
+def joined(order: Order, found: Found) -> Order:
+    """The order with what comes along, as long as its own sets, where it has any, need something."""
+    if order.sets and not planned(order, found).transaction:
+        return order
+    along = {name: packages for name, packages in order.along.items() if new(name, packages, found)}
+    beside = dict.fromkeys([*order.beside, *order.along_beside])
+    return order._replace(sets={**order.sets, **along}, beside=list(beside))
+
+
 def planned(order: Order, found: Found) -> Plan:
-    """What an order means for the node as it is."""
-    sets = [name for name, packages in order.sets.items() if not order.first or new(name, packages, found)]
-    wanted = {package: version for name in sets for package, version in order.sets[name].items()}
+    """What an order means for the node as it is, without what comes along."""
+    sets = [*order.sets]
+    wanted = {package: version for packages in order.sets.values() for package, version in packages.items()}
     ours = {package for name in sets for package in found.records.get(name, [])}
     others = {package for name, words in found.records.items() if name not in sets for package in words}
     going = ((ours - others) | unwanted(order.unwanted, found)) - wanted.keys()
@@ -142,21 +165,33 @@ def unwanted(patterns: list[str], found: Found) -> set[str]:
     }
 
 
-def transact(order: Order, plan: Plan) -> None:
-    """Install, replace and remove, and see that it is done. What goes stays within the sets.
+def fetch(order: Order, plan: Plan) -> None:
+    """Have every package there. What goes stays within the sets.
 
     Raises:
-        Failed: apt or dpkg did, would have removed what is of no set, or left something undone.
+        Failed: packages cannot be had, do not fit, or would remove what is of no set.
     """
-    downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
-    limits = (order.fetch_timeout, order.lock_timeout)
-    apt.transact(
-        plan.transaction, plan.residue, own(order, plan), *limits, downgrades, ready=lambda: idle(order)
-    )
+    apt.fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout)
+
+
+def transact(order: Order, plan: Plan) -> None:
+    """Install, replace and remove what was fetched, and see that it is done.
+
+    Raises:
+        Failed: apt or dpkg did, or left something undone.
+    """
+    idle(order)
+    apt.transact(command(order, plan), plan.residue)
     left = planned(order, look())
     apt.purge(left.residue)
     if left.transaction:
         raise apt.Failed(f"apt reported success and left {', '.join(left.transaction)} to be done")
+
+
+def command(order: Order, plan: Plan) -> list[str]:
+    """What apt-get is told."""
+    downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
+    return [*apt.alike(order.lock_timeout), downgrades, "install", *plan.transaction]
 
 
 def idle(order: Order) -> None:

@@ -104,8 +104,9 @@ def order(**said: Any) -> Any:
     sets = {
         "what": "NCCL 2.28",
         "sets": {"nccl": NEW},
-        "first": False,
         "beside": [],
+        "along": {},
+        "along_beside": [],
         "unwanted": [],
         "idle": [],
     }
@@ -171,8 +172,39 @@ def test_what_a_set_needs(
 def test_first_packages_come_for_sets_that_the_node_has_nothing_of() -> None:
     sets = {"nccl": NEW, "cudnn": {"libcudnn9": "9"}, "dcgm": {"dcgm": "4"}, "tools": {}}
     found = transaction.Found({"libnccl2": "2.27-1"}, {}, {"cudnn": []})
-    plan = transaction.planned(order(sets=sets, first=True), found)
+    plan = transaction.planned(transaction.joined(order(sets={}, along=sets), found), found)
     assert plan == (["dcgm"], ["dcgm=4"], [], ["dcgm"])
+
+
+@pytest.mark.parametrize(("there", "words"), [(OLD, 4), (NEW, 0)])
+def test_others_come_along_with_a_set_that_needs_something(
+    node: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: dict[str, str],
+    words: int,
+) -> None:
+    rows = [Package("i", "i", name, version) for name, version in there.items()]
+    monkeypatch.setattr(transaction.node, "packages", lambda: rows)
+    along = {"along": {"dcgm": {"dcgm": "4"}}, "along_beside": ["dbus"]}
+    said = answer(capsys, monkeypatch, check=True, **along)
+    assert (len(said["transaction"]), said["led"]) == (words, bool(words))
+    assert said["sets"] == (["nccl", "dcgm"] if words else ["nccl"])
+
+
+def test_what_cannot_come_along_is_left_to_its_turn(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*command: str) -> None:
+        node.append(list(command))
+        if "dcgm=4" in command:
+            raise apt.Failed("Version '4' for 'dcgm' was not found", 100)
+
+    monkeypatch.setattr(apt, "call", call)
+    said = answer(capsys, monkeypatch, along={"dcgm": {"dcgm": "4"}})
+    assert (said["sets"], said["led"]) == (["nccl"], False)
+    assert ["dcgm=4" in command for command in node] == [True, False, False]
+    assert "left libnccl-dev=2.28-1" in said["failure"]["says"]  # it went on
 
 
 @pytest.fixture
@@ -225,7 +257,7 @@ def test_success_that_leaves_something_undone_is_none(
 def test_what_could_not_come_at_once_is_named(
     node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = answer(capsys, monkeypatch, what="", first=True, beside=["nftables"])
+    said = answer(capsys, monkeypatch, what="", sets={}, along={"nccl": NEW}, along_beside=["nftables"])
     assert said["failure"]["says"].startswith("packages of nccl, nftables could not be installed: ")
 
 
@@ -262,6 +294,21 @@ def test_what_is_not_of_the_set_is_never_removed(
         " (apt would remove docker.io)"
     )
     assert node == []
+
+
+def test_what_packages_replace_is_looked_at_before_it_goes(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*command: str) -> None:
+        node.append(list(command))
+        if "--no-remove" in command:
+            raise apt.Failed("Packages need to be removed but remove is disabled.", 100)
+
+    monkeypatch.setattr(apt, "call", call)
+    monkeypatch.setattr(apt, "simulated", lambda _: SIMULATED)
+    said = answer(capsys, monkeypatch)
+    assert "(apt would remove containerd, docker.io)" in said["failure"]["says"]
+    assert len(node) == 1
 
 
 @pytest.mark.parametrize(
