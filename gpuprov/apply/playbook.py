@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply import strategy
 from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.apply.hands import change
 from gpuprov.errors import GpuprovError, Refused, Unreachable
@@ -120,6 +121,8 @@ def _play(
     events = folder / f"{playbook}-events.jsonl"
     log = folder / f"{playbook}-ansible.log"
     outcomes, own = {name: NodeOutcome() for name in nodes}, _here(run.lock, nodes)
+    if playbook == "site" and not own:
+        own = strategy.settings()
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),

@@ -1,0 +1,44 @@
+"""How Ansible carries out tasks: Mitogen's way where somebody installed it, its own everywhere else.
+
+Mitogen keeps one Python on each node and runs every module in it, where Ansible starts one for each task and
+sends the module along. What is done on a node is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.version import Version
+
+LOG = logging.getLogger(__name__)
+OLDEST = Version("0.3.54")
+CORES = (Version("2.18"), Version("2.22"))
+"""The releases of ansible-core that `OLDEST` knows: from the first on, before the second."""
+
+
+def settings() -> dict[str, str]:
+    """Variables that have ansible-playbook work in Mitogen's way; none where it cannot."""
+    found = find_spec("ansible_mitogen")
+    refusal = unfit() if found and found.origin else "Mitogen is not installed"
+    if refusal or not found or not found.origin:
+        LOG.debug("Ansible carries out tasks in its own way: %s", refusal)
+        return {}
+    LOG.debug("Ansible carries out tasks in Mitogen's way")
+    plugins = Path(found.origin).parent / "plugins/strategy"
+    return {"ANSIBLE_STRATEGY": "mitogen_linear", "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
+
+
+def unfit() -> str:
+    """Why the Mitogen that is installed does not go with the ansible-core that is; empty where it does."""
+    try:
+        mitogen, core = (Version(version(name)) for name in ("mitogen", "ansible-core"))
+    except PackageNotFoundError as error:
+        return f"{error.name} is not installed as a package"
+    if mitogen < OLDEST:
+        return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: pip install 'gpuprov[fast]'"
+    if not CORES[0] <= core < CORES[1]:
+        return f"ansible-core {core} is installed, and Mitogen is tried with {CORES[0]} up to {CORES[1]}"
+    return ""

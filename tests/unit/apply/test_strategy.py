@@ -1,0 +1,48 @@
+"""When Ansible works in Mitogen's way."""
+
+from __future__ import annotations
+
+import logging
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from gpuprov.apply import strategy
+
+
+@pytest.mark.parametrize(
+    ("there", "mitogen", "core", "says"),
+    [
+        (True, "0.3.54", "2.19.14", "in Mitogen's way"),
+        (True, "0.4.0", "2.21.9", "in Mitogen's way"),
+        (False, "0.3.54", "2.19.14", "its own way: Mitogen is not installed"),
+        (True, "0.3.53", "2.19.14", "its own way: Mitogen 0.3.53 is installed, and 0.3.54 is needed"),
+        (True, "0.3.54", "2.22.0", "its own way: ansible-core 2.22.0 is installed"),
+        (True, "", "2.19.14", "its own way: mitogen is not installed as a package"),
+    ],
+)
+def test_mitogen_is_used_where_it_knows_the_ansible_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    there: bool,
+    mitogen: str,
+    core: str,
+    says: str,
+) -> None:
+    def version(name: str) -> str:
+        if found := {"mitogen": mitogen, "ansible-core": core}[name]:
+            return found
+        raise PackageNotFoundError(name)
+
+    spec = ModuleSpec("ansible_mitogen", None, origin="/lib/ansible_mitogen/__init__.py")
+    monkeypatch.setattr(strategy, "find_spec", lambda _: spec if there else None)
+    monkeypatch.setattr(strategy, "version", version)
+    with caplog.at_level(logging.DEBUG, "gpuprov"):
+        found = strategy.settings()
+    assert says in caplog.text
+    expected = {
+        "ANSIBLE_STRATEGY": "mitogen_linear",
+        "ANSIBLE_STRATEGY_PLUGINS": "/lib/ansible_mitogen/plugins/strategy",
+    }
+    assert found == (expected if says.startswith("in Mitogen") else {})
