@@ -29,18 +29,23 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
+        script = Path((task_vars or {})["role_path"], "files", arguments["script"])
+        result.update(self.ask(script.name, script.read_text("utf-8"), arguments["question"], task_vars))
+        return result
+
+    def ask(
+        self, script: str, source: str, question: Any, task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Run a script, given as its name and source; the task's result."""
         if "GPUPROV_LEASES" in os.environ:
             complaint = self._lease().run(task_vars=task_vars)["complaint"]
             if complaint:
-                return {**result, "failed": True, "msg": complaint}
-        known = task_vars or {}
-        python = known.get("ansible_facts", {}).get("python", {}).get("executable", "python3")
-        words = [python, "-", json.dumps(arguments["question"])]
-        command = f"{self._compute_environment_string()} {shlex.join(words)}".strip()
-        source = Path(known["role_path"], "files", arguments["script"]).read_text("utf-8")
-        said = self._low_level_execute_command(command, in_data=_program(source).encode())
-        result.update(_answered(arguments["script"], said))
-        return result
+                return {"failed": True, "msg": complaint}
+        facts = (task_vars or {}).get("ansible_facts", {})
+        python = facts.get("python", {}).get("executable", "python3")
+        command = f"{self._compute_environment_string()} {shlex.join([python, '-'])}".strip()
+        program = _program(source, json.dumps(question))
+        return _answered(script, self._low_level_execute_command(command, in_data=program.encode()))
 
     def _lease(self) -> ActionBase:
         """The action that says whether the node is still the run's."""
@@ -56,10 +61,11 @@ class ActionModule(ActionBase):
         return action
 
 
-def _program(source: str) -> str:
-    """A script, and before it what it imports of ours."""
+def _program(source: str, argument: str) -> str:
+    """A script with its argument, and before it what it imports of ours."""
     return (
         "import sys, types\n"
+        f"sys.argv[1:] = [{argument!a}]\n"
         f"for name, source in {_imported(source)!a}.items():\n"
         "    module = sys.modules[name] = types.ModuleType(name)\n"
         "    exec(compile(source, name, 'exec'), module.__dict__)\n"

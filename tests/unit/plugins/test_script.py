@@ -15,7 +15,7 @@ import yaml
 from gpuprov.resources import link_collection
 from tests import ROOT
 
-SCRIPT, REFUSE = "gpuprov.gpuprov.gpuprov_script", "gpuprov.gpuprov.gpuprov_refuse"
+SCRIPT, REFUSE, FILES = (f"gpuprov.gpuprov.gpuprov_{name}" for name in ("script", "refuse", "files"))
 SCRIPTS = {
     "share.py": "from gpuprov_node import output\nprint('{\"said\": \"%s\"}' % output('echo', '-n', 'hi'))",
     "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
@@ -139,3 +139,36 @@ def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
     )
     assert "failed=0" in said.stdout
     assert "Read the state of the toolkit and its predecessors" in said.stdout
+
+
+def test_files_are_written_by_the_same_way(tmp_path: Path) -> None:
+    there, other = tmp_path / "system/our.service", tmp_path / "other"
+    files = {"files": [{"path": str(there), "content": "[Unit]\n", "mode": "0640"}], "remove": [str(other)]}
+    broken = {"files": [{"path": str(there), "content": "x", "validate": "sh -c 'echo no >&2; exit 3' %s"}]}
+    said = {
+        "dest": str(tmp_path / "said.json"),
+        "content": "{{ {'done': done, 'failed': failed} | to_json }}",
+    }
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_facts": False,
+        "tasks": [
+            {FILES: files, "register": "done"},
+            {FILES: broken, "register": "failed", "ignore_errors": True},
+            {"ansible.builtin.copy": said, "check_mode": False},
+        ],
+    }  # fmt: skip
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    other.touch()
+    collections = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "linked"))}
+    run("ansible-playbook", "--check", "play.yml", folder=tmp_path, **collections)
+    answer = json.loads((tmp_path / "said.json").read_text())
+    assert (answer["done"]["changed"], answer["done"]["removed"]) == (True, [str(other)])
+    assert answer["done"]["diff"][0]["after"] == "[Unit]\n"
+    assert (there.exists(), other.exists()) == (False, True)
+    if os.geteuid():
+        return  # only root may give a file to root
+    run("ansible-playbook", "play.yml", folder=tmp_path, **collections)
+    answer = json.loads((tmp_path / "said.json").read_text())
+    assert (there.read_text(), there.stat().st_mode & 0o777, other.exists()) == ("[Unit]\n", 0o640, False)
+    assert answer["failed"]["msg"] == f"{there} would not be valid: no"
+    assert answer["failed"]["rc"] == 3
