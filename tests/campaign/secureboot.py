@@ -44,8 +44,8 @@ MODULES = "updates/dkms"
 LOAD = "modprobe -i nvidia-current; echo exit $?; rmmod nvidia-current 2>/dev/null; dmesg | tail -n 4"
 REJECTED, NO_GPU = "Key was rejected by service", "No such device"
 ENROLLED, NOT_ENROLLED = "on, certificate enrolled", "on, certificate not enrolled"
-MENU_S = 300
-"""Seconds until an emulated machine is in MOK manager."""
+MENU_S = 900
+"""Seconds until an emulated machine is in MOK manager, also on a busy host."""
 
 
 class Site(Watched):
