@@ -30,7 +30,7 @@ def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
     bad += both(made, "verify", "--lock", CLOCKED, say=say)
     made.gpuprov(*undo)
     bad += both(made, "accept", code=1, say=say)
-    to = found.fleet.lock(found.there, canary="one_per_group", serial=["50%"])
+    to = found.fleet.lock(found.there, canary="one_per_group", serial=["100%"])
     documents: dict[str, list[str]] = {"upgrade": [], "rollback": []}
     for way in (made.gpuprov, made.by_workers):
         for verb, words in (("upgrade", ("--to", to)), ("rollback", ())):
@@ -44,7 +44,7 @@ def clocked(found: Site) -> None:
     """Write a lock in which one setting differs from the fleet's."""
     plain = yaml.safe_load((found.fleet.folder / "fleet.lock.yml").read_text())
     for group in plain["groups"].values():
-        group["settings"]["clocks"]["graphics"] -= 210
+        group["settings"]["clocks"]["value"]["graphics"] -= 210
     (found.fleet.folder / CLOCKED).write_text(yaml.safe_dump(plain, sort_keys=False))
 
 
