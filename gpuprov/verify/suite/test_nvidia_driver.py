@@ -45,7 +45,9 @@ def test_module_is_of_the_flavour(host: Node, kernels: list[str], expected: str)
     assert flavours == dict.fromkeys(kernels, expected)
 
 
-@pytest.mark.check("module.signature", "modinfo nvidia-current 2>/dev/null || modinfo nvidia", KERNEL_LOG)
+@pytest.mark.check(
+    "module.signature", "modinfo -F signer nvidia-current 2>/dev/null || modinfo -F signer nvidia", KERNEL_LOG
+)
 def test_every_module_has_the_signature(host: Node, kernels: list[str], expected: str) -> None:
     signatures = {kernel: host.nvidia_driver.signatures(kernel) for kernel in kernels}
     assert all(signatures.values()), f"no modules: {signatures}"
