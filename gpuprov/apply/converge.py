@@ -132,16 +132,7 @@ def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeO
         roles += [role for role in plan.roles if role == "firewall" and stated]
         if roles:
             nodes[name] = {**_host_variables(roles, run.consent), "firewall_install_only": True}
-    if not nodes:
-        return {}
-    once = Once(run, nodes)
-    done = {} if run.options.check else once.compile()
-    going = {name: stated for name, stated in nodes.items() if name not in done or done[name].ok}
-    later = run_playbook("site", {name: {**each, **once.offers(name)} for name, each in going.items()}, run)
-    once.keep(name for name, outcome in later.items() if outcome.ok)
-    for name, outcome in later.items():
-        done.setdefault(name, NodeOutcome()).add(outcome)
-    return done
+    return Once(run, nodes).apply() if nodes else {}
 
 
 def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:

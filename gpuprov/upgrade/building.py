@@ -42,8 +42,8 @@ class Ahead:
         shared = [name for name in new if new[name].components.driver.shared]
         needs = needed(context, sorted(shared, key=lambda name: name not in canaries)) if shared else {}
         wanting: dict[Build, list[str]] = {}
-        for name, builds in needs.items():
-            for build in builds:
+        for name, need in needs.items():
+            for build in need.builds:
                 wanting.setdefault(build, []).append(name)
         self._builders = {
             build: able[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,8 +32,16 @@ Nodes = Mapping[str, dict[str, Any]]
 """Node → variables of that node alone, `gpuprov_roles` among them."""
 
 
+@dataclass(frozen=True)
+class Need:
+    """What a node needs: builds, one a kernel that counts. `bare` is a node without any driver's module."""
+
+    builds: tuple[Build, ...]
+    bare: bool = False
+
+
 class Once:
-    """What a run's nodes need of compiled modules, and where that comes from."""
+    """The roles of a run's nodes, and what those need of compiled modules."""
 
     def __init__(self, run: RunContext, nodes: Nodes, store: Store | None = None) -> None:
         """Ask the nodes that are to get the driver, in groups that compile once, for their kernels.
@@ -40,7 +49,7 @@ class Once:
         Args:
             store: another one than the controller's.
         """
-        self._run, self._nodes, self._store = run, nodes, store or store_of(run.lock)
+        self._run, self._store = run, store or store_of(run.lock)
         self._hosts = run.lock.hosts()
         shared = [
             name
@@ -49,36 +58,61 @@ class Once:
         ]
         self._needs = needed(run, shared) if shared else {}
         self._found: dict[Build, Kept | None] = {}
+        self._left, self._done = dict(nodes), dict[str, NodeOutcome]()
+        self._prepared: set[str] = set()
 
-    def compile(self) -> dict[str, NodeOutcome]:
-        """Have one node build what several need and the store lacks, and keep it.
+    def apply(self) -> dict[str, NodeOutcome]:
+        """Run every node's roles, in one turn of the playbook, or in two where a module is missing.
 
-        Returns:
-            What was done to the nodes that compiled.
+        In the first turn one node of those that need the same module compiles it, and bare ones do
+        everything else. A builder that fails costs a turn more.
 
         Raises:
             Refused: a build in the store was changed.
-            GpuprovError: Ansible itself could not run.
+            GpuprovError: Ansible itself could not run, or a module cannot be signed.
         """
-        done: dict[str, NodeOutcome] = {}
-        for turn in range(BUILDERS):
-            chosen = dict(self._builders(done))
-            if not chosen:
-                break
-            for build, node in chosen.items():
-                count = len(self._wanting(build))
-                what_for = f"once for {count} nodes" if count > 1 else "to be signed here"
-                self._run.narrate(f"{node} compiles the {build}, {what_for}")
-            builders = {name: self._only_driver(name) for name in dict.fromkeys(chosen.values())}
-            done |= run_playbook("site", builders, self._run, part=f"compile-{turn + 1}")
-            self._take({build: node for build, node in chosen.items() if done[node].ok})
-        return done
+        turn = 0
+        while self._left:
+            chosen = dict(self._builders()) if turn < BUILDERS and not self._run.options.check else {}
+            self._announce(chosen)
+            going = self._going(chosen)
+            outcomes = run_playbook("site", going, self._run, part=f"again-{turn}" if turn else "")
+            for name, outcome in outcomes.items():
+                self._done.setdefault(name, NodeOutcome()).add(outcome)
+                if not outcome.ok:
+                    self._left.pop(name, None)
+            self._take({build: node for build, node in chosen.items() if _compiled(outcomes[node])})
+            turn += 1
+        self._keep()
+        return self._done
 
-    def keep(self, sound: Iterable[str]) -> None:
+    def _going(self, chosen: Mapping[Build, str]) -> dict[str, dict[str, Any]]:
+        """What runs on which nodes now; what they still have to do is left."""
+        going: dict[str, dict[str, Any]] = {}
+        for name, stated in list(self._left.items()):
+            again = {**stated, "gpuprov_roles": ["nvidia_driver"]}
+            need = self._needs.get(name, Need(()))
+            if name in chosen.values() and self._store.signs:
+                going[name], self._left[name] = stated, again
+            elif name in chosen.values() or not chosen.keys() & set(need.builds):
+                going[name] = {**stated, **self._offers(name)}
+                del self._left[name]
+            elif need.bare and name not in self._prepared:
+                going[name], self._left[name] = {**stated, "nvidia_driver_module_later": True}, again
+                self._prepared.add(name)
+        return going
+
+    def _announce(self, chosen: Mapping[Build, str]) -> None:
+        for build, node in chosen.items():
+            count = len(self._wanting(build))
+            what_for = f"once for {count} nodes" if count > 1 else "to be signed here"
+            self._run.narrate(f"{node} compiles the {build}, {what_for}")
+
+    def _keep(self) -> None:
         """Take in what nodes compiled for themselves, so that the next ones need not."""
         if self._run.options.check:
             return
-        there = set(sound)
+        there = {name for name, outcome in self._done.items() if outcome.ok}
         missing = {
             build: nodes[0]
             for build in self._builds()
@@ -87,38 +121,35 @@ class Once:
         }
         self._take(missing)
 
-    def offers(self, node: str) -> dict[str, Any]:
+    def _offers(self, node: str) -> dict[str, Any]:
         """Variables of a node: the builds in the store that are for it.
 
         Raises:
             Refused: one was changed.
         """
-        builds = self._needs.get(node, ())
-        self._found |= {build: self._store.find(build) for build in builds if build not in self._found}
+        builds = self._needs[node].builds if node in self._needs else ()
+        found = ((build, self._store.find(build)) for build in builds if not self._found.get(build))
+        self._found |= dict(found)
         offers = [kept.offer() for build in builds if (kept := self._found[build])]
         return {"nvidia_driver_builds": offers} if offers else {}
 
     def _builds(self) -> list[Build]:
-        return list(dict.fromkeys(build for builds in self._needs.values() for build in builds))
+        return list(dict.fromkeys(build for need in self._needs.values() for build in need.builds))
 
     def _wanting(self, build: Build) -> list[str]:
-        return [name for name, builds in self._needs.items() if build in builds]
+        return [name for name, need in self._needs.items() if build in need.builds]
 
-    def _builders(self, tried: Mapping[str, NodeOutcome]) -> Iterator[tuple[Build, str]]:
+    def _builders(self) -> Iterator[tuple[Build, str]]:
         """Missing builds that go from one node to others, each with a node that has not tried yet.
 
         One that is signed here goes back to the node that compiled it, too.
         """
         for build in self._builds():
             wanting = self._wanting(build)
-            left = [name for name in builders(self._hosts, wanting) if name not in tried]
+            left = [name for name in builders(self._hosts, wanting) if name in self._left]
             shared = len(wanting) > 1 or self._store.signs
             if shared and left and self._store.find(build) is None:
                 yield build, left[0]
-
-    def _only_driver(self, name: str) -> dict[str, Any]:
-        stated = self._nodes[name]
-        return {**stated, "gpuprov_roles": [role for role in stated["gpuprov_roles"] if role in LEADING]}
 
     def _take(self, built: Mapping[Build, str]) -> None:
         """Fetch builds from the nodes that made them. One that cannot be had is compiled by every node.
@@ -141,8 +172,8 @@ class Once:
         return self._store.keep(build, fetched(way, build, self._run.options.become_password), name)
 
 
-def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
-    """Node → the builds that it needs, one a kernel that counts; those that do not answer are left out.
+def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
+    """What each node needs; those that do not answer are left out.
 
     Raises:
         Refused: workers are engaged, and a node cannot do without the store of this controller.
@@ -151,11 +182,11 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, list[Build]]:
     if elsewhere.is_engaged():
         _refuse_dependent(run.lock.hosts(), names)
         return {}  # the store is here, and workers are elsewhere: there every node compiles for itself
-    asked = Parameters(collectors=("system", "kernels"))
+    asked = Parameters(collectors=("system", "kernels", "modules", "disk_modules"))
     password, hosts = run.options.become_password, run.lock.hosts()
     answers = fan_out(
         targets(run.lock, names),
-        lambda session: builds_of(hosts[session.target.name], collect(session, asked, password=password)),
+        lambda session: need_of(hosts[session.target.name], collect(session, asked, password=password)),
         forks=run.options.forks,
     )
     found = {way.name: answer for way, answer in answers}
@@ -185,8 +216,15 @@ def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> Non
         )
 
 
-def builds_of(group: LockedGroup, facts: Facts) -> list[Build]:
-    """The builds that a node of a group needs."""
+def need_of(group: LockedGroup, facts: Facts) -> Need:
+    """What a node of a group needs."""
     named = group.setting("kernel") or "running"
     kernels = facts.kernels.counting if named == "running" else (named,)
-    return [build_of(group, kernel, facts.kernels.compilers.get(kernel, "")) for kernel in kernels]
+    builds = (build_of(group, kernel, facts.kernels.compilers.get(kernel, "")) for kernel in kernels)
+    return Need(tuple(builds), facts.loaded_driver is None and not any(facts.disk_modules.values()))
+
+
+def _compiled(outcome: NodeOutcome) -> bool:
+    """Whether a builder came as far as its module, whatever went wrong after that."""
+    there = outcome.unreachable is None and outcome.refused is None
+    return there and not any(event.get("role") in (*LEADING, "") for event in outcome.failed)

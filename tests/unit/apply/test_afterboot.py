@@ -15,6 +15,7 @@ import pytest
 from gpuprov.apply import afterboot, converge, jobs
 from gpuprov.apply.afterboot import Afterwards, Cannot, refuse_what_is_lost, unit
 from gpuprov.apply.context import Consent, RunContext
+from gpuprov.apply.modules import once
 from gpuprov.apply.plan import NodePlan
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
@@ -53,6 +54,7 @@ class Machine:
         monkeypatch.setattr(converge, "START_S", 0.0)
         for name in ("survey", "run_playbook", "go_down", "refuse_running_jobs"):
             monkeypatch.setattr(converge, name, getattr(self, f"_{name}"))
+        monkeypatch.setattr(once, "run_playbook", self._run_playbook)
 
     def converge(self) -> converge.Convergence:
         plans = [NodePlan(name, ("nvidia_driver",), True, (), ()) for name in ("here", "gpu01")]

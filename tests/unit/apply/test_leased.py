@@ -13,6 +13,7 @@ from gpuprov.apply import leased
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.converge import Convergence
 from gpuprov.apply.leases import Leases
+from gpuprov.apply.modules import once
 from gpuprov.apply.plan import NodePlan
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.apply.proposal import Proposal
@@ -51,6 +52,7 @@ class World:
         self.run = RunContext(lock, folder, consent=consent, narrate=self.told.append, leases=self.leases)
         monkeypatch.setattr(leased, "survey", self._survey)
         monkeypatch.setattr(converging, "survey", self._survey)
+        monkeypatch.setattr(once, "run_playbook", self._run_playbook)
         monkeypatch.setattr(converging, "run_playbook", self._run_playbook)
         monkeypatch.setattr(converging, "run_guarded", self._run_guarded)
         monkeypatch.setattr(converging, "SETTLE_S", 0.0)

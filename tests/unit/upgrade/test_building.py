@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuprov.apply.modules.build import build_of
+from gpuprov.apply.modules.once import Need
 from gpuprov.apply.modules.store import Store, pack
 from gpuprov.errors import NodeFailed
 from gpuprov.lab.simulator import stub_module
@@ -35,7 +36,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UpgradeContext:
     asked = context(tmp_path, "once")
     [group] = asked.lock.groups.values()
     build = build_of(group, KERNEL, "gcc")
-    monkeypatch.setattr(building, "needed", lambda _, names: {name: [build] for name in names})
+    monkeypatch.setattr(building, "needed", lambda _, names: {name: Need((build,)) for name in names})
     module = pack({"nvidia-current.ko": stub_module(build.driver, kernel=KERNEL)})
     monkeypatch.setattr(building, "fetched", lambda *_: module)
     return asked

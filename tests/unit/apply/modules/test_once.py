@@ -11,7 +11,7 @@ import pytest
 from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.modules import once
 from gpuprov.apply.modules.build import Build, build_of
-from gpuprov.apply.modules.once import Once
+from gpuprov.apply.modules.once import Need, Once
 from gpuprov.apply.modules.store import Signer, Store, pack
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
@@ -44,9 +44,13 @@ class Paper:
         [group] = self.lock.groups.values()
         self.kernels = dict.fromkeys(NAMES, KERNEL)
         self.builds = {kernel: build_of(group, kernel, "gcc") for kernel in (KERNEL, OTHER)}
+        self.bare: set[str] = set()
         self.broken: set[str] = set()
         self.version = group.components.driver.version
-        self.compiled: list[list[str]] = []
+        self.turns: list[dict[str, str]] = []
+        self.offered: dict[str, Any] = {}
+        self.at_fault = "nvidia_driver"
+        self.parts: list[str] = []
         self.said: list[str] = []
         self.run = RunContext(self.lock, folder, narrate=self.said.append)
         monkeypatch.setattr(once, "needed", self._needed)
@@ -56,18 +60,34 @@ class Paper:
     def once(self, run: RunContext | None = None) -> Once:
         return Once(run or self.run, {name: {"gpuprov_roles": ROLES} for name in NAMES}, self.store)
 
-    def _needed(self, run: RunContext, names: list[str]) -> dict[str, list[Build]]:
-        return {name: [self.builds[self.kernels[name]]] for name in names}
+    def _needed(self, run: RunContext, names: list[str]) -> dict[str, Need]:
+        return {name: Need((self.builds[self.kernels[name]],), name in self.bare) for name in names}
 
     def _run_playbook(
         self, playbook: str, nodes: dict[str, Any], run: RunContext, part: str
     ) -> dict[str, NodeOutcome]:
-        self.compiled.append(list(nodes))
-        assert all(each["gpuprov_roles"] == ROLES[:3] for each in nodes.values())
+        assert part not in self.parts, "a turn has a folder of its own"
+        self.parts.append(part)
+        self.turns.append({name: self._done_to(name, each) for name, each in nodes.items()})
         outcomes = {name: NodeOutcome() for name in nodes}
         for name in self.broken & set(nodes):
-            outcomes[name].fail(name, "Install packages", "no room")
+            event = {
+                "host": name,
+                "role": self.at_fault,
+                "task": "Install",
+                "status": "failed",
+                "msg": "no room",
+            }
+            outcomes[name].failed.append(event)
         return outcomes
+
+    def _done_to(self, name: str, stated: dict[str, Any]) -> str:
+        """`all` roles or only the `driver`, its module `later`, from the `store` or by `itself`."""
+        self.offered |= {name: stated["nvidia_driver_builds"]} if "nvidia_driver_builds" in stated else {}
+        roles = {tuple(ROLES): "all", ("nvidia_driver",): "driver"}[tuple(stated["gpuprov_roles"])]
+        if stated.get("nvidia_driver_module_later"):
+            return f"{roles}, later"
+        return f"{roles}, store" if "nvidia_driver_builds" in stated else f"{roles}, itself"
 
     def _fetched(self, build: Build, name: str) -> Any:
         module = stub_module(self.version, kernel=build.kernel)
@@ -80,55 +100,76 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
 
 
 def test_the_first_node_compiles_and_all_get_what_it_made(paper: Paper) -> None:
-    subject = paper.once()
-    assert list(subject.compile()) == ["a1"]
-    assert paper.compiled == [["a1"]]
-    offers = [subject.offers(name)["nvidia_driver_builds"] for name in NAMES]
-    assert offers[0] == offers[1] == offers[2]
-    assert offers[0][0]["kernel"] == KERNEL
+    assert set(paper.once().apply()) == set(NAMES)
+    assert paper.turns == [{"a1": "all, itself"}, {"a2": "all, store", "a3": "all, store"}]
+    assert paper.offered["a2"] == paper.offered["a3"]
+    assert paper.offered["a2"][0]["kernel"] == KERNEL
     assert "a1 compiles the module" in paper.said[0]
     assert "once for 3 nodes" in paper.said[0]
 
 
+def test_bare_nodes_do_all_but_the_module_meanwhile(paper: Paper) -> None:
+    paper.bare = {"a1", "a3"}
+    paper.once().apply()
+    assert paper.turns == [
+        {"a1": "all, itself", "a3": "all, later"},
+        {"a2": "all, store", "a3": "driver, store"},
+    ]
+
+
 def test_what_is_in_the_store_is_compiled_by_nobody(paper: Paper) -> None:
-    paper.once().compile()
-    again = paper.once()
-    assert again.compile() == {}
-    assert again.offers("a3")
+    paper.once().apply()
+    paper.turns, paper.parts = [], []
+    paper.once().apply()
+    assert paper.turns == [dict.fromkeys(NAMES, "all, store")]
 
 
 def test_a_node_of_another_kernel_compiles_for_itself_and_is_kept(paper: Paper) -> None:
     paper.kernels["a2"] = OTHER
-    subject = paper.once()
-    subject.compile()
-    assert paper.compiled == [["a1"]]
-    assert subject.offers("a2") == {}
-    subject.keep(NAMES)
+    paper.once().apply()
+    assert paper.turns == [{"a1": "all, itself", "a2": "all, itself"}, {"a3": "all, store"}]
     assert paper.store.find(paper.builds[OTHER])
 
 
 def test_where_two_fail_everybody_compiles(paper: Paper) -> None:
-    paper.broken = {"a1", "a2"}
-    subject = paper.once()
-    done = subject.compile()
-    assert paper.compiled == [["a1"], ["a2"]]
-    assert [outcome.ok for outcome in done.values()] == [False, False]
-    assert subject.offers("a3") == {}
+    paper.broken, paper.bare = {"a1", "a2"}, {"a2", "a3"}
+    done = paper.once().apply()
+    assert paper.turns == [
+        {"a1": "all, itself", "a2": "all, later", "a3": "all, later"},
+        {"a3": "driver, itself"},
+    ]
+    assert [done[name].ok for name in NAMES] == [False, False, True]
+
+
+def test_a_second_builder_takes_the_place_of_one_that_failed(paper: Paper) -> None:
+    paper.broken, paper.bare = {"a1"}, {"a2"}
+    paper.once().apply()
+    assert paper.turns == [
+        {"a1": "all, itself", "a2": "all, later"},
+        {"a2": "driver, itself"},
+        {"a3": "all, store"},
+    ]
+
+
+def test_what_a_builder_made_counts_although_it_failed_after_that(paper: Paper) -> None:
+    paper.broken, paper.at_fault = {"a1"}, "docker"
+    done = paper.once().apply()
+    assert paper.turns == [{"a1": "all, itself"}, {"a2": "all, store", "a3": "all, store"}]
+    assert not done["a1"].ok
 
 
 def test_a_named_builder_compiles_and_another_one_where_it_fails(paper: Paper) -> None:
     paper.broken = {"a2"}
-    paper.once(replace(paper.run, lock=locked(builder="a2"))).compile()
-    assert paper.compiled == [["a2"], ["a1"]]
+    paper.once(replace(paper.run, lock=locked(builder="a2"))).apply()
+    assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, itself"}, {"a3": "all, store"}]
 
 
 def test_where_compilers_are_absent_only_the_builder_compiles(paper: Paper) -> None:
     run = replace(paper.run, lock=locked(builder="a2", compiler="absent"))
     paper.broken = {"a2"}
-    paper.once(run).compile()
-    assert paper.compiled == [["a2"]]
-    alone = Once(run, {name: {"gpuprov_roles": ROLES} for name in ("a1", "a3")}, paper.store)
-    assert alone.compile() == {}
+    paper.once(run).apply()
+    # Without a build on offer the role refuses to compile there.
+    assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, itself", "a3": "all, itself"}]
     [group] = run.lock.groups.values()
     assert variables(group)["nvidia_driver_only_builder"] == "a2"
 
@@ -140,9 +181,8 @@ def test_what_cannot_be_kept_is_said_and_everybody_compiles(
         raise NodeFailed("an archive of modules that changed on the way")
 
     monkeypatch.setattr(Once, "_fetched", changed)
-    subject = paper.once()
-    subject.compile()
-    assert subject.offers("a1") == {}
+    paper.once().apply()
+    assert paper.offered == {}
     assert any("is not kept: an archive of modules that changed on the way" in each for each in paper.said)
 
 
@@ -152,39 +192,35 @@ def test_what_cannot_be_signed_ends_the_run(paper: Paper, tmp_path: Path) -> Non
 
     paper.store = Store(tmp_path / "signed", Signer("ab" * 32, refuse))
     with pytest.raises(GpuprovError, match="the token is out"):
-        paper.once().compile()
-    assert paper.compiled == [["a1"]]
+        paper.once().apply()
+    assert len(paper.turns) == 1
 
 
 def test_one_node_alone_gets_its_module_back_signed(paper: Paper, tmp_path: Path) -> None:
     paper.store = Store(tmp_path / "signed", Signer("ab" * 32, lambda name, content: content + b"signed"))
-    subject = Once(paper.run, {"a1": {"gpuprov_roles": ROLES}}, paper.store)
-    subject.compile()
-    assert paper.compiled == [["a1"]]
+    Once(paper.run, {"a1": {"gpuprov_roles": ROLES}}, paper.store).apply()
+    assert paper.turns == [{"a1": "all, itself"}, {"a1": "driver, store"}]
     assert "to be signed here" in paper.said[0]
-    assert subject.offers("a1")
 
 
 def test_a_changed_store_ends_the_run(paper: Paper) -> None:
-    paper.once().compile()
+    paper.once().apply()
     kept = paper.store.find(paper.builds[KERNEL])
     assert kept
     kept.archive.write_bytes(kept.archive.read_bytes() + b"x")
     with pytest.raises(Refused, match="is not what was kept"):
-        paper.once().compile()
+        paper.once().apply()
 
 
-def test_a_check_keeps_nothing(paper: Paper) -> None:
-    checking = replace(paper.run, options=Options(check=True))
-    paper.once(checking).keep(NAMES)
+def test_a_check_is_one_turn_and_keeps_nothing(paper: Paper) -> None:
+    paper.once(replace(paper.run, options=Options(check=True))).apply()
+    assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
     assert paper.store.find(paper.builds[KERNEL]) is None
 
 
 def test_groups_that_compile_everywhere_are_not_asked(paper: Paper) -> None:
-    run = replace(paper.run, lock=locked(None))
-    subject = paper.once(run)
-    assert subject.compile() == {}
-    assert subject.offers("a1") == {}
+    paper.once(replace(paper.run, lock=locked(None))).apply()
+    assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
 
 
 def test_with_workers_nodes_compile_for_themselves_and_those_that_cannot_are_refused(tmp_path: Path) -> None:
