@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import IO
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
@@ -52,6 +55,32 @@ def execute(arguments: Sequence[str | Path], *, input: str = "", timeout: float 
         last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
         raise NodeFailed(f"`{' '.join(words)}` exited with {done.returncode}: {last_lines}")
     return done.stdout
+
+
+def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: float = 5) -> None:
+    """The same for what takes minutes, saying on the way how far it is.
+
+    Args:
+        timeout: seconds.
+        every: seconds between two of the program's lines that are said.
+
+    Raises:
+        NodeFailed: as `execute`.
+    """
+    words, last, said = [str(word) for word in arguments], deque[str](maxlen=5), time.monotonic()
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=both, text=True) as program:
+        timer = Timer(timeout, program.kill)
+        timer.start()
+        for line in program.stdout or ():
+            last.append(line.strip())
+            if time.monotonic() - said > every:
+                say(f"  {last[-1][:100]}")
+                said = time.monotonic()
+        program.wait()
+        timer.cancel()
+    if program.returncode:
+        raise NodeFailed(f"`{' '.join(words)}` ended with {program.returncode}: " + "\n".join(last))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.lab.archive import Archive, harvest, lend, read_archive
-from gpuprov.lab.host import CACHE, execute, locked, remove_tree, say, write_whole
+from gpuprov.lab.host import CACHE, execute, execute_aloud, locked, remove_tree, say, write_whole
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 MINIMAL = "-minimal"
@@ -111,7 +111,7 @@ def _build(root: Path, codename: str, archive: Archive, first: Sequence[str], th
     part.mkdir(parents=True)
     part.chmod(0o755)
     include = [f"--include={','.join(first)}"] if first else []
-    execute(
+    execute_aloud(
         [*ALONE, "debootstrap", "--variant=minbase", *include, codename, part, archive.main],
         timeout=1800,
     )
@@ -119,7 +119,7 @@ def _build(root: Path, codename: str, archive: Archive, first: Sequence[str], th
     write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(codename))
     write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)
     lend(part)
-    execute(contained(part, "sh", "-c", FINISH.format(packages=" ".join(then))), timeout=1800)
+    execute_aloud(contained(part, "sh", "-c", FINISH.format(packages=" ".join(then))), timeout=1800)
     harvest(part)
     for package in (part / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()

@@ -1,0 +1,23 @@
+"""What the lab runs on this machine, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.errors import NodeFailed
+from gpuprov.lab.host import execute_aloud
+
+
+def test_a_long_program_is_heard_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    execute_aloud(["sh", "-c", "echo one; echo two; sleep 0.3; echo three >&2"], timeout=5, every=0.2)
+    assert capsys.readouterr().err == "lab:   three\n"
+
+
+def test_a_long_program_that_fails_carries_its_last_words() -> None:
+    with pytest.raises(NodeFailed, match="ended with 3: no such mirror"):
+        execute_aloud(["sh", "-c", "echo no such mirror; exit 3"], timeout=5)
+
+
+def test_a_program_that_does_not_end_is_ended() -> None:
+    with pytest.raises(NodeFailed, match="ended with -9: begun"):
+        execute_aloud(["sh", "-c", "echo begun; exec sleep 60"], timeout=0.3)
