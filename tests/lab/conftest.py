@@ -15,6 +15,24 @@ from gpuprov.lab import Lab, lab_names
 from tests.lab.command_line import end_what_was_left
 
 NUMBERS = count(1)
+LONGEST = (
+    "chain",
+    "molecule",
+    "first_boot",
+    "upgrade",
+    "next_kernel",
+    "modules",
+    "roles",
+    "image",
+    "nvidia_driver",
+)
+"""Files that take more than some minutes: they come first, so that none of them is alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files in front."""
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
