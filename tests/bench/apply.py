@@ -1,6 +1,6 @@
 """What the operator pays for gpuprov: `gpuprov apply` against a shell script that does the same by hand.
 
-    scripts/bench apply [--full [--stub]] [--playbook] [--rounds 2] [--together]
+    scripts/bench apply [--full [--stub]] [--playbook] [--mitogen] [--rounds 2] [--together]
 
 Both start on equal fresh nodes, without a reboot, from a warm package cache. The script installs the very
 packages at the very versions, writes the very files (read from a node that gpuprov made), enables the same
@@ -11,7 +11,8 @@ Without --full the node gets Debian's driver and what goes with it. With --full 
 Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall as well, NVIDIA's own from
 the mirror. DKMS really compiles the driver, but for the model that the script is taken from. With --stub it
 has nothing to compile, as the driver is the mirror's too, and what is left to compare is overhead. With
---playbook Ansible does what the script does as well: a task for each file and command, and no more.
+--playbook Ansible does what the script does as well: a task for each file and command, and no more. With
+--mitogen gpuprov does it once more on another node, as if it were installed as gpuprov[fast].
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -28,7 +31,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from unittest.mock import patch
 
+from gpuprov.apply.strategy import OLDEST
 from gpuprov.errors import Exit
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
@@ -129,6 +134,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--stub", action="store_true")
     parser.add_argument("--playbook", action="store_true")
+    parser.add_argument("--mitogen", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
@@ -138,7 +144,8 @@ def main() -> int:
         lab = stack.enter_context(Lab(f"bench-apply-{os.getpid()}"))
         board = SWITCHED if options.stub else COMPILED
         subject = Full(stack, lab, folder, board) if options.full else Driver(lab, folder)
-        times = measure(lab, subject, options.rounds, playbook=options.playbook, together=options.together)
+        more = {"playbook": options.playbook, "mitogen": options.mitogen}
+        times = measure(lab, subject, options.rounds, together=options.together, **more)
     for what, seconds in times.items():
         listed = " ".join(f"{each:.0f}" for each in seconds)
         ratio = statistics.median(seconds) / statistics.median(times["shell script"])
@@ -148,7 +155,7 @@ def main() -> int:
 
 
 def measure(
-    lab: Lab, subject: Stack, rounds: int, *, playbook: bool, together: bool
+    lab: Lab, subject: Stack, rounds: int, *, playbook: bool, mitogen: bool, together: bool
 ) -> dict[str, list[float]]:
     """Seconds of each way, one figure a round."""
     times: dict[str, list[float]] = defaultdict(list)
@@ -169,7 +176,22 @@ def measure(
         for what, seconds in running.items():
             times[what].append(seconds.result())
         lab.down([node.name for node in nodes])
+        if mitogen:
+            times["with Mitogen"].append(by_mitogen(lab, subject))
     return times
+
+
+def by_mitogen(lab: Lab, subject: Stack) -> float:
+    """Seconds of gpuprov on a fresh node, with Mitogen where Python finds it."""
+    node = fresh(subject, "ours")
+    subject.lock(node)
+    with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--target", folder, f"mitogen=={OLDEST}"]
+        subprocess.run(pip, check=True)
+        with patch.dict(os.environ, PYTHONPATH=folder):
+            seconds = timed("with Mitogen", subject.apply)
+    lab.down([node.name])
+    return seconds
 
 
 def done_by_hand(lab: Lab, subject: Stack) -> ByHand:
