@@ -1,0 +1,103 @@
+"""Ansible's way and Mitogen's make the same of a node: two fresh ones, one each, then compared.
+
+The node that one way made leaves the other nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuprov.apply.strategy import OLDEST
+from gpuprov.lab import Lab, Node
+from gpuprov.model.lock import read_lock
+from tests.lab.command_line import PROGRAM, gpuprov
+from tests.lab.stub_compiler import play_compiler
+
+SETTINGS = {
+    "persistence": True,
+    "tuning": {"environment": {"OMP_NUM_THREADS": 8}, "limits": {"nofile": 4096}},
+    "containers": {"shm_size": "1g"},
+    "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
+    "ssh": {"max_auth_tries": 3},
+    "firewall": {},
+}
+OWN, MITOGEN = "in its own way", "in Mitogen's way"
+OF_THE_NODE = ("ssh_host_*", "machine-id", "hostname", "hosts", "key.json", "ld.so.cache", "*~")
+"""Files that no two nodes have alike: names, keys, what is made anew, copies with a time in their names."""
+STATE = (
+    "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold;"
+    " systemctl list-unit-files --no-legend; find /etc /usr/local -type f "
+    + " ".join(f"! -name '{name}'" for name in OF_THE_NODE)
+    + " | sort | xargs md5sum"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two nodes, and a folder with their lock."""
+
+    nodes: list[Node]
+    folder: Path
+    mitogen: Path
+
+    def apply(self, node: Node, way: str) -> str:
+        """Apply to one node; what it said, in that way."""
+        search = f"PYTHONPATH={self.mitogen}:{os.environ.get('PYTHONPATH', '')}"
+        program = ("env", search, *PROGRAM) if way is MITOGEN else PROGRAM
+        done = gpuprov(
+            self.folder,
+            "apply",
+            "-l",
+            node.name,
+            "--yes",
+            "--no-verify",
+            "--debug",
+            code=None,
+            program=program,
+        )
+        assert f"carries out tasks {way}" in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def pair(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("ways")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", folder / "mitogen", f"mitogen=={OLDEST}"]
+    subprocess.run(pip, check=True)
+    nodes = module_lab.up(2, gpu="a100x4")
+    fleet = yaml.safe_load(module_lab.fleet("hgx-a100-4"))
+    [group] = fleet["groups"].values()
+    group["stack"] = {"repository": "distribution", "driver": "535", "module_build": "dkms"}
+    group["stack"] |= {"docker": "auto", "node_exporter": "auto"}
+    group["settings"] |= SETTINGS
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    gpuprov(folder, "lock")
+    [locked] = read_lock(folder / "fleet.lock.yml").groups.values()
+    for node in nodes:
+        play_compiler(node, locked.components.driver.version)
+    pair = Pair(nodes, folder, folder / "mitogen")
+    for node, way in zip(nodes, (OWN, MITOGEN), strict=True):
+        said = pair.apply(node, way)
+        assert "failed" not in said, said
+    return pair
+
+
+def test_both_ways_leave_the_same_packages_units_and_files(pair: Pair) -> None:
+    own, mitogen = (set(node.run(STATE).stdout.splitlines()) for node in pair.nodes)
+    assert own ^ mitogen == set()
+    assert len(own) > 500
+
+
+def test_each_way_finds_nothing_to_do_on_the_others_node(pair: Pair) -> None:
+    for node, way in zip(pair.nodes, (MITOGEN, OWN), strict=True):
+        before = node.run(STATE).stdout
+        said = pair.apply(node, way)
+        assert "changed=0" in said, said
+        assert node.run(STATE).stdout == before
