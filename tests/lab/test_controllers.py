@@ -18,7 +18,9 @@ from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.leased import converge_leased
 from gpuprov.apply.leases import Leases, Terms
 from gpuprov.apply.proposal import propose
+from gpuprov.errors import Exit
 from gpuprov.lab import Node
+from gpuprov.lab.host import execute
 from gpuprov.model.lock import read_lock
 from gpuprov.runs import new_run
 from tests.campaign._upgrade_site import Site, site
@@ -140,6 +142,25 @@ def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site
     assert "package_pins" in roles[ours.name] - roles[taken.name]
     assert (lease(taken)["holder"], lease(ours)) == ("anna@ctl1", {})
     taken.run(f"rm {LEASE}")
+
+
+def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two: Site) -> None:
+    gone, other = two.fleet.nodes
+    process, link = begun(two, "apply", "--full", "--yes", "--no-verify"), gone.link.veth
+    newest = max((two.fleet.folder / "state/gpuprov/runs").glob("*-apply-*"))
+    while f'"host": "{gone.name}"' not in (newest / "site-events.jsonl").read_text():
+        time.sleep(0.1)
+    execute(["ip", "link", "set", link, "down"])
+    try:
+        said, warned = process.communicate(timeout=300)
+    finally:
+        execute(["ip", "link", "set", link, "up"])
+    assert process.returncode == Exit.UNREACHABLE, said + warned
+    [line] = [line for line in said.splitlines() if line.startswith(gone.name)]
+    assert "FAILED" in line
+    assert "Connection" in line
+    assert any(line.startswith(other.name) and "FAILED" not in line for line in said.splitlines()), said
+    gone.await_ssh()
 
 
 def test_apply_against_upgrade_leaves_no_node_between_two_locks(two: Site) -> None:

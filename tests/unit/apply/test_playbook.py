@@ -37,3 +37,18 @@ def test_ansible_knows_the_runs_leases_and_keeps_the_run_alive(
     if leases:
         assert str(leases.handle) in told[1]
         os.close(leases.handle or -1)
+
+
+def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [name, *_] = lock.hosts()
+    event = {
+        "event": "task",
+        "host": name,
+        "status": "unreachable",
+        "msg": "Broken pipe\r\nport 22 timed out",
+    }
+    write = f"open({str(tmp_path / 'site-events.jsonl')!r}, 'w').write({json.dumps(event)!r} + '\\n')"
+    monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
+    outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
+    assert outcomes[name].unreachable == "Broken pipe port 22 timed out"
