@@ -7,7 +7,11 @@ from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
+
+OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
+"""What the role `repositories` writes."""
 
 
 @observes("repositories.sources", "sources")
@@ -18,7 +22,26 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
         if source.enabled
         for suite in source.suites
     }
-    return [each for each in expectation.expected if each in used]
+    also = {source.uri.rstrip("/") for source in _also(facts, expectation)}
+    return [
+        f"{each} in another file" if each.rpartition(" ")[0] in also else each
+        for each in expectation.expected
+        if each in used
+    ]
+
+
+@names_who("repositories.sources")
+def _name_it_too(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    return iter(sorted({source.path for source in _also(facts, expectation)}))
+
+
+def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
+    """Sources of others for a repository of the lock: apt refuses all of them where two differ in an option."""
+    locked = {each.rpartition(" ")[0] for each in expectation.expected}
+    for source in facts.apt.sources:
+        others = source.path.startswith("/etc/apt/") and source.path != OUR_FILE
+        if source.enabled and others and source.uri.rstrip("/") in locked:
+            yield source
 
 
 @observes("repositories.foreign", "offers")

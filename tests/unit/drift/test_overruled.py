@@ -242,6 +242,21 @@ def test_a_source_of_others_is_named_with_its_line() -> None:
     assert found.by == ("/etc/apt/sources.list.d/site.list:1",)
 
 
+MIRROR = "http://mirror/cuda"
+OURS = f"Types: deb\nURIs: {MIRROR}/\nSuites: /\nSigned-By: /k.gpg\n"
+APT = {"keyrings": {}, "preferences": {}, "config": "", "cleared": []}
+
+
+def test_another_file_for_a_repository_of_the_lock_is_named() -> None:
+    ours, other = "/etc/apt/sources.list.d/gpuprov.sources", "/etc/apt/sources.list.d/site.list"
+    beside = {ours: OURS, other: f"deb [trusted=yes] {MIRROR} /\n"}
+    found = seen("repositories.sources", [f"{MIRROR} /"], sources={**APT, "files": beside})
+    assert found
+    assert (found.actual, found.by) == ([f"{MIRROR} / in another file"], (other,))
+    alone = {ours: OURS, other: "deb http://mirror/elsewhere /\n"}
+    assert seen("repositories.sources", [f"{MIRROR} /"], sources={**APT, "files": alone}) is None
+
+
 STILL = Difference(
     "tuning.limits", {"nofile": 8}, {"nofile": 4}, "error", "system_tuning", reboot=False, by=("/x:1",)
 )
