@@ -175,7 +175,7 @@ def _conclude(
     run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
     from gpuprov.model.nodeset import fold
-    from gpuprov.report.recap import apply_document, conclusion, failed_names, recap_lines
+    from gpuprov.report.recap import apply_document, conclusion, recap_lines, unexplained
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:
@@ -185,7 +185,7 @@ def _conclude(
     else:
         for line in recap_lines(result, verdict):
             tell(line)
-        if failed := failed_names(result, verdict):
+        if failed := unexplained(result, verdict):
             options.note(f"to look for faults of the machine itself: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:
         nodes = fold(result.reboot_needed)

@@ -68,7 +68,8 @@ class Progress:
             return ""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         done = f", done on {self._done} node{'s' if self._done > 1 else ''}" if self._done else ""
-        return on_one_line(f"{self._role}: {self._task}, {minutes}:{seconds:02}{done}")
+        what = f"{self._role}: {self._task}" if self._role else self._task
+        return on_one_line(f"{what}, {minutes}:{seconds:02}{done}")
 
     def still(self) -> None:
         """Say what is being done, if nothing was said for `SILENCE_S`."""
@@ -105,8 +106,9 @@ class Progress:
             seconds = max(float(event.get("seconds") or 0) for event in events)
             took = f" ({seconds:.0f} s)" if seconds >= SLOW_S else ""
             names = fold(str(event.get("host")) for event in events)
-            self._tell(f"    {names}  {status}  {events[0].get('task')}{took}{f': {said}' if said else ''}")
-            for line in diff.splitlines() if self._diffs else ():
+            first, *more = said.splitlines() or [""]
+            self._tell(f"    {names}  {status}  {events[0].get('task')}{took}{f': {first}' if first else ''}")
+            for line in [*more, *(diff.splitlines() if self._diffs else ())]:
                 self._tell(f"        {line}")
 
     def _tell(self, line: str) -> None:

@@ -23,25 +23,30 @@ def recap_lines(result: Convergence, verdict: Verdict | None) -> Iterator[str]:
         yield f"{name:<{width}}  " + "  ".join(_words(name, result, verdict))
 
 
-def failed_names(result: Convergence, verdict: Verdict | None) -> list[str]:
-    """Nodes on which a role failed, or that were not verified."""
+def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:
+    """Nodes that were not verified, or on which a role failed and did not say whose doing that is."""
     judged = {node.name for node in verdict.nodes if node.status != "passed"} if verdict else set()
-    failed = {name for name, outcome in result.outcomes.items() if outcome.failed}
+    failed = {name for name, outcome in result.outcomes.items() if not all(map(_is_told, outcome.failed))}
     return sorted(failed | judged)
+
+
+def _is_told(failure: dict[str, Any]) -> bool:
+    """Whether a failure is a refusal, or names the file that overrules the lock."""
+    return failure.get("role") == "preflight" or ", overruled by " in str(failure.get("msg"))
 
 
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"
-    if outcome and outcome.compiled:
+    if outcome and outcome.compiled and outcome.ok:
         yield printable(f"compiled for {outcome.compiled}")
     if outcome and outcome.refused:
         yield printable(f"REFUSED  {outcome.refused}")
         return
     if outcome and not outcome.ok:
         failure = outcome.failed[0] if outcome.failed else {"task": "unreachable", "msg": outcome.unreachable}
-        said = f"FAILED  {failure.get('role') or ''}: {failure.get('msg')}"
-        yield printable(said).replace("  : ", "  ")
+        said = str(failure.get("msg")).partition("\n")[0]  # the rest was told when it happened
+        yield printable(f"FAILED  {failure.get('role') or ''}: {said}").replace("  : ", "  ")
         return
     if name in result.rebooted:
         yield "rebooted"

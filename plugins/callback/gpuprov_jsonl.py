@@ -38,6 +38,8 @@ from typing import Any, TextIO
 from ansible.plugins.callback import CallbackBase
 
 LAST_LINES = 20
+EMPTY_WORDS = "non-zero return code"
+"""What Ansible says of a program that failed; people read one line, and the program's last one says more."""
 
 
 class CallbackModule(CallbackBase):
@@ -107,7 +109,8 @@ class CallbackModule(CallbackBase):
             "seconds": round(time.monotonic() - began, 3) if began is not None else None,
         }
         if not (task.no_log or data.get("_ansible_no_log")):
-            event["msg"] = _message(data, failed=result.is_failed())
+            # By how it was called: results that callbacks get of Ansible 2.19 on have no key `failed`.
+            event["msg"] = _message(data, failed=status in ("failed", "rescued"))
             difference = _difference(data)
             if difference:
                 event["diff"] = difference
@@ -144,6 +147,8 @@ def _message(data: dict[str, Any], *, failed: bool) -> str:
     source = items[0] if items else data
     said = str(source.get("msg") or source.get("reason") or "").strip()
     output = str(source.get("stderr") or source.get("stdout") or "").strip()
+    if failed and output and said == EMPTY_WORDS:
+        said = output.splitlines()[-1]
     if failed and output and output not in said:
         said = "\n".join([said, *output.splitlines()[-LAST_LINES:]])
     return said

@@ -57,8 +57,8 @@ CAUSES = (
         "install and boot a kernel whose headers are there, or name one as nvidia_driver_target_kernel",
     ),
     Cause(
-        "Signed-By",
-        "another file on the node names the same repository with another key",
+        "Signed-By|Conflicting values",
+        "another file on the node names the same repository with another key or option",
         "remove that entry below /etc/apt/sources.list.d and try again",
     ),
     Cause(
@@ -71,6 +71,12 @@ CAUSES = (
         "|is not valid yet",
         "the package repository is half synced or stale",
         "try again in a few minutes, or sync the mirror",
+    ),
+    Cause(
+        "'?(build-essential|dkms|gcc|make|tcc|dpkg-dev|initramfs-tools)'? has no installation candidate"
+        "|Unable to locate package (build-essential|dkms|gcc|make|tcc|dpkg-dev|initramfs-tools)\\b",
+        "the node's own sources do not have a package of the distribution",
+        "name a mirror that has it below /etc/apt on the node, and try again",
     ),
     Cause(
         "Version .* was not found|Unable to locate package|no installation candidate|404 +Not Found"

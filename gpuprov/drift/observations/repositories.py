@@ -36,7 +36,7 @@ def _name_it_too(facts: Facts, expectation: Expectation) -> Iterator[str | None]
 
 
 def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
-    """Sources of others for a repository of the lock: apt refuses all of them where two differ in an option."""
+    """Other files' sources for a repository of the lock; where options differ, apt reads none at all."""
     locked = {each.rpartition(" ")[0] for each in expectation.expected}
     for source in facts.apt.sources:
         others = source.path.startswith("/etc/apt/") and source.path != OUR_FILE

@@ -63,11 +63,21 @@ def test_a_result_says_who_what_how_and_how_long(callback: Any, events: Any) -> 
 
 
 def test_a_failed_program_is_quoted(callback: Any, events: Any) -> None:
-    callback.v2_runner_on_failed(
-        result({"failed": True, "msg": "non-zero return code", "stderr": "E: no room"})
-    )
-    assert events()[0]["msg"] == "non-zero return code\nE: no room"
-    assert events()[0]["status"] == "failed"
+    for said in ("E: no room", "W: old\nE: no room"):
+        callback.v2_runner_on_failed(result({"failed": True, "msg": "non-zero return code", "stderr": said}))
+    callback.v2_runner_on_failed(result({"failed": True, "msg": "not there", "stderr": "E: no room"}))
+    assert [event["msg"] for event in events()] == [
+        "E: no room", "E: no room\nW: old\nE: no room", "not there\nE: no room",
+    ]  # fmt: skip
+    assert {event["status"] for event in events()} == {"failed"}
+
+
+def test_a_failed_program_is_quoted_where_its_result_does_not_say_that_it_failed(
+    callback: Any, events: Any
+) -> None:
+    """So it is of Ansible 2.19 on."""
+    callback.v2_runner_on_failed(result({"msg": "non-zero return code", "stderr": "E: no room"}))
+    assert events()[0]["msg"] == "E: no room"
 
 
 def test_a_failed_loop_says_what_its_first_failed_item_says(callback: Any, events: Any) -> None:

@@ -58,6 +58,20 @@ def test_a_failure_says_why_and_a_slow_task_how_long() -> None:
     ]
 
 
+def test_what_a_failed_program_said_stands_below() -> None:
+    failed = result("a1", "failed", msg="E: no room\nW: old")
+    assert lines(start("x"), failed)[1:] == [
+        "    a1  failed  Write the configuration: E: no room",
+        "        W: old",
+    ]
+
+
+def test_a_reboot_belongs_to_no_role() -> None:
+    progress = Progress(lambda line: None)
+    progress.event({"event": "start", "play": "reboot", "role": "", "task": "Reboot"})
+    assert progress.at() == "Reboot, 0:00"
+
+
 def test_a_long_task_is_named_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -55,7 +55,19 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
         ),
         (
             f"Conflicting values set for option Signed-By regarding source {MIRROR}/ /: /a != /b",
-            "another file on the node names the same repository with another key",
+            "another file on the node names the same repository with another key or option",
+        ),
+        (
+            f"Conflicting values set for option Trusted regarding source {MIRROR}/ /",
+            "another file on the node names the same repository with another key or option",
+        ),
+        (
+            "Package 'build-essential' has no installation candidate",
+            "the node's own sources do not have a package of the distribution",
+        ),
+        (
+            "Unable to locate package dkms",
+            "the node's own sources do not have a package of the distribution",
         ),
         (
             f"Failed to fetch {MIRROR}/./Packages.gz  File has unexpected size (1 != 2).",

@@ -1,0 +1,38 @@
+"""The last lines of an apply: what happened to each node, and where to look on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.apply.converge import Convergence
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.report.recap import recap_lines, unexplained
+
+
+def failed(**event: Any) -> Convergence:
+    return Convergence({"n1": NodeOutcome(changed=3, compiled="6.1.0-1", failed=[event])})
+
+
+def test_a_failure_is_one_line_and_claims_no_compilation() -> None:
+    result = failed(role="docker", msg="E: no room\nW: old")
+    assert list(recap_lines(result, None)) == ["n1  changed=3  FAILED  docker: E: no room"]
+
+
+@pytest.mark.parametrize(
+    ("role", "msg", "asked"),
+    [
+        ("docker", "E: no room", ["n1"]),
+        ("preflight", "the GPUs are in use by python (7); end these programs", []),
+        (
+            "system_tuning",
+            "tuning.sysctl is still 1, overruled by /etc/sysctl.d/a.conf:1; take it out there",
+            [],
+        ),
+    ],
+)
+def test_the_doctor_is_named_where_nobody_has_said_what_is_wrong(
+    role: str, msg: str, asked: list[str]
+) -> None:
+    assert unexplained(failed(role=role, msg=msg), None) == asked
