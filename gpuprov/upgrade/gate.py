@@ -31,6 +31,7 @@ from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
 
 MODULES = (
+    "gpuprov_initramfs",
     "gpuprov_apt",
     *PROBE[:-1],
     "gpuprov.apply.node.lease",

@@ -19,6 +19,7 @@ from gpuprov.ssh.transport import fan_out, targets
 PROBE_PARTS = ("base", "system", "main")
 PARTS = ("files", "packages", "modules", "ahead", "lastgood", "main")
 MODULES = (
+    "gpuprov_initramfs",
     "gpuprov_apt",
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
     "gpuprov.apply.node.lease",

@@ -5,6 +5,7 @@
 Runs there: Python 3.6 to 3.13 and its standard library.
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ import sys
 import tempfile
 import time
 from typing import NamedTuple
+
+import gpuprov_initramfs as initramfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,7 +217,7 @@ def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: in
 
 
 def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
-    """Install, replace and remove packages in one transaction.
+    """Install, replace and remove packages in one transaction, and make one new initramfs where they want it.
 
     Args:
         command: as for `fetch_packages`.
@@ -226,7 +229,25 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
     going = [word[:-1] for word in command if word.endswith("-")]
     # Before the transaction: dpkg would take a new pinning package's file along with the old one's.
     purge([*residue, *(name for name in going if PINNING.match(name))])
-    call("apt-get", "--quiet", *command)
+    try:
+        with initramfs.put_off() as option:
+            call("apt-get", "--quiet", option, *command)
+    except Failed:
+        with contextlib.suppress(Failed):
+            settle()
+        raise
+    settle()
+
+
+def settle() -> None:
+    """Make the initramfs that scripts of packages have asked for.
+
+    Raises:
+        Failed: it cannot be made.
+    """
+    if initramfs.owed():
+        call(initramfs.PROGRAM, "-u")
+        initramfs.made()
 
 
 def alike(lock_seconds: int) -> "list[str]":

@@ -91,6 +91,7 @@ def main() -> None:
                     plan = planned(order, found)
                     fetch(order, plan)
                 transact(order, plan)
+            apt.settle()  # also what a transaction that was cut off left to be made
             remember({name: order.sets[name] for name in plan.remembers})
         except apt.Failed as error:
             failure = apt.failure(intent(order, plan), error)

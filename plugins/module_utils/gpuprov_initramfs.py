@@ -1,0 +1,52 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One new initramfs at the end of a transaction, where the scripts of packages would make several.
+
+Debian's NVIDIA packages have it made three times in one transaction, some 15 s of a processor each: their
+triggers are awaited, so dpkg cannot put them together.
+
+Runs on the node: Python 3.6 to 3.13 and its standard library.
+"""
+
+import contextlib
+import os
+import shutil
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = "/usr/sbin/update-initramfs"
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # DPkg::Path's default, apt.conf(5)
+FOLDER = "/var/lib/gpuprov/scripts-path"
+OWED = "/var/lib/gpuprov/initramfs-owed"
+STAND_IN = """\
+#!/bin/sh
+# The newest image is made once, when all packages are there; what names a kernel (-c, -k) is done now.
+if [ "$*" = -u ]; then : >{owed}; exit 0; fi
+exec {program} "$@"
+"""
+
+
+@contextlib.contextmanager
+def put_off() -> "Iterator[str]":
+    """An option for apt-get under which `update-initramfs -u` of scripts is only noted down."""
+    os.makedirs(FOLDER, mode=0o755, exist_ok=True)
+    stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
+    try:
+        with open(stand_in, "w") as file:
+            file.write(STAND_IN.format(owed=OWED, program=PROGRAM))
+        os.chmod(stand_in, 0o755)  # noqa: S103 - a program for root's PATH
+        yield f"--option=DPkg::Path={FOLDER}:{SYSTEM_PATH}"
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def owed() -> bool:
+    """Whether a script has asked for one, also in a transaction that was cut off, that nobody made yet."""
+    return os.path.exists(OWED) and os.path.exists(PROGRAM)
+
+
+def made() -> None:
+    """It was made."""
+    os.unlink(OWED)

@@ -1,0 +1,77 @@
+"""One initramfs a transaction: what scripts of packages ask for, and when it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpuprov_apt as apt
+import gpuprov_initramfs as initramfs
+import pytest
+
+SCRIPTS = "update-initramfs -u; update-initramfs -c -k 6.1.0-57-amd64; update-initramfs -u"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an apt-get that runs `scripts` as dpkg would, and an update-initramfs that says so."""
+    made = tmp_path / "made"
+    real = program(tmp_path / "sbin/update-initramfs", f'test ! -e {tmp_path}/broken && echo "$*" >>{made}')
+    program(
+        tmp_path / "bin/apt-get",
+        f"""\
+        for word; do case $word in --option=DPkg::Path=*) PATH=${{word#*Path=}}; esac; done
+        . {tmp_path}/scripts""",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(initramfs, "PROGRAM", str(real))
+    monkeypatch.setattr(initramfs, "SYSTEM_PATH", f"{tmp_path}/sbin:/usr/bin:/bin")
+    monkeypatch.setattr(initramfs, "FOLDER", str(tmp_path / "lib/scripts-path"))
+    monkeypatch.setattr(initramfs, "OWED", str(tmp_path / "lib/owed"))
+    (tmp_path / "scripts").write_text(SCRIPTS)
+    return tmp_path
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def made(node: Path) -> list[str]:
+    there = node / "made"
+    return there.read_text().splitlines() if there.exists() else []
+
+
+def test_the_newest_is_made_once_at_the_end_and_a_named_one_at_once(node: Path) -> None:
+    apt.transact(["install", "a"], [])
+    assert made(node) == ["-c -k 6.1.0-57-amd64", "-u"]
+    assert list((node / "lib").iterdir()) == []
+
+
+def test_none_is_made_where_no_script_asks(node: Path) -> None:
+    (node / "scripts").write_text(":")
+    apt.transact(["install", "a"], [])
+    assert made(node) == []
+
+
+def test_after_a_transaction_that_fails_it_is_made_and_apts_word_counts(node: Path) -> None:
+    (node / "scripts").write_text("update-initramfs -u; echo E: no room >&2; exit 100")
+    with pytest.raises(apt.Failed, match="no room"):
+        apt.transact(["install", "a"], [])
+    assert made(node) == ["-u"]
+
+
+def test_what_a_transaction_that_was_cut_off_owes_is_made_by_the_next(node: Path) -> None:
+    (node / "lib").mkdir()
+    (node / "lib/owed").touch()
+    apt.settle()
+    apt.settle()
+    assert made(node) == ["-u"]
+
+
+def test_one_that_cannot_be_made_fails_and_stays_owed(node: Path) -> None:
+    (node / "broken").touch()
+    with pytest.raises(apt.Failed, match="update-initramfs exited with 1"):
+        apt.transact(["install", "a"], [])
+    assert initramfs.owed()
