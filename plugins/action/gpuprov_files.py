@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         question = {**arguments, "check": bool(self._task.check_mode)}
         told = self._script().ask(

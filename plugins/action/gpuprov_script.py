@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         script = Path((task_vars or {})["role_path"], "files", arguments["script"])
         result.update(self.ask(script.name, script.read_text("utf-8"), arguments["question"], task_vars))
@@ -84,7 +84,7 @@ def _imported(source: str) -> dict[str, str]:
 
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
     """The task's result of what a script printed."""
-    printed, _, last = said["stdout"].rstrip().rpartition("\n")
+    printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
     try:
         document = json.loads(last) if said["rc"] == 0 else None
     except ValueError:

@@ -281,7 +281,7 @@ def simulated(command: "Sequence[str]") -> str:
     """
     words = ["apt-get", "--quiet", "--simulate", "--option=Debug::NoLocking=true", *command]
     done = subprocess.run(  # noqa: UP022 - Python 3.6
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
     )
     said = done.stderr.decode(errors="replace")
     if done.returncode:
@@ -300,7 +300,7 @@ def changes(simulated: str) -> "Changes":
 
 def removed_beside(moved: "Changes", own: "Collection[str]") -> "list[str]":
     """Packages that go and are not of `own`."""
-    gone = (name for name, (_, now) in moved.items() if now is None)
+    gone = (name for name, (_before, now) in moved.items() if now is None)
     return sorted(name for name in gone if name.partition(":")[0] not in own and name not in own)
 
 

@@ -49,7 +49,7 @@ def packages() -> "list[Package]":
     native = ":" + output("dpkg", "--print-architecture").strip()
     rows = []
     for line in output("dpkg-query", "-W", "-f", form).splitlines():
-        (wanted, state, *_), name, version = line.split("\t")
+        (wanted, state, *_error), name, version = line.split("\t")
         rows.append(Package(wanted, state, name[: -len(native)] if name.endswith(native) else name, version))
     return rows
 

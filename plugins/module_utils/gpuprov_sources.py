@@ -49,7 +49,7 @@ def targets() -> "list[list[str]]":
 
 def source_text(entry: str) -> str:
     """The text of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822)."""
-    path, _, number = entry.rpartition(":")
+    path, _colon, number = entry.rpartition(":")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()

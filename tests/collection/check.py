@@ -18,7 +18,10 @@ from tests.collection.build import build, copy
 TOOLS = ("galaxy-importer", "antsibull-docs", "antsibull-changelog", "ansible-builder")
 REPOSITORY = "https://example.com/gpuprov"
 """For the archive that is checked, as long as galaxy.yml has no address."""
+RUN = re.compile(r'^Running sanity test "(\S+)"')
+MISSING = re.compile(r'^WARNING: Required program "(\S+)" not found')
 BAD = re.compile(r"^(WARNING|ERROR|FATAL)\b.*", re.MULTILINE)
+LEFT_OUT = re.compile(r"^NOT RUN: .*", re.MULTILINE)
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
 SENT = ("gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
 """What gpuprov_script sends to nodes with a role's script, under plain names: Ansible imports none of it."""
@@ -101,7 +104,7 @@ def image(checkers: Checkers) -> str:
 
 
 def sanity(checkers: Checkers) -> str:
-    """ansible-test's checks that need no container and no download but from the package index; no pylint."""
+    """All of ansible-test's checks; what they need comes from the package index. Those left out are named."""
     requirements = next(checkers.programs.parent.rglob("ansible_test/_internal/python_requirements.py"))
     [version] = re.findall(r"pip='([\d.]+)'", requirements.read_text())
     bootstrap = checkers.scratch / f".ansible/test/cache/get_pip_{version.replace('.', '_')}.py"
@@ -112,9 +115,19 @@ def sanity(checkers: Checkers) -> str:
     ignore = checkers.tree / f"tests/sanity/ignore-{checkers.ansible}.txt"
     ignore.parent.mkdir(parents=True)
     ignore.write_text("".join(ignored))
-    words = ["sanity", "--color", "no", "--python", minor, "--skip-test", "pylint"]
-    checkers.said(checkers.programs / "ansible-test", *words)
-    return ""
+    words = ["sanity", "--color", "no", "--python", minor]
+    return "\n".join(not_run(checkers.said(checkers.programs / "ansible-test", *words)))
+
+
+def not_run(text: str) -> Iterator[str]:
+    """A line for each check that ansible-test left out, with the reason."""
+    name = ""
+    for line in text.splitlines():
+        if found := RUN.match(line):
+            name = found[1]
+        elif name and (found := MISSING.match(line)):
+            yield f"NOT RUN: {name}: no program `{found[1]}` on the PATH"
+    yield f"NOT RUN: import of {', '.join(SENT)}: Ansible imports none of them"
 
 
 STEPS: tuple[Step, ...] = (importer, documentation, changelog, image, sanity)
@@ -131,11 +144,16 @@ def check(ansible: str, python: str) -> int:
 
 def clean(step: Step, checkers: Checkers) -> bool:
     """Run one and print what is wrong with the collection."""
+    left_out: list[str] = []
     try:
-        found = list(complaints(step(checkers)))
+        text = step(checkers)
+        found = list(complaints(text))
+        left_out = LEFT_OUT.findall(text)
     except AssertionError as failed:
-        found = [str(failed)]
-    print(f"{step.__name__}: {'clean' if not found else 'NOT CLEAN'}", *found, sep="\n    ", flush=True)
+        found = list(complaints(str(failed))) if step is sanity else []  # else pip's many lines
+        found = found or [str(failed)]
+    verdict = "clean" if not found else "NOT CLEAN"
+    print(f"{step.__name__}: {verdict}", *found, *left_out, sep="\n    ", flush=True)
     return not found
 
 

@@ -13,6 +13,7 @@ from gpuprov import __version__
 from gpuprov.errors import InvalidInput
 from tests import ROOT
 from tests.collection.build import build
+from tests.collection.check import not_run
 from tests.collection.pages import pages, plain
 
 PAGES = pages()
@@ -74,3 +75,11 @@ def test_what_a_role_needs_of_the_controller_is_a_dependency_of_the_program() ->
 def test_nothing_is_built_without_the_address_of_its_sources(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no repository"):
         build(tmp_path)
+
+
+def test_a_sanity_check_without_its_program_is_named() -> None:
+    missing = 'WARNING: Required program "shellcheck" not found.'
+    said = f'Running sanity test "pylint"\nRunning sanity test "shellcheck"\n{missing}\nWARNING: Reviewing:\n'
+    named, modules = not_run(said)
+    assert named == "NOT RUN: shellcheck: no program `shellcheck` on the PATH"
+    assert "gpuprov_devices" in modules

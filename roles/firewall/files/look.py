@@ -24,7 +24,9 @@ wanted = json.loads(sys.argv[1])
 
 def table() -> dict[str, dict[str, list[str]]]:
     """The table as the kernel has it, in nft's words."""
-    listed = subprocess.run(["nft", "-p", "list", "table", "inet", "gpuprov"], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["nft", "-p", "list", "table", "inet", "gpuprov"], capture_output=True, text=True, check=False
+    )
     networks, chains = {}, {}
     blocks = re.findall(r"^\t(set|chain) (\S+) \{\n(.*?)^\t\}", listed.stdout, re.M | re.S)
     for kind, name, body in blocks:

@@ -48,7 +48,7 @@ def clocks(seen: list[list[str]]) -> list[str]:
     """
     said = dict(line.split(" ", 1) for line in OUTCOME.read_text().splitlines()) if OUTCOME.exists() else {}
     now = []
-    for index, (_, graphics, memory) in enumerate(seen):
+    for index, (_persistence, graphics, memory) in enumerate(seen):
         outcome = said.get(str(index), "unset")
         now.append(f"application {graphics} {memory}" if outcome.startswith("application ") else outcome)
     return now
@@ -102,7 +102,7 @@ def main(wanted: dict) -> None:
     seen = gpus()
     look = {
         "answers": seen is not None,
-        "persistence": [mode for mode, *_ in seen or []],
+        "persistence": [mode for mode, *_clocks in seen or []],
         "clocks": clocks(seen or []),
         "daemon": daemon(),
         "override": OVERRIDE.exists(),

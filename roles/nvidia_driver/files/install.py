@@ -65,7 +65,7 @@ def run(*command: str) -> None:
     Raises:
         Refused: it failed; with its first words.
     """
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(done.stderr)
     if done.returncode:
         said = done.stderr.strip().partition("\n")[0]

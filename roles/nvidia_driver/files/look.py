@@ -174,11 +174,11 @@ def source(version: str) -> str:
 def failed_build(log: str) -> dict | None:
     """What a log of DKMS says of a build that failed: whose, for which kernel, the compiler's first error."""
     # DKMS make.log for nvidia-current-535.309.01 for kernel …; since 3.2 a version of DKMS and a slash
-    head = re.match(r"DKMS .*\bfor (\S+)[-/]([\d.]+) for kernel (\S+)", log)
+    head = re.match(r"DKMS .*\bfor \S+[-/]([\d.]+) for kernel (\S+)", log)
     error = re.search(r"(?m)^(?:\S*/)?(\S+:.*\berror: .*)$", log)
     if not head or not error:
         return None
-    _, version, kernel = head.groups()
+    version, kernel = head.groups()
     return {"version": version, "kernel": kernel, "error": error.group(1)}
 
 

@@ -35,7 +35,7 @@ DISTRIBUTIONS = ("Debian", "Ubuntu")
 def operating_system() -> str:
     """ID and VERSION_ID of os-release: debian12, ubuntu24.04, rhel9.4."""
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-    release = {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines)}
+    release = {key: value.strip("\"'") for key, _equals, value in (line.partition("=") for line in lines)}
     return release.get("ID", "unknown") + release.get("VERSION_ID", "")
 
 
@@ -95,7 +95,7 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
     A version that no repository offers any more tells nothing of its origin and is not counted.
     """
-    _, names = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
+    names = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")[1]
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
     if not installed:
         return {}

@@ -42,7 +42,7 @@ def signed_by(entry: str) -> str | None:
 
     apt refuses the same repository with two different values, so ours has to repeat what is there.
     """
-    path, _, number = entry.rpartition(":")
+    path, _colon, number = entry.rpartition(":")
     text = Path(path).read_text(encoding="utf-8")
     if path.endswith(".sources"):
         stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]

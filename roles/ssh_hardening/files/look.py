@@ -47,7 +47,7 @@ def effective() -> dict[str, str]:
     who = f"user={question['login']},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
     found: dict[str, list[str]] = {}
     for line in said("sshd", "-T", "-C", who).splitlines():
-        keyword, _, value = line.partition(" ")
+        keyword, _space, value = line.partition(" ")
         found.setdefault(keyword, []).append(SYNONYMS.get(value.strip(), value.strip()))
     return {keyword: " ".join(values) for keyword, values in found.items()}
 
@@ -77,7 +77,7 @@ def weak_keys() -> list[str]:
     """Host keys wanted that are missing, empty, or RSA of too few bits."""
     weak = []
     for path in options.get("hostkey", "").split():
-        bits, _, rest = said("ssh-keygen", "-l", "-f", path).partition(" ")
+        bits, _space, rest = said("ssh-keygen", "-l", "-f", path).partition(" ")
         if not bits.isdigit() or ("(RSA)" in rest and int(bits) < RSA_BITS_AT_LEAST):
             weak.append(path)
     return weak
