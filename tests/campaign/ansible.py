@@ -1,10 +1,11 @@
-"""The collection by every ansible-core that it names, on every Python that one takes, on a real node.
+"""The collection by every ansible-core that it names, on every Python that one takes, on two real nodes.
 
     scripts/campaign ansible [INTERPRETER]... [--here] [--results FILE] [--markdown]
 
-Each pair is an environment without gpuprov. It must mend what was changed by hand, then find nothing to do,
-and read fleet.yml through the inventory plugin. Pythons: those in PATH and among pyenv's versions, or those
-named. With --markdown the table goes into docs/COLLECTION.md.
+Each pair is an environment without gpuprov. It must mend what was changed by hand on both nodes, then find
+nothing to do, and read fleet.yml through the inventory plugin. Pythons: those in PATH and among pyenv's
+versions, or those named. FILE is written after each pair; a good pair that it has is not tried again. With
+--markdown the table goes into docs/COLLECTION.md.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ HERE = {
 """Reads this machine by a script of ours, and changes nothing."""
 ABOUT = """\
 By `scripts/campaign ansible`: roles that `ansible-doc` lists, groups that the inventory plugin reads from a
-`fleet.yml`, tasks of a role in check mode on the controller; and on a lab node (Debian 12) that was changed
-by hand the tasks of `site` that changed it, those of a second run that did, and warnings of deprecation (`-`:
-run with `--here`, without a node).
+`fleet.yml`, tasks of a role in check mode on the controller; then on two lab nodes (Debian 12) that were
+changed by hand: tasks of `site` that changed each node, those of a second run that did, warnings of
+deprecation (`-`: run with `--here`, without nodes).
 """
 
 
@@ -73,13 +74,18 @@ class Row:
         """Whether it is a pair that did what it had to do."""
         return bool(self.roles and self.groups and self.checked and self.first != 0 and not self.second)
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left to try: it did all of that, on nodes as well."""
+        return self.good and self.first is not None
+
 
 def main() -> int:
     """Run the campaign; 1 when a pair that exists did not do what it had to."""
     parser = argparse.ArgumentParser()
     parser.add_argument("pythons", nargs="*")
     parser.add_argument("--here", action="store_true", help="without a node")
-    parser.add_argument("--results", type=Path, help="keep rows here; those of other Pythons count as well")
+    parser.add_argument("--results", type=Path, help="keep rows here; good ones count next time")
     parser.add_argument("--markdown", action="store_true")
     stated = parser.parse_args()
     found: dict[str, str] = {}
@@ -88,10 +94,14 @@ def main() -> int:
             found.setdefault(full.rpartition(".")[0], name)
     with tempfile.TemporaryDirectory(prefix="gpuprov-ansible-") as name, ExitStack() as labs:
         folder = Path(name)
-        node = None if stated.here else prepared(labs.enter_context(Lab("campaign-ansible")), folder)
-        rows = list(tried(folder, node, found, earlier(stated.results)))
-    if stated.results:
-        stated.results.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        nodes = [] if stated.here else prepared(labs.enter_context(Lab("campaign-ansible")), folder)
+        rows = []
+        known = earlier(stated.results)
+        for row in tried(folder, nodes, found, known):
+            rows.append(row)
+            known[minor(row.ansible), minor(row.python)] = row
+            if stated.results:
+                stated.results.write_text(json.dumps([asdict(each) for each in known.values()], indent=1))
     bad = [row for row in rows if not row.good and not row.why]
     if stated.markdown:
         before, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
@@ -102,11 +112,11 @@ def main() -> int:
 
 
 def earlier(results: Path | None) -> dict[tuple[str, str], Row]:
-    """Minor versions of both → the row of an earlier run."""
+    """Minor versions of both → the row of an earlier run, where it is good."""
     if not results or not results.exists():
         return {}
     rows = [Row(**each) for each in json.loads(results.read_text())]
-    return {(minor(row.ansible), minor(row.python)): row for row in rows}
+    return {(minor(row.ansible), minor(row.python)): row for row in rows if row.good}
 
 
 def minor(version: str) -> str:
@@ -115,7 +125,7 @@ def minor(version: str) -> str:
 
 
 def tried(
-    folder: Path, node: Node | None, pythons: dict[str, str], known: dict[tuple[str, str], Row]
+    folder: Path, nodes: list[Node], pythons: dict[str, str], known: dict[tuple[str, str], Row]
 ) -> Iterator[Row]:
     """A row for each pair, found or not."""
     PlainAnsible(folder).install()
@@ -123,22 +133,25 @@ def tried(
     (folder / "here.yml").write_text(json.dumps([HERE]))
     for core in cores():
         for version in versions():
-            if version not in pythons:
-                row = known.get((core, version)) or Row(core, version, why="no such Python here")
+            row = known.get((core, version))
+            if row and (row.whole or not nodes):
+                pass
+            elif version in pythons:
+                row = pair(folder, nodes, core, pythons[version], version)
             else:
-                row = pair(folder, node, core, pythons[version], version)
+                row = row or Row(core, version, why="no such Python here")
             print(row, flush=True)
             yield row
 
 
-def prepared(lab: Lab, folder: Path) -> Node:
-    """A node that the collection has brought to its lock."""
-    [node] = locked_nodes(lab, folder, 1)
+def prepared(lab: Lab, folder: Path) -> list[Node]:
+    """Two nodes that the collection has brought to their lock."""
+    nodes = locked_nodes(lab, folder, 2)
     ansible = PlainAnsible(folder)
     ansible.install()
     ansible.changes(SITE)
-    ansible.changes(REBOOT, "-e", "gpuprov_reboot=true")
-    return node
+    ansible.changes(REBOOT, "-e", "gpuprov_reboot=true", "-e", "gpuprov_reboot_batch=2")
+    return nodes
 
 
 def cores() -> list[str]:
@@ -147,16 +160,16 @@ def cores() -> list[str]:
     return [f"2.{minor}" for minor in range(100) if f"2.{minor}.0" in SpecifierSet(named)]
 
 
-def pair(folder: Path, node: Node | None, core: str, python: str, version: str) -> Row:
+def pair(folder: Path, nodes: list[Node], core: str, python: str, version: str) -> Row:
     """Try one pair; what fails is printed, and its row is bad."""
     try:
-        return done(folder, node, core, python, version)
+        return done(folder, nodes, core, python, version)
     except AssertionError as failed:
         print(failed)
         return Row(core, version)
 
 
-def done(folder: Path, node: Node | None, core: str, python: str, version: str) -> Row:
+def done(folder: Path, nodes: list[Node], core: str, python: str, version: str) -> Row:
     """What one pair does in an environment of its own."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-pair-") as place:
         subprocess.run([python, "-m", "venv", place], check=True)
@@ -180,12 +193,13 @@ def done(folder: Path, node: Node | None, core: str, python: str, version: str) 
             groups=ansible.run("ansible-inventory", "-i", "fleet.yml", "--graph", path=path).count("--@"),
             checked=int(re.findall(r" ok=(\d+)", ansible.run("ansible-playbook", "--check", "here.yml"))[0]),
         )
-        if node:
-            node.run(BY_HAND)
+        if nodes:
+            for node in nodes:
+                node.run(BY_HAND)
             said = ansible.run("ansible-playbook", "--inventory", "ansible", SITE)
-            [second] = ansible.changes(SITE).values()
-            [first] = re.findall(r"changed=(\d+)", said)
-            row = replace(row, first=int(first), second=second, deprecated=said.count("[DEPRECATION"))
+            first = min(int(changed) for changed in re.findall(r"changed=(\d+)", said))
+            second = max(ansible.changes(SITE).values())
+            row = replace(row, first=first, second=second, deprecated=said.count("[DEPRECATION"))
         return replace(row, seconds=time.monotonic() - began)
 
 
