@@ -33,7 +33,7 @@ def command(
     locked too), container_toolkit, dcgm.
     """
     from gpuprov.locking.build import build_lock
-    from gpuprov.locking.changes import changes
+    from gpuprov.locking.changes import changes, unmoved
     from gpuprov.model.components import MOVABLE
     from gpuprov.model.lock import lock_beside, read_lock, render_lock, write_lock
 
@@ -60,5 +60,8 @@ def command(
     write_lock(lock, path)
     for line in moved:
         click.echo(line)
-    options.note(f"{path} written; review it, commit it, then: gpuprov plan")
+    for line in unmoved(previous, lock, named):
+        options.note(line)
+    then = "plan" if path == lock_beside(fleet) else f"upgrade --to {path} --plan"
+    options.note(f"{path} written; review it, commit it, then: gpuprov {then}")
     return Exit.OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuprov.locking.repository.openpgp import fingerprints
@@ -28,6 +28,20 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
     ]
     width = max((len(path) for path, _, _ in moved), default=0)
     return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
+
+
+def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
+    """A line for each component that was to move and did not, group by group."""
+    asked, found = set(named), []
+    for name, group in new.groups.items() if old else ():
+        before = dict(old.groups[name].components.each()) if old and name in old.groups else {}
+        found += [
+            f"{name}: {kind} stays {each.version}: fleet.yml, its profile and the repositories allow nothing"
+            " newer; where fleet.yml states a version, change it there first"
+            for kind, each in group.components.each()
+            if kind in asked and kind in before and before[kind].version == each.version
+        ]
+    return found
 
 
 def _compared(lock: Lock) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.locking.repository.versions import DEB
 from gpuprov.model.nodeset import fold
 from gpuprov.report.history.changes import Change
 from gpuprov.report.printable import on_one_line
@@ -96,7 +97,7 @@ def _change(change: Change) -> Iterator[str]:
         yield from (f"{each.check} no longer {value(each.actual)}" for each in gone)
 
 
-def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:
+def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     """What would be done where, with the reasons below; then what nothing here can mend."""
     alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
     beyond: dict[str, list[str]] = defaultdict(list)
@@ -116,3 +117,25 @@ def plan_lines(plans: Iterable[NodePlan]) -> Iterator[str]:
             yield f"    {reason}{where}"
     for line, names in beyond.items():
         yield f"{fold(names)} cannot be mended from here: {line}"
+    yield from _going_back(plans)
+
+
+def _going_back(plans: Iterable[NodePlan]) -> Iterator[str]:
+    """What is newer on nodes than in the lock: apply fails there, unless it is told to go back."""
+    newer: dict[str, list[str]] = defaultdict(list)
+    for plan in plans:
+        for line in _newer(plan):
+            newer[line].append(plan.name)
+    for line, names in newer.items():
+        yield f"{fold(names)} {line}: to go back, gpuprov apply --allow-downgrade"
+
+
+def _newer(plan: NodePlan) -> Iterator[str]:
+    """The first package of each component that is newer on a node than in the lock."""
+    for each in plan.because:
+        if each.check.endswith(".packages") and isinstance(each.actual, dict):
+            for name, wanted in each.expected.items():
+                there = each.actual.get(name)
+                if there and DEB.compare(there, wanted) > 0:
+                    yield f"has {name} {there}, newer than the lock's {wanted}"
+                    break

@@ -64,6 +64,22 @@ def test_upgrade_moves_what_is_named_and_nothing_else(one_group: Write) -> None:
     assert third.nccl.version > first.nccl.version
 
 
+def test_what_was_to_move_and_did_not_is_told(one_group: Write) -> None:
+    fleet = one_group(driver="580.95.05", cuda="13.0.2")
+    first = _run(fleet)
+    assert first.stderr.endswith("then: gpuprov plan\n")
+    assert " stays " not in first.stderr
+    assert "train: driver stays 580.95.05: fleet.yml," in _run(fleet, "--upgrade", "driver").stderr
+    one_group(driver="580", cuda="13.0.2")
+    assert " stays " not in _run(fleet, "--upgrade", "driver").stderr
+
+
+def test_a_lock_beside_the_fleets_own_leads_to_an_upgrade(one_group: Write, tmp_path: Path) -> None:
+    path = tmp_path / "next.lock.yml"
+    said = _run(one_group(driver="580.95.05"), "--lock", str(path)).stderr
+    assert said.endswith(f"then: gpuprov upgrade --to {path} --plan\n")
+
+
 def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     first = build_lock(one_group(driver="595.91.07"))
     fleet = one_group(driver=None)
