@@ -274,19 +274,55 @@ def _said(function: ast.FunctionDef, functions: list[ast.FunctionDef]) -> str:
     return ""
 
 
+CALLS = {
+    "difference": "what differs from the old lock, as `gpuprov drift` says it",
+    "str": "why the node did not answer",
+    "lease": "leased by …, run …, since …, until …",
+}
+"""What the gate says by a function or a record of its own, and what that is."""
+
+
 def gate() -> str:
     """What shuts the gate of an upgrade."""
-    shut: dict[str, str] = {}
+    rows: list[list[str]] = []
     for function in _functions(ROOT / "gpuprov/upgrade/gate.py"):
         for each in ast.walk(function):
             if isinstance(each, ast.Call) and ast.unparse(each.func) == "Finding" and len(each.args) == 3:
                 level, kind, text = each.args
-                if isinstance(kind, ast.Constant) and "bad" in ast.unparse(level):
-                    shut.setdefault(
-                        str(kind.value), re.sub(r"\{[^}]*\}", "…", ast.unparse(text).strip("f'\""))
-                    )
-    rows = ([f"`{kind}`", text] for kind, text in sorted(shut.items()))
-    return f"\n## What shuts the gate of an upgrade\n\n{table(['gate', 'as it is said'], rows)}"
+                row = (
+                    [f"`{ast.literal_eval(kind)}`", _in_words(text, function)]
+                    if "bad" in ast.unparse(level)
+                    else []
+                )
+                rows += [row] if row and row not in rows else []
+    return f"\n## What shuts the gate of an upgrade\n\n{table(['gate', 'as it is said'], sorted(rows))}"
+
+
+def _in_words(text: ast.expr, function: ast.FunctionDef) -> str:
+    """What an expression says to a person, with … for what is filled in."""
+    if isinstance(text, ast.Name):
+        given = {
+            target.id: each.value
+            for each in ast.walk(function)
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+            if isinstance(target, ast.Name)
+        }
+        return _in_words(given[text.id], function)
+    if isinstance(text, ast.Call):
+        return CALLS[ast.unparse(text.func)]
+    if ast.unparse(text).startswith("f'{lease}"):
+        return CALLS["lease"]
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    return "".join(
+        str(part.value) if isinstance(part, ast.Constant) else _filled(part, function) for part in parts
+    )
+
+
+def _filled(part: ast.expr, function: ast.FunctionDef) -> str:
+    """… for a value, and the words of a sentence that was begun before."""
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    return _in_words(value, function) if isinstance(value, ast.Name) and value.id == "said" else "…"
 
 
 def faults() -> str:
@@ -361,12 +397,17 @@ def profiles() -> str:
     return f"# Profiles that are shipped\n\n{MADE}\n{table(['profile', 'what it is', 'extends'], rows)}"
 
 
+def _sentences(template: str) -> list[str]:
+    """A sentence with … for what is filled in, or those between which a template chooses."""
+    if re.fullmatch(r"\{\{.*\}\}", template.strip(), re.DOTALL) and template.count("{{") == 1:
+        return [" ".join(words.split()) for words in re.findall(r"'([^']+)'", template)]
+    return [re.sub(r"\{\{.*?\}\}", "…", template, flags=re.DOTALL)]
+
+
 def preflight() -> str:
     """What refuses a node before anything is changed on it."""
     found = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
-    said = [
-        re.sub(r"\{\{.*?\}\}", "…", each["says"], flags=re.DOTALL) for each in found["__preflight_objections"]
-    ]
+    said = [words for each in found["__preflight_objections"] for words in _sentences(each["says"])]
     rows = ([seen, do] for seen, _, do in (each.partition(";") for each in said))
     return (
         f"\n## What refuses a node before apply changes it\n\n{table(['as it is said', 'what to do'], rows)}"

@@ -150,6 +150,16 @@ def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
         assert f'id="{verb}"' in commands or f'id="gpuprov-{verb}"' in commands, verb
 
 
+def test_refusals_are_words_and_each_of_a_node_says_what_to_do(site: Path) -> None:
+    page = (site / "reference/rules.html").read_text(encoding="utf-8")
+    text = page.partition('<h2 id="what-refuses-a-node')[2].partition("</article>")[0]
+    for code in ("(each)", "str(", "{", "<td>said</td>", "<td>…; …</td>"):
+        assert code not in text, code
+    node = text.partition('<h2 id="what-shuts')[0]
+    assert "no key of DKMS is enrolled" in node
+    assert "<td></td>" not in node
+
+
 def test_the_hooks_for_other_peoples_commits_are_command_lines() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     assert [each["id"] for each in hooks] == ["gpuprov-validate", "gpuprov-lock-check"]
