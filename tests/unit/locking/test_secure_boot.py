@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -11,6 +13,8 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.secure_boot import KeyCommand, LockedSecureBoot
+from gpuprov.signing.keys import signer
+from tests import ROOT
 from tests.unit.verify.nodes_on_paper import locked_group
 
 FLEET = "groups: {a: {profile: p, hosts: h, os: debian12}}\n"
@@ -29,6 +33,21 @@ def test_the_lock_has_the_certificate_and_not_the_key(tmp_path: Path) -> None:
     assert set(locked.model_dump()) == {"fingerprint", "signer", "serial"}
     (tmp_path / "site.key").unlink()
     assert locked_secure_boot(stated, tmp_path) == locked
+
+
+def test_the_pair_that_the_page_makes_can_be_stated_and_signs(tmp_path: Path) -> None:
+    page = (ROOT / "docs/guides/secure-boot.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^ {4}.*\n)+", page, re.MULTILINE)
+    [typed] = [block for block in blocks if "openssl req -new" in block]
+    [stated] = [block for block in blocks if block.lstrip().startswith("secure_boot:")]
+    subprocess.run(["sh", "-ec", dedent(typed)], cwd=tmp_path, check=True, capture_output=True)
+    secure_boot = parse_fleet(FLEET + dedent(stated), "x").secure_boot
+    assert secure_boot is not None
+    locked = locked_secure_boot(secure_boot, tmp_path)
+    assert locked is not None
+    assert locked.signer == "Example modules 2026"
+    _, sign = signer(secure_boot, tmp_path)
+    assert sign(b"module").endswith(b"~Module signature appended~\n")
 
 
 def test_a_fleet_without_it_is_written_as_ever() -> None:
