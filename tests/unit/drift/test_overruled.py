@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuprov.apply.converge import Convergence, _left
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift, judge
+from gpuprov.drift.observations.repositories import OUR_FILE
 from gpuprov.probe.facts import Facts
 from gpuprov.report.history.store import _read, _written
 from gpuprov.report.text import difference
 from gpuprov.roles import Expectation
+from tests import ROOT
 
 NOBODY = {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]}
 SITE = "/etc/profile.d/zz-site.sh:1"
@@ -255,6 +258,11 @@ def test_another_file_for_a_repository_of_the_lock_is_named() -> None:
     assert (found.actual, found.by) == ([f"{MIRROR} / in another file"], (other,))
     alone = {ours: OURS, other: "deb http://mirror/elsewhere /\n"}
     assert seen("repositories.sources", [f"{MIRROR} /"], sources={**APT, "files": alone}) is None
+
+
+def test_drift_and_the_role_mean_the_same_file() -> None:
+    stated = yaml.safe_load((ROOT / "roles/repositories/vars/main.yml").read_text(encoding="utf-8"))
+    assert stated["__repositories_file"] == OUR_FILE
 
 
 STILL = Difference(
