@@ -161,6 +161,8 @@ def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two
     assert "Connection" in line
     assert any(line.startswith(other.name) and "FAILED" not in line for line in said.splitlines()), said
     gone.await_ssh()
+    assert lease(gone)  # nobody could give it back; it runs out by itself
+    gone.run(f"rm {LEASE}")
 
 
 def test_apply_against_upgrade_leaves_no_node_between_two_locks(two: Site) -> None:
