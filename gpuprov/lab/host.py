@@ -72,13 +72,15 @@ def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: flo
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=both, text=True) as program:
         timer = Timer(timeout, program.kill)
         timer.start()
-        for line in program.stdout or ():
-            last.append(line.strip())
-            if time.monotonic() - said > every:
-                say(f"  {last[-1][:100]}")
-                said = time.monotonic()
-        program.wait()
-        timer.cancel()
+        try:
+            for line in program.stdout or ():
+                last.append(line.strip())
+                if time.monotonic() - said > every:
+                    say(f"  {last[-1][:100]}")
+                    said = time.monotonic()
+            program.wait()
+        finally:
+            timer.cancel()  # a timer that runs keeps this process from ending, also after Ctrl-C
     if program.returncode:
         raise NodeFailed(f"`{' '.join(words)}` ended with {program.returncode}: " + "\n".join(last))
 
