@@ -70,10 +70,14 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """What a second look at nodes found otherwise than the first, nodes folded."""
+    yield from _folded((change.node, line) for change in changes for line in _change(change))
+
+
+def _folded(told: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What is said of each node, once for all of which the same is said."""
     alike: dict[str, list[str]] = defaultdict(list)
-    for change in changes:
-        for line in _change(change):
-            alike[line].append(change.node)
+    for name, line in told:
+        alike[line].append(name)
     for line, names in alike.items():
         yield f"{fold(names)} {line}"
 
@@ -100,11 +104,8 @@ def _change(change: Change) -> Iterator[str]:
 def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     """What would be done where, with the reasons below; then what nothing here can mend."""
     alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
-    beyond: dict[str, list[str]] = defaultdict(list)
     for plan in plans:
         alike[(plan.roles, plan.reboot)].append(plan)
-        for each in plan.beyond:
-            beyond[difference(each)].append(plan.name)
     for (roles, reboot), group in alike.items():
         steps = [*roles, *(["reboot"] if reboot else [])]
         yield f"{fold(plan.name for plan in group)}: {', '.join(steps) if steps else 'nothing to do'}"
@@ -115,27 +116,19 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for reason, names in reasons.items():
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"
-    for line, names in beyond.items():
-        yield f"{fold(names)} cannot be mended from here: {line}"
-    yield from _going_back(plans)
-
-
-def _going_back(plans: Iterable[NodePlan]) -> Iterator[str]:
-    """What is newer on nodes than in the lock: apply fails there, unless it is told to go back."""
-    newer: dict[str, list[str]] = defaultdict(list)
-    for plan in plans:
-        for line in _newer(plan):
-            newer[line].append(plan.name)
-    for line, names in newer.items():
-        yield f"{fold(names)} {line}: to go back, gpuprov apply --allow-downgrade"
+    cannot = "cannot be mended from here:"
+    yield from _folded((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
+    yield from _folded((plan.name, line) for plan in plans for line in _newer(plan))
 
 
 def _newer(plan: NodePlan) -> Iterator[str]:
-    """The first package of each component that is newer on a node than in the lock."""
+    """The first package of each component that is newer on a node than in the lock: apply fails there, unless
+    it is told to go back."""
     for each in plan.because:
         if each.check.endswith(".packages") and isinstance(each.actual, dict):
             for name, wanted in each.expected.items():
                 there = each.actual.get(name)
                 if there and DEB.compare(there, wanted) > 0:
-                    yield f"has {name} {there}, newer than the lock's {wanted}"
+                    newer = f"has {name} {there}, newer than the lock's {wanted}"
+                    yield f"{newer}: to go back, gpuprov apply --allow-downgrade"
                     break
