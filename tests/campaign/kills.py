@@ -9,7 +9,6 @@ has to end with one branch, its pins, and nothing half done. Exit 1 when one did
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -27,7 +26,6 @@ BRANCHES = ("570.195.03", "580.95.05")
 NO_LIBRARIES = dict.fromkeys(("cuda", "cudnn", "nccl"))
 CHECKS = ("driver.packages", "fabric_manager.packages", "repositories.", "pins.", "dpkg.")
 ROLES = ("preflight", "repositories", "nvidia_driver", "package_pins")
-KILL = "tail -n0 -F /var/log/dpkg.log | head -n {} >/dev/null; pkill -9 -x apt-get; pkill -9 -x dpkg"
 PIN = "cat /etc/apt/preferences.d/nvidia-driver-pin"
 RESIDUE = "dpkg-query -W -f '${db:Status-Abbrev}${Package}\\n' | grep '^rc.*nvidia'"
 
@@ -60,8 +58,7 @@ def main() -> int:
 def killed(node: MirrorNode, driver: str, moment: int) -> list[str]:
     """Switch to a driver, kill that after so many lines, apply again; what is not as it should be."""
     node.state(driver=driver, **NO_LIBRARIES)
-    node.node.run("systemctl reset-failed killer.service", check=False)
-    node.node.run(f"systemd-run --quiet --unit=killer sh -c {shlex.quote(KILL.format(moment))}")
+    node.kill_dpkg_after(moment)
     outcome, _ = node.apply(*ROLES, packages_allow_downgrade=True)
     node.node.run("systemctl stop killer.service", check=False)
     was_killed = not outcome.ok

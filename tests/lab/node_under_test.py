@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,13 @@ from gpuprov.verify import run_verification
 TRANSACTION = "Install, replace and remove packages, in one transaction"
 """The task that changes packages; in check mode it is changed when it would."""
 INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
+
+KILLER = """
+log=/var/log/dpkg.log
+until tail -c +{start} $log | sed -n {lines}p | grep -q .; do :; done
+pkill -9 -x apt-get; pkill -9 -x dpkg
+"""
+"""Looks without a rest: tail -f polls once a second on a node's file system, and a transaction takes one."""
 
 
 @dataclass
@@ -88,6 +96,13 @@ class NodeUnderTest:
         """What a command prints, whatever its exit status."""
         done = self.node.run(command, check=False)
         return (done.stdout + done.stderr).strip()
+
+    def kill_dpkg_after(self, lines: int) -> None:
+        """End apt and dpkg with SIGKILL as soon as dpkg has logged so many lines from now on."""
+        start = int(self.says("stat -c %s /var/log/dpkg.log")) + 1
+        self.says("systemctl stop killer.service; systemctl reset-failed killer.service")
+        script = shlex.quote(KILLER.format(start=start, lines=lines))
+        self.node.run(f"systemd-run --quiet --unit=killer sh -c {script}")
 
     def reboot(self) -> None:
         """Boot the node again, until its units have settled."""

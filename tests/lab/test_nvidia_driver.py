@@ -6,7 +6,6 @@ and DKMS are real. Tests build on each other: one node goes from fresh to provis
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -168,12 +167,9 @@ def test_a_changed_lock_switches_branches_in_one_transaction(
     assert f"Pin: version {gone}." not in driven.says("cat /etc/apt/preferences.d/*")
 
 
-KILL = "tail -n0 -F /var/log/dpkg.log | grep -q -m1 half-installed; pkill -9 -x apt-get; pkill -9 -x dpkg"
-
-
 def test_a_killed_transaction_is_finished_by_the_next_apply(driven: MirrorNode) -> None:
     driven.state(driver="580.95.05")
-    driven.node.run(f"systemd-run --quiet --unit=killer sh -c {shlex.quote(KILL)}")
+    driven.kill_dpkg_after(lines=5)
     outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver")
     assert [each["role"] for each in outcome.failed] == ["nvidia_driver"]
     outcome, _ = driven.apply("preflight", "repositories", "nvidia_driver", "package_pins")
