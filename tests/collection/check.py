@@ -25,7 +25,7 @@ MISSING = re.compile(r'^WARNING: Required program "(\S+)" not found')
 BAD = re.compile(r"^(WARNING|ERROR|FATAL)\b.*", re.MULTILINE)
 LEFT_OUT = re.compile(r"^NOT RUN: .*", re.MULTILINE)
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
-SENT = ("gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
+SENT = ("gpuprov_apt", "gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
 """What gpuprov_script sends to nodes with a role's script, under plain names: Ansible imports none of it."""
 STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node")
 """What starts programs, where no AnsibleModule is: pylint of ansible-core 2.21 wants its run_command."""
