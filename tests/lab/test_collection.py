@@ -71,3 +71,6 @@ def test_the_roles_that_are_named_run_and_no_others(ansible: PlainAnsible, nodes
     nodes[1].run("apt-mark unhold libcuda1")
     named = '{"gpuprov_roles": ["package_pins"]}'
     assert ansible.changes(SITE, "--limit", nodes[1].name, "-e", named) == {nodes[1].name: 1}
+    mistyped = '{"gpuprov_roles": ["package_pin"]}'
+    with pytest.raises(AssertionError, match="gpuprov_roles names package_pin; expected some of preflight, "):
+        ansible.changes(SITE, "--limit", nodes[1].name, "-e", mistyped)
