@@ -183,7 +183,7 @@ def _conclude(
     if output == "json":
         options.print_json(apply_document(run.id, proposal.unanswered, result, verdict))
     else:
-        for line in recap_lines(result, verdict):
+        for line in recap_lines(result, verdict, proposal.unanswered):
             tell(line)
         if failed := unexplained(result, verdict):
             options.note(f"to look for faults of the machine itself: gpuprov doctor {fold(failed)}")

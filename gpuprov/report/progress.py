@@ -28,10 +28,9 @@ class Progress:
 
     def __init__(self, say: Callable[[str], None], *, diffs: bool = False) -> None:
         self._say, self._diffs = say, diffs
-        self._role = ""
         self._roles: dict[object, str] = {}
         self._entered: dict[str, set[object]] = {}
-        self._task = ""
+        self._task = self._role = ""  # what is being done now
         self._began = 0.0
         self._done = 0
         self._results: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -41,7 +40,8 @@ class Progress:
         """One event of the callback."""
         if event.get("event") != "task":
             self._tell_results()
-            self._task, self._began, self._done = str(event.get("task") or ""), time.monotonic(), 0
+            self._task, self._role = str(event.get("task") or ""), str(event.get("role") or "")
+            self._began, self._done = time.monotonic(), 0
         role = event.get("role")
         if role and role != self._roles.get(event.get("stream")):
             self._enter(str(role), event.get("stream"))
@@ -55,7 +55,7 @@ class Progress:
 
     def _enter(self, role: str, stream: object) -> None:
         """One of several plays that run side by side comes to a role: told of the first of them alone."""
-        self._role = self._roles[stream] = role
+        self._roles[stream] = role
         others = self._entered.setdefault(role, set())
         if not others or stream in others:
             others.clear()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
+from gpuprov.model.nodeset import fold
 from gpuprov.report.printable import printable
 from gpuprov.runs import now
 
@@ -15,12 +17,23 @@ if TYPE_CHECKING:
     from gpuprov.verify.verdict import Verdict
 
 
-def recap_lines(result: Convergence, verdict: Verdict | None) -> Iterator[str]:
-    """`gpu01  changed=9  rebooted  verified (24 checks)`, in columns."""
+def recap_lines(
+    result: Convergence, verdict: Verdict | None, unanswered: Iterable[NodeDrift] = ()
+) -> Iterator[str]:
+    """`gpu01  changed=9  rebooted  verified (24 checks)`, in columns; then those left alone.
+
+    Args:
+        unanswered: why they could not be looked at was said before anything was done.
+    """
     names = sorted({*result.outcomes, *result.drift})
     width = max(map(len, names), default=0)
     for name in names:
         yield f"{name:<{width}}  " + "  ".join(_words(name, result, verdict))
+    left = defaultdict(list)
+    for node in unanswered:
+        left[node.status].append(node.name)
+    for status, nodes in left.items():
+        yield f"{fold(nodes)}  {status.upper()}  nothing was done"
 
 
 def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:

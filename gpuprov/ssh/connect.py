@@ -31,12 +31,13 @@ class ConnectionLimits:
 
 
 class ClosedUnheard(Unreachable):
-    """sshd took the connection and closed it before its first word."""
+    """A connection was taken and closed before sshd's first word."""
 
     def __init__(self, way: Route) -> None:
         super().__init__(
-            f"sshd on {way.address} closes connections unheard: too many at once (MaxStartups), or it shuts "
-            "out this address for a while after failed logins (PerSourcePenalties)",
+            f"{way.address} closes connections before sshd says a word: too many logins at once "
+            "(MaxStartups), this address is shut out for a while after failed ones (PerSourcePenalties), or "
+            "a proxy answers in place of a host that is down",
             do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
         )
 

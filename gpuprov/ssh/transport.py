@@ -294,8 +294,8 @@ def _visit(
 def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
     """A new connection to a node.
 
-    sshd closes connections unheard while too many are logging in, and to an address with failed logins:
-    those are tried again a few times.
+    sshd closes connections without a word while too many are logging in, and to an address with failed
+    logins: those are tried again a few times.
 
     Raises:
         Unreachable: no way in.

@@ -50,8 +50,8 @@ class NodeUnderTest:
     def connect(self) -> None:
         """Open its shell; what went wrong is kept in `lost`.
 
-        sshd closes connections unheard while too many are logging in (MaxStartups: a jump host, or many
-        names of one machine): those are tried again.
+        sshd closes connections without a word while too many are logging in (MaxStartups: a jump host, or
+        many names of one machine): those are tried again.
         """
         for pause_s in (0.0, *PAUSES_S):
             time.sleep(pause_s * (1 + random.random()))  # noqa: S311

@@ -109,3 +109,11 @@ def test_plays_that_run_side_by_side_are_told_as_one() -> None:
         "docker …",
         "nccl …",
     ]
+
+
+def test_a_task_of_no_role_is_not_said_to_be_the_last_roles() -> None:
+    progress = Progress(lambda _line: None)
+    progress.event(start("Write the configuration"))
+    assert progress.at().startswith("nccl: Write the configuration, 0:0")
+    progress.event({"event": "start", "play": "reboot", "role": None, "task": "Reboot"})
+    assert progress.at().startswith("Reboot, 0:0")

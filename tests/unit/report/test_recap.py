@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.apply.converge import Convergence
 from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.judge import NodeDrift
 from gpuprov.report.recap import recap_lines, unexplained
 
 
@@ -18,6 +19,14 @@ def failed(**event: Any) -> Convergence:
 def test_a_failure_is_one_line_and_claims_no_compilation() -> None:
     result = failed(role="docker", msg="E: no room\nW: old")
     assert list(recap_lines(result, None)) == ["n1  changed=3  FAILED  docker: E: no room"]
+
+
+def test_nodes_that_did_not_answer_come_last() -> None:
+    away = [NodeDrift(name, "unreachable", reason="no route") for name in ("n2", "n3")]
+    assert list(recap_lines(failed(role="docker", msg="E"), None, away)) == [
+        "n1  changed=3  FAILED  docker: E",
+        "n[2-3]  UNREACHABLE  nothing was done",
+    ]
 
 
 @pytest.mark.parametrize(
