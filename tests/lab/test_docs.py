@@ -46,10 +46,12 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> None:
     folder, node = site
     for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):
+        words = shlex.split(typed)
         if typed.startswith(f"ssh {node.name} "):
-            node.run(" ".join(shlex.split(typed)[2:]))  # as ssh does
-            continue
-        done = gpuprov(folder, *shlex.split(typed)[1:], code=code)
+            done = node.run(" ".join(words[2:]), check=False)  # as ssh does
+            assert done.returncode == code, f"{typed}\n{done.stdout}{done.stderr}"
+        else:
+            done = gpuprov(folder, *words[1:], code=code)
         for line in printed:
             expected = ".*".join(map(re.escape, line.split("…")))
             assert re.search(expected, done.stdout + done.stderr), f"{typed}\n{done.stdout}{done.stderr}"
