@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprov.apply.context import RunContext
+from gpuprov.apply.modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
-from gpuprov.apply.playbook import NodeOutcome, run_playbook
+from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import InvalidInput, NodeFailed
@@ -97,7 +98,7 @@ def make_image(run: RunContext) -> Image:
             **UNBOOTED,
         }
         with offline():
-            image.outcome.add(run_playbook("site", {NODE: variables}, run)[NODE])
+            image.outcome.add(Once(run, {NODE: variables}).apply()[NODE])
     if image.outcome.ok:
         for each in _unmended(group, _look(run)):
             image.outcome.fail(NODE, "Look again", f"{each.check} is still {each.actual}")

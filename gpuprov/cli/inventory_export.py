@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node
+    from gpuprov.inventory.firstboot.files import Modules
     from gpuprov.model.lock import Lock
 
 FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot", "cloud-init")
@@ -81,14 +83,45 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
 
     if len(nodes) != 1:
         raise InvalidInput(f"{len(nodes)} groups", expected="one", do="name a group of the lock")
-    wishes, own = stated.wishes, own_lock(lock, nodes[0])
+    own = own_lock(lock, nodes[0])
+    wishes = replace(stated.wishes, modules=_modules(lock, nodes[0], stated))
     data = user_data(first_boot_files(own, wishes), compress=stated.compress)
     if stated.lock_out:
         write_lock(own, stated.lock_out)
         options.note(f"put {stated.lock_out} at {stated.lock_url}")
+    if stated.modules_out:
+        options.note(f"put {stated.modules_out} at {stated.modules_url}")
     click.echo(data, nl=False)
     options.note(f"user-data of {len(data)} bytes; clouds take {LIMIT} at the least")
     return Exit.OK
+
+
+def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
+    """Write the store's modules for a group, and say where machines find them."""
+    from gpuprov.apply.modules.build import digest
+    from gpuprov.apply.modules.signing import store_of
+    from gpuprov.apply.modules.store import bundled
+    from gpuprov.inventory.firstboot.files import Modules
+
+    if not stated.modules_url or not stated.modules_out:
+        return None
+    group = lock.groups[name]
+    if not group.components.driver.shared:
+        raise InvalidInput(
+            f"--modules-url, and every machine of {name} compiles for itself",
+            do=f"state stack: {{module_build: once}} in groups.{name} and lock again",
+        )
+    builds = store_of(lock).of(group)
+    if not builds:
+        raise InvalidInput(
+            f"the store has no module {group.components.driver.version} for {name}",
+            do="gpuprov apply to a node of the group, which compiles it",
+        )
+    archive = bundled(builds)
+    stated.modules_out.write_bytes(archive)
+    for each in builds:
+        options.note(f"the {each.build} comes along")
+    return Modules(stated.modules_url, digest(archive))
 
 
 def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Access]]:

@@ -21,6 +21,8 @@ from tests.lab.stub_compiler import with_played_compiler
 
 Step = Callable[[Path], None]
 LOCK = "/root/fleet.lock.yml"
+STORE = "root/.local/state/gpuprov/modules"
+NO_COMPILER = "/root/broken-compiler"
 CARRIED = "/etc/gpuprov/fleet.lock.yml"
 GPUPROV = "/opt/gpuprov/bin/gpuprov"
 INSTALL = (
@@ -61,6 +63,7 @@ def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
         said = made.run(f"{APPLY}; echo exit $?")
         print(said, f"made in {time.monotonic() - begun:.0f} s")  # noqa: T201
         assert said.endswith("exit 0\n"), said
+        shutil.copytree(made.root / STORE, folder / "state/gpuprov/modules")
         yield made
 
 
@@ -93,6 +96,14 @@ def test_nothing_was_started_and_a_second_run_changes_nothing(built: Tree) -> No
     assert "changed=0" in built.run(APPLY)
 
 
+def test_a_module_that_the_store_has_is_not_compiled(built: Tree, version: str) -> None:
+    built.run(f"touch {NO_COMPILER}; dkms remove nvidia-current/{version} --all")
+    assert "exited with 1" in built.fails(VERIFY)
+    built.run(APPLY)
+    built.run(VERIFY)
+    built.run(f"rm {NO_COMPILER}")
+
+
 def test_a_fault_of_an_image_is_seen_without_a_boot_and_mended(built: Tree) -> None:
     held = built.run("apt-mark showhold").split()
     built.run(f"apt-mark unhold {held[0]}; rm /etc/modprobe.d/gpuprov-nouveau.conf")
@@ -122,8 +133,11 @@ def test_machines_made_from_it_are_clean_after_their_first_boot(
         assert node.run(f"{GPUPROV} verify --lock {CARRIED} here").returncode == 0
         node.stop()
     with served(folder / "mirror") as index:
-        data = user_data(folder, "--index", f"{index.url}/simple")
+        fetched = ("--modules-url", f"{index.url}/modules.zip")
+        written = ("--modules-out", f"{folder}/mirror/modules.zip")
+        data = user_data(folder, "--index", f"{index.url}/simple", *fetched, *written)
         steps: list[Step] = [with_control_groups, with_played_compiler(version), with_cloud_init(data)]
+        steps.append(lambda root: (root / NO_COMPILER.lstrip("/")).touch())
         [fresh] = another_lab.up(1, gpu=MACHINE, prepare=steps)
         begun = time.monotonic()
         assert await_state(fresh)["state"] == "done", journal(fresh)

@@ -14,13 +14,15 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuprov.apply.modules.build import Build, check, digest
+from gpuprov.apply.modules.build import Build, build_of, check, digest
 from gpuprov.errors import NodeFailed, Refused
+from gpuprov.model.lock import LockedGroup
 from gpuprov.runs import now, state_dir
 
 ARCHIVE, ABOUT = "modules.tar.gz", "about.json"
@@ -102,22 +104,23 @@ class Store:
         unsigned = self._read(build, self._plain(build)) if kept is None and self.signs else None
         return self.keep(build, unsigned.archive.read_bytes(), unsigned.built_on) if unsigned else kept
 
+    def of(self, group: LockedGroup) -> list[Kept]:
+        """Every build of a group's driver, for whatever kernel.
+
+        Raises:
+            Refused: one was changed since.
+            GpuprovError: one cannot be signed.
+        """
+        there = sorted(self.folder.glob(f"*/*/{ABOUT}"))
+        builds = dict.fromkeys(_told(path.parent).build for path in there)
+        fit = (each for each in builds if each == build_of(group, each.kernel, each.compiler))
+        return [kept for build in fit if (kept := self.find(build))]
+
     def _read(self, build: Build, folder: Path) -> Kept | None:
         if not (folder / ABOUT).exists():
             return None
-        try:
-            told = json.loads((folder / ABOUT).read_text())
-            kept = Kept(
-                Build(**told["build"]),
-                folder / ARCHIVE,
-                told["sha256"],
-                told["modules"],
-                told["vermagic"],
-                told["built_on"],
-            )
-            packed = kept.archive.read_bytes()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
+        kept = _told(folder)
+        packed = kept.archive.read_bytes()
         if kept.build != build or digest(packed) != kept.sha256:
             raise Refused(
                 f"{kept.archive} is not what was kept: SHA-256 {digest(packed)[:16]}…",
@@ -167,6 +170,33 @@ class Store:
 
     def _plain(self, build: Build) -> Path:
         return self.folder / build.kernel / build.folder
+
+
+def _told(folder: Path) -> Kept:
+    """What a folder of the store says that it has.
+
+    Raises:
+        Refused: half of it is not there.
+    """
+    try:
+        told = json.loads((folder / ABOUT).read_text())
+        (folder / ARCHIVE).stat()
+        sums = told["sha256"], told["modules"], told["vermagic"], told["built_on"]
+        return Kept(Build(**told["build"]), folder / ARCHIVE, *sums)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
+
+
+def bundled(builds: Iterable[Kept]) -> bytes:
+    """A zip archive that is another machine's store once it is unpacked there. Equal builds, equal bytes."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for kept in builds:
+            folder = kept.archive.parent
+            for name in (ARCHIVE, ABOUT):
+                member = zipfile.ZipInfo(f"{kept.build.kernel}/{folder.name}/{name}")
+                archive.writestr(member, (folder / name).read_bytes())
+    return whole.getvalue()
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

@@ -26,6 +26,8 @@ class FirstBoot:
     index: str | None
     lock_url: str | None
     lock_out: Path | None
+    modules_url: str | None
+    modules_out: Path | None
     report: str | None
     no_reboot: bool
     patience: int
@@ -36,16 +38,17 @@ class FirstBoot:
         """What they mean.
 
         Raises:
-            InvalidInput: a wheel without its hash, or a lock that is fetched and written nowhere.
+            InvalidInput: a wheel without its hash, or what is fetched and written nowhere.
         """
         from gpuprov import __version__
         from gpuprov.inventory.firstboot.files import Installation, Wishes
 
-        if bool(self.lock_url) != bool(self.lock_out):
-            raise InvalidInput(
-                "one of --lock-url and --lock-out",
-                expected="both: the file that is written, and the address where you put it",
-            )
+        for what in ("lock", "modules"):
+            if bool(getattr(self, f"{what}_url")) != bool(getattr(self, f"{what}_out")):
+                raise InvalidInput(
+                    f"one of --{what}-url and --{what}-out",
+                    expected="both: the file that is written, and the address where you put it",
+                )
         how = Installation(f"gpuprov=={__version__}", index=self.index)
         if self.wheel:
             url, _, sha256 = self.wheel.partition(HASH)
@@ -71,6 +74,14 @@ def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         "--lock-out",
         type=click.Path(path_type=Path, dir_okay=False),
         help="cloud-init: write that lock here, for you to put it there",
+    )
+    @click.option(
+        "--modules-url", metavar="URL", help="cloud-init: the machine fetches compiled modules, by their hash"
+    )
+    @click.option(
+        "--modules-out",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="cloud-init: write the store's modules for GROUP here, for you to put them there",
     )
     @click.option("--report", metavar="URL", help="cloud-init: POST here how it ended")
     @click.option("--no-reboot", is_flag=True, help="cloud-init: the machine must not reboot itself")

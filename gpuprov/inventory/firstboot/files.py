@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 
 from gpuprov.errors import InvalidInput
@@ -43,6 +43,14 @@ class Installation:
 
 
 @dataclass(frozen=True)
+class Modules:
+    """Where a machine fetches compiled modules: a zip archive that becomes its store."""
+
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Wishes:
     """What a person may say of a first boot.
 
@@ -51,6 +59,7 @@ class Wishes:
         report: an address that is told by POST how it ended.
         reboot: whether the machine may reboot itself.
         patience_s: seconds of a boot for which transient trouble is tried again.
+        modules: what need not be compiled there.
     """
 
     installation: Installation
@@ -58,6 +67,7 @@ class Wishes:
     report: str | None = None
     reboot: bool = True
     patience_s: int = 1800
+    modules: Modules | None = None
 
 
 @dataclass(frozen=True)
@@ -135,5 +145,6 @@ def _order(lock: Lock, text: str, wishes: Wishes) -> str:
         "metrics": f"{folder}/{METRICS}",
         "report": wishes.report,
         "patience_s": wishes.patience_s,
+        "modules": asdict(wishes.modules) if wishes.modules else None,
     }
     return json.dumps(order, indent=1) + "\n"

@@ -12,6 +12,7 @@ import pytest
 from gpuprov.apply import image as module
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image, offline
+from gpuprov.apply.modules import once
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
@@ -104,9 +105,12 @@ class Played:
         monkeypatch.setattr(
             module, "survey", lambda *_, **__: [NodeDrift("here", "drifted", tuple(next(looks)))]
         )
-        monkeypatch.setattr(module, "run_playbook", self._run)
+        monkeypatch.setattr(once, "run_playbook", self._run)
+        monkeypatch.setattr(once, "needed", lambda *_: {})
 
-    def _run(self, playbook: str, nodes: dict[str, dict[str, Any]], run: object) -> dict[str, NodeOutcome]:
+    def _run(
+        self, playbook: str, nodes: dict[str, dict[str, Any]], run: object, part: str
+    ) -> dict[str, NodeOutcome]:
         assert os.environ["SYSTEMD_OFFLINE"] == "1"
         self.told.append(nodes["here"])
         return {"here": NodeOutcome(changed=3)}

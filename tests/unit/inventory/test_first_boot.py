@@ -6,17 +6,22 @@ import base64
 import gzip
 import hashlib
 import json
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gpuprov.apply.modules.build import build_of
+from gpuprov.apply.modules.store import Store, pack
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports import cloud_init
 from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
 from gpuprov.inventory.firstboot.files import LOCK, ORDER, UNIT_PATH, File
+from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import read_lock, write_lock
 from tests.unit.inventory.conftest import MakeLock
 
@@ -33,6 +38,8 @@ ssh: {user: ops, port: 2222, identity_file: /home/ops/.ssh/secret, jump: bastion
 """
 WHEEL = "https://mirror.example/gpuprov-1-py3-none-any.whl"
 HASH = "a" * 64
+MODULES = ("--modules-url", "https://mirror.example/modules.zip", "--modules-out", "modules.zip")
+KERNEL = "6.8.0-85-generic"
 
 
 @pytest.fixture
@@ -40,6 +47,13 @@ def lock(tmp_path: Path, locked: MakeLock) -> Path:
     path = tmp_path / "fleet.lock.yml"
     write_lock(locked(FLEET), path)
     return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of a controller that has compiled nothing yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Store()
 
 
 def exported(capfdbinary: pytest.CaptureFixture[bytes], lock: Path, *words: str) -> bytes:
@@ -115,6 +129,27 @@ def test_a_lock_that_is_fetched_is_not_carried(
     }
 
 
+def test_modules_of_the_store_come_along_with_their_hash(
+    lock: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], store: Store
+) -> None:
+    group = read_lock(lock).groups["train"]
+    build = build_of(group, KERNEL, "gcc 13.3.0")
+    older = replace(build, driver="550.54.14")
+    for each in (build, older):
+        files = {"nvidia.ko": stub_module(each.driver, kernel=KERNEL, licence="Dual MIT/GPL")}
+        store.keep(each, pack(files), "gpu01")
+    out = tmp_path / "modules.zip"
+    data = exported(capfdbinary, lock, "--modules-url", MODULES[1], "--modules-out", str(out))
+    assert order(data)["modules"] == {
+        "url": MODULES[1],
+        "sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
+    }
+    with zipfile.ZipFile(out) as archive:
+        assert archive.namelist() == [
+            f"{KERNEL}/{build.folder}/{name}" for name in ("modules.tar.gz", "about.json")
+        ]
+
+
 def test_gpuprov_comes_from_a_wheel_by_its_hash_or_from_an_index(
     lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -142,10 +177,13 @@ def test_the_unit_is_started_without_waiting_for_it(
         (["train", "infer"], "2 groups; expected one"),
         (["train", "--wheel", WHEEL], "expected https://…/NAME.whl#sha256=HASH"),
         (["train", "--lock-url", "https://mirror.example/x"], "one of --lock-url and --lock-out"),
+        (["train", "--modules-out", "modules.zip"], "one of --modules-url and --modules-out"),
+        (["train", *MODULES], "the store has no module 5"),
+        (["infer", *MODULES], "every machine of infer compiles for itself"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(
-    lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str, store: Store
 ) -> None:
     assert run(["inventory", "export", "cloud-init", *words, "--lock", str(lock)]) == 2
     assert told in capsys.readouterr().err

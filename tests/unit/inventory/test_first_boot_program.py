@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +41,7 @@ class Machine:
             "metrics": str(folder / "metrics/first.prom"),
             "report": None,
             "patience_s": 1800,
+            "modules": None,
         }
         (folder / "lock").write_text(LOCK)
         self.gpu()
@@ -90,6 +96,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         "PROGRAM": tmp_path / "opt",
         "COMMAND": tmp_path / "command",
         "DEVICES": tmp_path / "devices",
+        "BROUGHT": state / "modules",
+        "STORE": tmp_path / "store",
     }
     for name, path in places.items():
         monkeypatch.setattr(first_boot, name, path)
@@ -282,6 +290,39 @@ def test_a_lock_by_its_address_counts_by_its_hash(machine: Machine, hook: Hook) 
     assert machine.state["message"] == f"{hook.url} has the SHA-256 {there}; expected {wanted}"
     hook.content = LOCK.encode()
     assert machine.boot() == 0
+
+
+def test_modules_are_brought_once_before_gpuprov_looks_for_them(
+    machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("6.1.0-56-amd64/535/about.json", "{}")
+    hook.content = whole.getvalue()
+    machine.order["modules"] = {"url": hook.url, "sha256": hashlib.sha256(hook.content).hexdigest()}
+    assert machine.boot() == 0
+    assert (first_boot.STORE / "6.1.0-56-amd64/535/about.json").read_text() == "{}"
+    hook.status = 404
+    first_boot.DONE.unlink()
+    assert machine.boot() == 0
+    first_boot.BROUGHT.unlink()
+    assert machine.boot() == 1
+    assert machine.state["message"] == f"{hook.url}: HTTP 404"
+    assert machine.state["step"] == "modules"
+
+
+def test_the_store_is_where_gpuprov_of_this_machine_looks() -> None:
+    home = {"HOME": "/root", "PATH": os.environ["PATH"]}
+    asked = f"import sys; sys.path[:0] = {sys.path!r}; "
+    program = "from gpuprov.inventory.firstboot.node.first_boot import STORE; print(STORE)"
+    library = "from gpuprov.apply.modules.store import Store; print(Store().folder)"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", asked + each], env=home, text=True, stdout=subprocess.PIPE, check=True
+        ).stdout
+        for each in (program, library)
+    ]
+    assert said == ["/root/.local/state/gpuprov/modules\n"] * 2
 
 
 def test_what_never_ends_is_given_up(machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:

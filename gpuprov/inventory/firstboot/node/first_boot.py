@@ -6,6 +6,7 @@ ends us half-way, the next start goes on. Exit codes: 0 done, 75 postponed (trie
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -28,6 +30,8 @@ ORDER = Path("/etc/gpuprov/first-boot.json")
 FOLDER = Path("/var/lib/gpuprov/first-boot")
 STATE, DONE, VERDICT = FOLDER / "state.json", FOLDER / "done", FOLDER / "verify.xml"
 VOLATILE = Path("/run/gpuprov-first-boot.json")  # the state once more, also where the disk is full
+BROUGHT = FOLDER / "modules"
+STORE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpuprov/modules"
 PROGRAM = Path("/opt/gpuprov")
 COMMAND = Path("/usr/local/bin/gpuprov")
 DEVICES = Path("/sys/bus/pci/devices")
@@ -38,6 +42,7 @@ LEASED = (4, 5)  # gpuprov's exit codes: no way to a node, or another run has it
 REBOOTS_AT_MOST = 3
 SETTLED_S, SETTLE_S = 180, 20  # until the units of a boot have started; between two looks
 LARGEST = 64 << 20  # bytes of a lock or a wheel
+LARGEST_MODULES = 512 << 20  # some 40 MB a kernel
 FREE_MB = 600  # gpuprov with what it needs takes 300
 OLDEST = (3, 11)
 NVIDIA = "0x10de"
@@ -130,6 +135,7 @@ def bring(story: Story) -> None:
 
     step("look", look, order["gpus"])
     step("lock", bring_lock, order["lock"])
+    step("modules", bring_modules, order["modules"])
     program = step("install", install, order["install"])
     words = [program, order["node"], order["lock"]["path"]]
     if step("apply", apply, *words):
@@ -170,16 +176,26 @@ def bring_lock(lock: "Values") -> None:
     """Have the lock there, and no other than the order's."""
     path = Path(lock["path"])
     if lock["url"]:
-        write(path, fetched(lock["url"], lock["sha256"]).decode())
+        write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode())
     elif digest(path.read_bytes()) != lock["sha256"]:
         raise Ended("failed", f"{path} is not the lock that was carried here", "export the user-data anew")
 
 
-def fetched(url: str, sha256: str) -> bytes:
+def bring_modules(modules: "Values | None") -> None:
+    """Have compiled modules where gpuprov looks for them; what fits no kernel here does no harm."""
+    if not modules or word(BROUGHT) == modules["sha256"]:
+        return
+    archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        files.extractall(str(STORE))
+    write(BROUGHT, modules["sha256"])
+
+
+def fetched(url: str, sha256: str, largest: int) -> bytes:
     """What lies at an address, if it is what the order says."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of the order
-            content = answer.read(LARGEST + 1)  # type: bytes
+            content = answer.read(largest + 1)  # type: bytes
     except urllib.error.HTTPError as error:
         seen = f"{url}: HTTP {error.code}"
         if error.code >= 500 or error.code in (408, 429):
@@ -187,8 +203,8 @@ def fetched(url: str, sha256: str) -> bytes:
         raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
     except (OSError, ValueError) as error:
         raise Transient(f"{url}: {error}") from None
-    if len(content) > LARGEST:
-        seen = f"{url} is larger than {LARGEST} bytes, as no lock and no wheel is"
+    if len(content) > largest:
+        seen = f"{url} is larger than {largest} bytes, as nothing is that was exported"
         raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
     if digest(content) != sha256:
         seen = f"{url} has the SHA-256 {digest(content)}; expected {sha256}"
@@ -212,7 +228,7 @@ def install(how: "Values") -> str:
     wanted = how["requirement"]
     if how["sha256"]:
         wheel = PROGRAM / wanted.rpartition("/")[2]
-        wheel.write_bytes(fetched(wanted, how["sha256"]))
+        wheel.write_bytes(fetched(wanted, how["sha256"], LARGEST))
         wanted = str(wheel)
     index = ["--index-url", how["index"], *trusting(how["index"])] if how["index"] else []
     pip = [str(PROGRAM / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]

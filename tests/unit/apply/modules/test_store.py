@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuprov.apply.modules.build import Build, check, modinfo, packed, unpacked
-from gpuprov.apply.modules.store import Signer, Store, pack, unpack
+from gpuprov.apply.modules.store import Signer, Store, bundled, pack, unpack
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
 
@@ -65,6 +67,22 @@ def test_half_a_record_is_refused(store: Store) -> None:
     (kept.archive.parent / "about.json").write_text('{"build"')
     with pytest.raises(Refused, match=r"cannot be read.*rm -r"):
         store.find(BUILD)
+
+
+def test_another_machines_store_is_what_is_unpacked_there(store: Store, tmp_path: Path) -> None:
+    other = replace(BUILD, kernel="6.1.0-57-amd64")
+    kept = [
+        store.keep(BUILD, pack(FILES), "node1"),
+        store.keep(other, pack({"nvidia.ko": stub_module("535.309.01", kernel=other.kernel)}), "node2"),
+    ]
+    with zipfile.ZipFile(io.BytesIO(bundled(kept))) as archive:
+        archive.extractall(tmp_path / "there")
+    assert bundled(kept) == bundled(kept)
+    there = Store(tmp_path / "there")
+    for each in kept:
+        assert there.find(each.build) == replace(
+            each, archive=there.folder / each.archive.relative_to(store.folder)
+        )
 
 
 @pytest.mark.parametrize(
