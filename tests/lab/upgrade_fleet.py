@@ -171,7 +171,8 @@ def _group(lab: Lab, kind: Kind) -> dict[str, Any]:
         "profile": kind.name,
         "os": "debian12",
         "hosts": {node.name: node.address for node in nodes},
-        "stack": {"repository": "nvidia"},
+        # The stubs are modules for any kernel, and a store keeps none of those.
+        "stack": {"repository": "nvidia", "module_build": "dkms"},
         "settings": {"kernel": nodes[0].kernel},
     }
 
