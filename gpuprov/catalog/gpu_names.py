@@ -34,7 +34,7 @@ def counted(name: str) -> tuple[int | None, str]:
 
 
 def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
-    """How many GPUs of which model: `8x NVIDIA H200`, or a cloud's machine type (`p5.48xlarge`).
+    """A count and a model of GPU: `8x NVIDIA H200`, or a cloud's machine type (`p5.48xlarge`).
 
     Raises:
         InvalidInput: as `find_gpu`.

@@ -1,4 +1,4 @@
-"""A tree of which an image is made, without a boot: systemd-nspawn runs one program in it after the other."""
+"""A tree that becomes an image without a boot: systemd-nspawn runs one program in it after the other."""
 
 from __future__ import annotations
 

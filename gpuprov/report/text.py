@@ -74,7 +74,7 @@ def change_lines(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _folded(told: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What is said of each node, once for all of which the same is said."""
+    """What is said of each node, once for all nodes of which it is the same."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name, line in told:
         alike[line].append(name)

@@ -50,7 +50,7 @@ def version(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
-    """A tree of which an image was made."""
+    """A tree that was made an image."""
     with tree(module_lab) as made:
         simulator.install(made.root, MACHINE)
         with_played_compiler(version)(made.root)

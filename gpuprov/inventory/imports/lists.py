@@ -100,7 +100,7 @@ def _expanded(text: str, place: str) -> list[str]:
 
 
 def _destination(word: str) -> Destination | None:
-    """An address, of which a name alone is none: with a user, with a port, or as numbers."""
+    """Something that is an address and no plain name: with a user, with a port, or as numbers."""
     import ipaddress
 
     try:
