@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import IO
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
@@ -58,31 +58,37 @@ def execute(arguments: Sequence[str | Path], *, input: str = "", timeout: float 
 
 
 def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: float = 5) -> None:
-    """The same for what takes minutes, saying on the way how far it is.
+    """The same for what takes minutes, saying on the way how far it is, also while the program says nothing.
 
     Args:
         timeout: seconds.
-        every: seconds between two of the program's lines that are said.
+        every: seconds between two lines that are said: the program's latest one.
 
     Raises:
         NodeFailed: as `execute`.
     """
-    words, last, said = [str(word) for word in arguments], deque[str](maxlen=5), time.monotonic()
+    words, last, over = [str(word) for word in arguments], deque[str](maxlen=5), Event()
     pipe, both = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=both, text=True) as program:
-        timer = Timer(timeout, program.kill)
+        # What runs on keeps this process from ending, also after Ctrl-C.
+        timer, teller = Timer(timeout, program.kill), Thread(target=_tell, args=(last, every, over))
         timer.start()
+        teller.start()
         try:
-            for line in program.stdout or ():
-                last.append(line.strip())
-                if time.monotonic() - said > every:
-                    say(f"  {last[-1][:100]}")
-                    said = time.monotonic()
+            last.extend(line.strip() for line in program.stdout or ())
             program.wait()
         finally:
-            timer.cancel()  # a timer that runs keeps this process from ending, also after Ctrl-C
+            timer.cancel()
+            over.set()
     if program.returncode:
         raise NodeFailed(f"`{' '.join(words)}` ended with {program.returncode}: " + "\n".join(last))
+
+
+def _tell(last: deque[str], every: float, over: Event) -> None:
+    begun = time.monotonic()
+    while not over.wait(every):
+        line = last[-1] if last else "…"
+        say(f"  {time.monotonic() - begun:.0f} s: {line[:100]}")
 
 
 @contextmanager
