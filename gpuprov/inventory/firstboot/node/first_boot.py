@@ -188,6 +188,7 @@ def bring_modules(modules: "Values | None") -> None:
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
     with zipfile.ZipFile(io.BytesIO(archive)) as files:
         files.extractall(str(STORE))
+    os.sync()  # the mark must not outlive what it stands for
     write(BROUGHT, modules["sha256"])
 
 
