@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from gpuprov.apply.context import RunContext
@@ -13,7 +12,7 @@ from gpuprov.apply.proposal import Proposal
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold_alike
 
 
 def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Convergence:
@@ -49,8 +48,5 @@ def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
 
 
 def _tell(run: RunContext, errors: Mapping[str, GpuprovError]) -> None:
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, error in errors.items():
-        alike[str(error)].append(name)
-    for said, names in alike.items():
-        run.narrate(f"{fold(names)} left alone: {said}")
+    for names, said in fold_alike((name, str(error)) for name, error in errors.items()):
+        run.narrate(f"{names} left alone: {said}")

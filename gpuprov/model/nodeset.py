@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 
 def fold(names: Iterable[str]) -> str:
@@ -10,6 +11,19 @@ def fold(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(list(names)))
+
+
+def fold_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """What is said of single nodes, in order, each once: the names folded, and the text.
+
+    Args:
+        told: a node's name, and what is said of it.
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in told:
+        alike[text].append(name)
+    for text, names in alike.items():
+        yield fold(names), text
 
 
 def expand(stated: object) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold_alike
 from gpuprov.report.printable import printable
 from gpuprov.runs import now
 
@@ -29,11 +28,8 @@ def recap_lines(
     width = max(map(len, names), default=0)
     for name in names:
         yield f"{name:<{width}}  " + "  ".join(_words(name, result, verdict))
-    left = defaultdict(list)
-    for node in unanswered:
-        left[node.status].append(node.name)
-    for status, nodes in left.items():
-        yield f"{fold(nodes)}  {status.upper()}  nothing was done"
+    for nodes, status in fold_alike((node.name, node.status) for node in unanswered):
+        yield f"{nodes}  {status.upper()}  nothing was done"
 
 
 def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.locking.repository.versions import DEB
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.report.history.changes import Change
 from gpuprov.report.printable import on_one_line
 
@@ -43,18 +43,16 @@ def difference(each: Difference) -> str:
 def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
     """One line for the nodes in sync, one for each difference and each failure, nodes folded."""
     in_sync: list[str] = []
-    others: dict[str, list[str]] = defaultdict(list)
+    others: list[tuple[str, str]] = []
     for node in nodes:
         if node.status == "in_sync":
             in_sync.append(node.name)
         elif node.reason is not None:
-            others[f"{node.status}: {on_one_line(node.reason)}"].append(node.name)
-        for each in node.drift:
-            others[difference(each)].append(node.name)
+            others.append((node.name, f"{node.status}: {on_one_line(node.reason)}"))
+        others += [(node.name, difference(each)) for each in node.drift]
     if in_sync:
         yield f"{fold(in_sync)} in sync"
-    for line, names in others.items():
-        yield f"{fold(names)} {line}"
+    yield from _lines(others)
 
 
 def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
@@ -70,16 +68,11 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """What a second look at nodes found otherwise than the first, nodes folded."""
-    yield from _folded((change.node, line) for change in changes for line in _change(change))
+    yield from _lines((change.node, line) for change in changes for line in _change(change))
 
 
-def _folded(told: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What is said of each node, once for all nodes of which it is the same."""
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, line in told:
-        alike[line].append(name)
-    for line, names in alike.items():
-        yield f"{fold(names)} {line}"
+def _lines(told: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"{names} {line}" for names, line in fold_alike(told))
 
 
 def _change(change: Change) -> Iterator[str]:
@@ -117,8 +110,8 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"
     cannot = "cannot be mended from here:"
-    yield from _folded((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
-    yield from _folded((plan.name, line) for plan in plans for line in _newer(plan))
+    yield from _lines((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
+    yield from _lines((plan.name, line) for plan in plans for line in _newer(plan))
 
 
 def _newer(plan: NodePlan) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuprov.drift.judge import differing
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.report.text import value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 
@@ -21,12 +21,9 @@ def recap(verdict: Verdict, *, details: bool = False) -> str:
 
 def _nodes(verdict: Verdict) -> Iterator[str]:
     for status in EXIT_OF:
-        alike: defaultdict[str, list[str]] = defaultdict(list)
-        for node in verdict.nodes:
-            if node.status == status:
-                alike[node.message].append(node.name)
-        for message, names in alike.items():
-            yield f"{status:<12} {fold(names)}" + (f"  {message}" if message else "")
+        told = ((node.name, node.message) for node in verdict.nodes if node.status == status)
+        for names, message in fold_alike(told):
+            yield f"{status:<12} {names}" + (f"  {message}" if message else "")
 
 
 def _failures(verdict: Verdict, details: bool) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from gpuprov.apply.modules.store import Kept, Store
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
@@ -190,12 +189,9 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
         forks=run.options.forks,
     )
     found = {way.name: answer for way, answer in answers}
-    told: dict[str, list[str]] = defaultdict(list)
-    for name, answer in found.items():
-        if isinstance(answer, GpuprovError):
-            told[str(answer)].append(name)
-    for said, nodes in told.items():
-        run.narrate(f"{fold(nodes)}: {said}")
+    failed = ((name, str(answer)) for name, answer in found.items() if isinstance(answer, GpuprovError))
+    for nodes, said in fold_alike(failed):
+        run.narrate(f"{nodes}: {said}")
     return {name: answer for name in names if not isinstance(answer := found[name], GpuprovError)}
 
 
