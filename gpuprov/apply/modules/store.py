@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,16 +112,19 @@ class Store:
             Refused: one was changed since.
             GpuprovError: one cannot be signed.
         """
-        there = sorted(self.folder.glob(f"*/*/{ABOUT}"))
-        builds = dict.fromkeys(_told(path.parent).build for path in there)
+        builds: dict[Build, None] = {}  # one may be there with and without a signature
+        for path in sorted(self.folder.glob(f"*/*/{ABOUT}")):
+            with _readable(path.parent):
+                builds[_told(path.parent).build] = None
         fit = (each for each in builds if each == build_of(group, each.kernel, each.compiler))
         return [kept for build in fit if (kept := self.find(build))]
 
     def _read(self, build: Build, folder: Path) -> Kept | None:
         if not (folder / ABOUT).exists():
             return None
-        kept = _told(folder)
-        packed = kept.archive.read_bytes()
+        with _readable(folder):
+            kept = _told(folder)
+            packed = kept.archive.read_bytes()
         if kept.build != build or digest(packed) != kept.sha256:
             raise Refused(
                 f"{kept.archive} is not what was kept: SHA-256 {digest(packed)[:16]}…",
@@ -173,16 +177,17 @@ class Store:
 
 
 def _told(folder: Path) -> Kept:
-    """What a folder of the store says that it has.
+    """What a folder of the store says that it has."""
+    told = json.loads((folder / ABOUT).read_text())
+    sums = told["sha256"], told["modules"], told["vermagic"], told["built_on"]
+    return Kept(Build(**told["build"]), folder / ARCHIVE, *sums)
 
-    Raises:
-        Refused: half of it is not there.
-    """
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Refuse a folder of the store that is not whole."""
     try:
-        told = json.loads((folder / ABOUT).read_text())
-        (folder / ARCHIVE).stat()
-        sums = told["sha256"], told["modules"], told["vermagic"], told["built_on"]
-        return Kept(Build(**told["build"]), folder / ARCHIVE, *sums)
+        yield
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
 

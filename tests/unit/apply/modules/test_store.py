@@ -69,6 +69,14 @@ def test_half_a_record_is_refused(store: Store) -> None:
         store.find(BUILD)
 
 
+def test_an_archive_that_cannot_be_read_is_refused(store: Store) -> None:
+    kept = store.keep(BUILD, pack(FILES), "node1")
+    kept.archive.unlink()
+    kept.archive.mkdir()
+    with pytest.raises(Refused, match=r"cannot be read.*rm -r"):
+        store.find(BUILD)
+
+
 def test_another_machines_store_is_what_is_unpacked_there(store: Store, tmp_path: Path) -> None:
     other = replace(BUILD, kernel="6.1.0-57-amd64")
     kept = [
