@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuprov.apply.context import Consent, Options, RunContext
-from gpuprov.apply.leases import Leases, Terms
+from gpuprov.apply.leases import PATIENCE_S, Leases, Terms
 from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock
@@ -32,8 +32,6 @@ R = TypeVar("R")
 Change = Callable[[RunContext, Mapping[str, V]], Mapping[str, R]]
 MARGIN_S = 10.0
 """The worker stops so long before the node would let another hand follow."""
-PATIENCE_S = 1800.0
-"""How long a hand waits for one before it that is still at work: that of a controller that died."""
 KEPT_BYTES = 4 << 20
 """The most of one of a worker's files that the run keeps."""
 

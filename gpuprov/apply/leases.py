@@ -39,6 +39,8 @@ LOOKS = 20
 """How often, in the time of a lease, the run looks which are a quarter of that old, and renews them."""
 JOIN_S = 5.0
 AGAIN_S = 2.0
+PATIENCE_S = 1800.0
+"""How long one waits for a hand of its own run that is still at work: that of a controller that died."""
 FILE = "leases.json"
 """In the folder of a run while it has leases. Ansible reads it too: `plugins/action/gpuprov_lease.py`."""
 
@@ -134,14 +136,14 @@ class Leases:
         self._write()
         asked = uptime()
         answers = self._ask("take", names)
-        left = {name: lease.run for name, lease in self._others(answers).items() if is_abandoned(lease)}
+        left = {name: lease.family for name, lease in self._others(answers).items() if is_abandoned(lease)}
         if left:
-            self._act("release", {name: [run, True] for name, run in left.items()})
+            self._act("release", {name: [run] for name, run in left.items()})
             asked = uptime()
             answers |= self._ask("take", left)
         with self._mutex:
             for name, answer in answers.items():
-                if self._is_ours(answer):
+                if isinstance(answer, Lease) and answer.run == self.run:
                     self._until[name] = asked + self.terms.sure_s
                     self._silent.pop(name, None)
                 elif isinstance(answer, GpuprovError):
@@ -261,10 +263,11 @@ class Leases:
         return answers
 
     def _others(self, answers: Mapping[str, Answer]) -> dict[str, Lease]:
+        """Leases that could not be taken, those of hands of this very run among them."""
         return {
             name: answer
             for name, answer in answers.items()
-            if isinstance(answer, Lease) and not self._is_ours(answer)
+            if isinstance(answer, Lease) and answer.run != self.run
         }
 
     def _is_ours(self, answer: Answer) -> bool:

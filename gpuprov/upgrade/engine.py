@@ -68,7 +68,7 @@ class Engine:
             return self._go()
 
     def _go(self) -> Outcome:
-        leases.take_all(self.leases, self.header.nodes)
+        leases.take_all(self.leases, self.header.nodes, self.context.narrate)
         self._fetch()
         stopped = None
         for batch in self.header.batches:

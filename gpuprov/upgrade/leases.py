@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from gpuprov.apply.leases import Leases, Terms
+from gpuprov.apply.lease import InOtherHands
+from gpuprov.apply.leases import PATIENCE_S, Leases, Terms
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.upgrade.context import UpgradeContext
 
 TERMS = Terms(seconds=3600.0, resumable=True)
@@ -21,13 +21,16 @@ def leases_for(context: UpgradeContext) -> Leases:
     return Leases(locks, context.folder, forks=options.forks, password=options.become_password, terms=TERMS)
 
 
-def take_all(leases: Leases, nodes: Sequence[str]) -> None:
-    """Take all nodes, or none.
+def take_all(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
+    """Take all nodes, or none, and wait for workers of this very run that were cut off and may be at work.
 
     Raises:
         Refused: another run has one. A node that does not answer fails at its first step.
     """
-    refused = {name: error for name, error in leases.take(nodes).items() if isinstance(error, Refused)}
+    refused = _refused(leases.take(nodes))
+    if refused and all(isinstance(error, InOtherHands) for error in refused.values()):
+        narrate(f"waiting for workers that were cut off and may be at work on {fold(refused)}")
+        refused = _refused(leases.take(refused, patience_s=PATIENCE_S))
     if refused:
         leases.release()
         raise _told(refused)
@@ -43,8 +46,10 @@ def hold(leases: Leases, nodes: Sequence[str]) -> None:
         raise _told(lost)
 
 
+def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, Refused]:
+    return {name: error for name, error in errors.items() if isinstance(error, Refused)}
+
+
 def _told(errors: Mapping[str, GpuprovError]) -> Refused:
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, error in errors.items():
-        alike[str(error)].append(name)
-    return Refused("; ".join(f"{fold(names)}: {said}" for said, names in alike.items()))
+    told = fold_alike((name, str(error)) for name, error in errors.items())
+    return Refused("; ".join(f"{names}: {said}" for names, said in told))

@@ -103,7 +103,7 @@ class Ways:
         own = {"run": context.id, "holder": "us", "until": 0, "now": 0, "built": []}
         with self.fleet.in_which(answering(document), answering({"result": own})):
             with Documented():
-                take_all(leases_for(context), names)
+                take_all(leases_for(context), names, context.narrate)
             failed = contained(BAD, lambda: fetch(context, names, []))
         assert not any(name in str(failed) for name in GOOD)
         assert failed is None or (isinstance(failed, Refused) and BAD in str(failed))

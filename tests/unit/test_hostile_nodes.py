@@ -110,7 +110,7 @@ def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
     for wrong in (None, [], "text", 7, {"run": 7}, {"built": "seven"}, {"built": None}):
         for document in ({"result": wrong}, wrong, {}):
             with fleet.in_which(answering(document), own):
-                take_all(leases_for(context), fleet.names)
+                take_all(leases_for(context), fleet.names, context.narrate)
                 with pytest.raises(GpuprovError, match=f"^{BAD}: ") as refused:
                     fetch(context, fleet.names, [])
             assert not [name for name in GOOD if name in str(refused.value)]

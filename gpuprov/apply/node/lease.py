@@ -57,11 +57,11 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
         return _give(run, holder, seconds, last)
 
 
-def release(run: str, abandoned: bool = False) -> None:
-    """Give the lease back, if it is that run's; of an abandoned hand, if it is still silent."""
+def release(run: str) -> None:
+    """Give the lease back, if it is that run's, or of a hand of it that was silent for long."""
     with alone("lease"):
         held = current()
-        if held and held["run"] == run and not (abandoned and _number(run) and _silent_s(held) < HAND_S):
+        if held and (held["run"] == run or _follows(run, held)):
             os.unlink(PATH)
 
 

@@ -42,6 +42,11 @@ def leases_of(nodes: PaperNodes, name: str = MINE, **terms: Any) -> Leases:
     return Leases([nodes.lock()], run_folder(name), terms=Terms(**terms))
 
 
+def silent(line: str) -> None:
+    """Nothing is to be told."""
+    raise AssertionError(line)
+
+
 def test_a_node_that_another_run_has_is_refused_with_who_and_since_when(nodes: PaperNodes) -> None:
     nodes.give("n2", OTHER, "anna@ctl1", seconds=600)
     nodes.now += 180
@@ -74,7 +79,7 @@ def test_an_upgrade_takes_all_or_none(nodes: PaperNodes) -> None:
     nodes.give("n2", OTHER)
     mine = leases_of(nodes, UPGRADE, resumable=True)
     with pytest.raises(Refused, match=f"^n2: leased by x@y, run {OTHER}"):
-        take_all(mine, nodes.names)
+        take_all(mine, nodes.names, silent)
     assert nodes.holders == {"n2": OTHER}
 
 
@@ -82,7 +87,7 @@ def test_a_node_out_of_reach_has_no_other_run(nodes: PaperNodes) -> None:
     nodes.dark = {"n3"}
     mine = leases_of(nodes)
     assert isinstance(mine.take(["n1", "n3"])["n3"], Unreachable)
-    take_all(mine, ["n1", "n3"])
+    take_all(mine, ["n1", "n3"], silent)
     assert nodes.holders == {"n1": MINE}
     assert set(mine.lost(["n1", "n3"])) == {"n3"}
 
@@ -190,7 +195,7 @@ def test_a_killed_workers_hand_is_in_nobodys_way_once_it_is_silent(nodes: PaperN
     refused = str(leases_of(nodes).take(["n1", "n2"])["n1"])
     assert f"run {OTHER}/7.aa" in refused
     assert "if that died or was cut off: the same command, 60 s later, where it was typed" in refused
-    nodes.do("n1", "release", f"{OTHER}/7.aa", True)
+    nodes.do("n1", "release", OTHER)
     assert nodes.holders["n1"] == f"{OTHER}/7.aa", "it is not silent, whoever thinks so"
     nodes.now += 10
     assert leases_of(nodes).take(["n1"]) == {}
@@ -231,6 +236,45 @@ def test_a_killed_upgrade_keeps_its_nodes_for_the_one_that_resumes_it(nodes: Pap
     assert leases_of(nodes, UPGRADE, resumable=True, seconds=3600).take(["n1", "n2"]) == {}
 
 
+def test_a_resumed_upgrade_waits_for_workers_that_were_cut_off_and_leaves_no_lease(
+    nodes: PaperNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_all(leases_of(nodes, UPGRADE, resumable=True), nodes.names, silent)
+    nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1")
+    begun, told = nodes.now, list[str]()
+
+    def pass_by(seconds: float) -> None:
+        nodes.now += seconds
+
+    monkeypatch.setattr(leases.time, "sleep", pass_by)
+    resumed = leases_of(nodes, UPGRADE, resumable=True)
+    take_all(resumed, nodes.names, told.append)
+    assert told == ["waiting for workers that were cut off and may be at work on n2"]
+    assert HAND_S <= nodes.now - begun < HAND_S + 5
+    resumed.release()
+    assert nodes.holders == {}
+
+
+def test_a_resumed_upgrade_does_not_wait_for_a_worker_where_another_run_has_a_node(nodes: PaperNodes) -> None:
+    nodes.give("n1", OTHER)
+    nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1")
+    with pytest.raises(Refused, match=f"run {OTHER}.*run {UPGRADE}/7.aa"):
+        take_all(leases_of(nodes, UPGRADE, resumable=True), nodes.names, silent)
+    assert nodes.holders == {"n1": OTHER, "n2": f"{UPGRADE}/7.aa"}
+
+
+def test_at_its_end_a_run_gives_back_what_a_dead_workers_hand_has(nodes: PaperNodes) -> None:
+    mine = leases_of(nodes)
+    mine.take(["n1", "n2"])
+    nodes.give("n1", f"{MINE}/7.aa", "x@w1")
+    nodes.give("n2", f"{MINE}/8.bb", "x@w2")
+    nodes.now += HAND_S - 5
+    nodes.do("n2", "renew", f"{MINE}/8.bb", "x@w2", 600)
+    nodes.now += 10
+    mine.release()
+    assert nodes.holders == {"n2": f"{MINE}/8.bb"}
+
+
 def test_a_run_of_another_controller_is_not_over_whatever_it_is_called(nodes: PaperNodes) -> None:
     assert not any(map(is_over, [OTHER, "", ".", "..", "../runs", "a/b", "x\0y", "A"]))
     run_folder(OTHER)
@@ -252,7 +296,7 @@ def test_who_asks_whether_a_run_is_alive_leaves_it_alive(nodes: PaperNodes) -> N
 
 def test_a_controller_that_slept_too_long_does_nothing_more(nodes: PaperNodes) -> None:
     mine = leases_of(nodes, UPGRADE)
-    take_all(mine, ["n1", "n2"])
+    take_all(mine, ["n1", "n2"], silent)
     hold(mine, ["n1"])
     nodes.now += 700
     nodes.give("n2", OTHER)
@@ -265,7 +309,7 @@ def test_a_controller_that_slept_too_long_does_nothing_more(nodes: PaperNodes) -
 def test_a_node_that_was_out_of_reach_at_first_is_taken_before_a_step(nodes: PaperNodes) -> None:
     nodes.dark = {"n2"}
     mine = leases_of(nodes, UPGRADE)
-    take_all(mine, ["n1", "n2"])
+    take_all(mine, ["n1", "n2"], silent)
     hold(mine, ["n1", "n2"])
     nodes.dark = set()
     hold(mine, ["n1", "n2"])
