@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode
 
 ARGUMENTS = {
     "files": {
@@ -29,29 +29,12 @@ ARGUMENTS = {
 PROGRAM = "import gpuprov_files\ngpuprov_files.main()\n"
 
 
-class ActionModule(ActionBase):
-    """A module would bring Ansible's own library along, which takes longer there than all else."""
-
-    TRANSFERS_FILES = False
+class ActionModule(OnNode):
+    """All of them in one round trip."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         question = {**arguments, "check": bool(self._task.check_mode)}
-        told = self._script().ask(
-            "gpuprov_files", "import gpuprov_files\ngpuprov_files.main()\n", question, task_vars
-        )
-        document = told.pop("document", {})
-        return {**result, **told, **document}
-
-    def _script(self) -> Any:
-        """The action that runs a script on the node."""
-        return self._shared_loader_obj.action_loader.get(
-            "gpuprov.gpuprov.gpuprov_script",
-            task=self._task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
+        told = self.ask("gpuprov_files", PROGRAM, question, task_vars or {})
+        return {**result, **told, **told.pop("document", {})}

@@ -4,40 +4,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
 
 
 class ActionModule(ActionBase):
-    """Runs on the controller alone: gpuprov renews the leases, and writes down until when they hold."""
+    """Runs on the controller alone."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
-        node = (task_vars or {}).get("inventory_hostname", "")
-        result["complaint"] = _complaint(str(node))
-        return result
-
-
-def _complaint(node: str) -> str:
-    """Why the node is not the run's; empty where it is, or where no one speaks of leases."""
-    path = os.environ.get("GPUPROV_LEASES")
-    if not path:
-        return ""
-    try:
-        told = json.loads(Path(path).read_text("utf-8"))
-        if node in told["lost"]:
-            return str(told["lost"][node])
-        until = float(told["until"][node])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "the node is not leased to this run"
-    if time.clock_gettime(time.CLOCK_BOOTTIME) > until:
-        return "the node's lease was not renewed in time: gpuprov was killed, or lost the node"
-    return ""
+        return {**result, "complaint": complaint(str((task_vars or {}).get("inventory_hostname", "")))}

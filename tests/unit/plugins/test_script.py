@@ -1,4 +1,4 @@
-"""The actions that run a role's script on the node and refuse a node, by Ansible itself on this machine."""
+"""The collection's actions that work on a node, or refuse one, by Ansible itself on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import yaml
 from gpuprov.resources import link_collection
 from tests import ROOT
 
-SCRIPT, REFUSE, FILES = (f"gpuprov.gpuprov.gpuprov_{name}" for name in ("script", "refuse", "files"))
+SCRIPT, REFUSE, FILES, COMMAND, UNIT = (
+    f"gpuprov.gpuprov.gpuprov_{name}" for name in ("script", "refuse", "files", "command", "unit")
+)
 SCRIPTS = {
     "share.py": "from gpuprov_node import output\nprint('{\"said\": \"%s\"}' % output('echo', '-n', 'hi'))",
     "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
@@ -172,3 +174,56 @@ def test_files_are_written_by_the_same_way(tmp_path: Path) -> None:
     assert (there.read_text(), there.stat().st_mode & 0o777, other.exists()) == ("[Unit]\n", 0o640, False)
     assert answer["failed"]["msg"] == f"{there} would not be valid: no"
     assert answer["failed"]["rc"] == 3
+
+
+def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
+    echo = {"argv": ["sh", "-c", "cat; echo $WORD; echo no >&2; exit $0", "3"], "stdin": "it's\n"}
+    (tmp_path / "systemctl").write_text(
+        '#!/bin/sh\ntest "$1" = is-enabled && echo disabled\ntest "$1" != enable\n'
+    )
+    (tmp_path / "systemctl").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = {
+        "dest": str(tmp_path / "said.json"),
+        "content": "{{ {'looked': looked, 'ran': ran, 'silent': silent, 'unit': unit} | to_json }}",
+    }
+    unit = {"name": "docker.service", "enabled": True}
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_facts": False,
+        "tasks": [
+            {COMMAND: {"argv": ["cat"]}, "register": "looked", "check_mode": False, "changed_when": False},
+            {COMMAND: echo, "environment": {"WORD": "two"}, "register": "ran", "ignore_errors": True},
+            {COMMAND: {"argv": ["true"]}, "register": "silent"},
+            {UNIT: unit, "environment": path, "register": "unit", "ignore_errors": True},
+            {"ansible.builtin.copy": said, "check_mode": False},
+        ],
+    }  # fmt: skip
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    collections = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "linked"))}
+
+    def answers(*words: str) -> dict[str, Any]:
+        run("ansible-playbook", *words, "play.yml", folder=tmp_path, **collections)
+        found: dict[str, Any] = json.loads((tmp_path / "said.json").read_text())
+        return found
+
+    found = answers()
+    assert (found["looked"]["stdout"], found["looked"]["changed"]) == ("", False)
+    told = {key: found["ran"][key] for key in ("rc", "stdout_lines", "stderr_lines", "msg", "failed")}
+    assert told == {
+        "rc": 3,
+        "stdout_lines": ["it's", "two"],
+        "stderr_lines": ["no"],
+        "msg": "non-zero return code",
+        "failed": True,
+    }
+    assert found["silent"]["changed"]
+    assert found["unit"]["msg"] == (
+        "docker.service could not be enabled: 1; see `journalctl --unit=docker.service` on the node"
+    )
+    found = answers("--check")
+    assert ("skipped" in found["looked"], found["ran"]["skipped"], found["silent"]["skipped"]) == (
+        False,
+        True,
+        True,
+    )
+    assert (found["unit"]["changed"], found["unit"]["acts"]) == (True, ["enable"])

@@ -1,0 +1,27 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs a program on the node; see plugins/modules/gpuprov_command.yml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode
+
+ARGUMENTS = {
+    "argv": {"type": "list", "elements": "str", "required": True},
+    "stdin": {"type": "str", "default": ""},
+}
+
+
+class ActionModule(OnNode):
+    """Without Python on the node, and with the results of ansible.builtin.command."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.check_mode:
+            return {**result, "skipped": True, "rc": 0, "stdout": "", "stderr": ""}
+        said = self.execute(arguments["argv"], arguments["stdin"], task_vars or {})
+        failed = {"failed": True, "msg": "non-zero return code"} if said["rc"] else {}
+        return {**result, "changed": True, "cmd": arguments["argv"], **said, **failed}

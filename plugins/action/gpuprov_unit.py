@@ -1,0 +1,28 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Has a unit of systemd run, and start at boot, or not; see plugins/modules/gpuprov_unit.yml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode
+
+ARGUMENTS = {
+    "name": {"type": "str", "required": True},
+    "enabled": {"type": "bool"},
+    "state": {"type": "str", "choices": ["started", "stopped", "restarted"]},
+    "daemon_reload": {"type": "bool", "default": False},
+}
+PROGRAM = "import gpuprov_unit\ngpuprov_unit.main()\n"
+
+
+class ActionModule(OnNode):
+    """All that is asked of one unit in one round trip."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        question = {**arguments, "check": bool(self._task.check_mode)}
+        told = self.ask("gpuprov_unit", PROGRAM, question, task_vars or {})
+        return {**result, **told, **told.pop("document", {})}

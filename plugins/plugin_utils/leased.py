@@ -1,0 +1,30 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node is still leased to the run that works on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+
+def complaint(node: str) -> str:
+    """Why the node is not the run's; empty where it is, or where no one speaks of leases.
+
+    gpuprov renews the leases, and writes down until when they hold.
+    """
+    path = os.environ.get("GPUPROV_LEASES")
+    if not path:
+        return ""
+    try:
+        told = json.loads(Path(path).read_text("utf-8"))
+        if node in told["lost"]:
+            return str(told["lost"][node])
+        until = float(told["until"][node])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "the node is not leased to this run"
+    if time.clock_gettime(time.CLOCK_BOOTTIME) > until:
+        return "the node's lease was not renewed in time: gpuprov was killed, or lost the node"
+    return ""

@@ -1,0 +1,128 @@
+"""What gpuprov_unit does with systemd: a stand-in for systemctl that says what it was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpuprov_unit as unit
+import pytest
+
+SYSTEMCTL = """#!/bin/sh
+printf '%s\\n' "$*" >>{log}
+case $1 in
+    is-enabled) echo "$ENABLED"; test "$ENABLED" = enabled ;;
+    show) printf "$SHOWN" ;;
+    reset-failed) echo 'nothing of that name is loaded' >&2; exit 1 ;;
+    start|restart) printf "$START" >&2; test -z "$START" ;;
+esac
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node whose unit is disabled and does not run; the file has what systemctl was asked, line by line."""
+    log, program = tmp_path / "asked", tmp_path / "systemctl"
+    program.write_text(SYSTEMCTL.format(log=log))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    state(monkeypatch, "disabled", "inactive")
+    return log
+
+
+def state(monkeypatch: pytest.MonkeyPatch, enabled: str, active: str, start: str = "") -> None:
+    monkeypatch.setenv("ENABLED", enabled)
+    monkeypatch.setenv("SHOWN", f"LoadState=loaded\\nActiveState={active}\\n")
+    monkeypatch.setenv("START", start)
+
+
+def acts(
+    enabled: bool | None = None,
+    wanted: str | None = None,
+    *,
+    name: str = "docker.service",
+    reload: bool = False,
+    check: bool = False,
+) -> list[str]:
+    done = unit.settle(name, enabled, wanted, reload, check)
+    assert done["changed"] == bool(done["acts"])
+    return list(done["acts"])
+
+
+def changing(asked: Path) -> list[str]:
+    """What was asked of systemctl that changes something."""
+    return [line for line in asked.read_text().splitlines() if not line.startswith(("is-enabled", "show"))]
+
+
+def test_a_unit_is_enabled_and_started_and_its_count_of_starts_reset_before(asked: Path) -> None:
+    assert acts(True, "started", reload=True) == ["enable", "start"]
+    assert changing(asked) == [
+        "daemon-reload",
+        "enable docker.service",
+        "reset-failed docker.*",
+        "start docker.service",
+    ]
+
+
+def test_what_is_so_already_is_left_alone(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state(monkeypatch, "enabled", "active")
+    assert acts(True, "started") == []
+    assert changing(asked) == []
+
+
+@pytest.mark.parametrize(
+    ("enabled", "active", "wanted", "verbs"),
+    [
+        ("enabled", "active", (True, "restarted"), ["restart"]),
+        ("enabled", "active", (False, "stopped"), ["disable", "stop"]),
+        ("enabled-runtime", "inactive", (True, None), ["enable"]),
+        ("enabled-runtime", "inactive", (False, "stopped"), ["disable"]),
+        ("disabled", "deactivating", (False, "stopped"), ["stop"]),
+        ("static", "activating", (True, "started"), []),
+        ("disabled", "failed", (None, "started"), ["start"]),
+        ("disabled", "failed", (None, None), []),
+    ],
+)
+def test_what_is_needed(
+    asked: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    enabled: str,
+    active: str,
+    wanted: tuple[bool | None, str | None],
+    verbs: list[str],
+) -> None:
+    state(monkeypatch, enabled, active)
+    assert acts(*wanted) == verbs
+
+
+def test_check_mode_says_what_would_be_done(asked: Path) -> None:
+    assert acts(True, "restarted", reload=True, check=True) == ["enable", "restart"]
+    assert changing(asked) == []
+
+
+def test_a_tree_that_is_not_booted_has_its_unit_enabled(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOWN", "")  # "Running in chroot, ignoring command 'show'", to standard error
+    assert acts(True, "started") == ["enable"]
+
+
+@pytest.mark.parametrize("said", ["not-found", "", "Failed to get unit file state for docker.service"])
+def test_a_unit_that_is_not_there_is_refused(asked: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("ENABLED", said)
+    with pytest.raises(unit.Failed, match=r"^systemd on the node has no unit docker\.service$"):
+        acts(True)
+    monkeypatch.setenv("SHOWN", "LoadState=not-found\\nActiveState=inactive\\n")
+    with pytest.raises(unit.Failed, match=r"has no unit docker\.service$"):
+        acts(wanted="started")
+
+
+def test_a_start_that_fails_has_systemds_first_line(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state(monkeypatch, "enabled", "failed", start="Job for docker.service failed.\\nSee more.\\n")
+    with pytest.raises(
+        unit.Failed, match=r"^docker\.service could not be started: Job for docker.service failed\.$"
+    ):
+        acts(wanted="started")
+
+
+def test_a_node_without_systemd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(unit.Failed, match="the node has no systemctl"):
+        acts(wanted="started")
