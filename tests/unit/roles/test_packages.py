@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def order(**said: Any) -> Any:
         "beside": [],
         "along": {},
         "along_beside": [],
+        "files": {},
         "unwanted": [],
         "idle": [],
     }
@@ -217,6 +219,38 @@ def test_what_cannot_come_along_is_left_to_its_turn(
     assert (said["sets"], said["led"]) == (["nccl"], False)
     assert ["dcgm=4" in command for command in node] == [True, False, False]
     assert "left libnccl-dev=2.28-1" in said["failure"]["says"]  # it went on
+
+
+DOCKER = {"docker": {"docker.io": "20.10"}}
+
+
+def test_a_daemon_finds_its_configuration_at_its_first_start(
+    node: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "etc/docker/daemon.json"
+    asked = {"along": DOCKER, "files": {"docker": {str(config): "{}\n"}}}
+    monkeypatch.setattr(transaction.files, "OWNER", (os.getuid(), os.getgid()))
+    there: list[bool] = []
+
+    def call(*command: str) -> None:
+        node.append(list(command))
+        there.append(config.exists())
+        if fails and "--download-only" not in command:
+            raise apt.Failed("dpkg: error processing docker.io", 100)
+
+    monkeypatch.setattr(apt, "call", call)
+    fails = True
+    assert "error processing" in answer(capsys, monkeypatch, **asked)["failure"]["says"]
+    assert (there[:2], config.exists()) == ([False, True], False)
+    fails = False
+    answer(capsys, monkeypatch, **asked)
+    assert config.read_text() == "{}\n"
+    node.clear()
+    assert answer(capsys, monkeypatch, **asked)["sets"] == ["nccl"], "what somebody configured is the role's"
+    assert "docker.io=20.10" not in node[-1]
 
 
 @pytest.fixture
