@@ -27,7 +27,7 @@ LEFT_OUT = re.compile(r"^NOT RUN: .*", re.MULTILINE)
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
 SENT = ("gpuprov_apt", "gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
 """What gpuprov_script sends to nodes with a role's script, under plain names: Ansible imports none of it."""
-STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node")
+STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node", "gpuprov_unit")
 """What starts programs, where no AnsibleModule is: pylint of ansible-core 2.21 wants its run_command."""
 Step = Callable[["Checkers"], str]
 
