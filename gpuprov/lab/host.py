@@ -70,7 +70,6 @@ def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: flo
     words, last, over = [str(word) for word in arguments], deque[str](maxlen=5), Event()
     pipe, both = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=both, text=True) as program:
-        # What runs on keeps this process from ending, also after Ctrl-C.
         timer, teller = Timer(timeout, program.kill), Thread(target=_tell, args=(last, every, over))
         timer.start()
         teller.start()
@@ -78,6 +77,7 @@ def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: flo
             last.extend(line.strip() for line in program.stdout or ())
             program.wait()
         finally:
+            # Threads that run on keep this process from ending, also after Ctrl-C.
             timer.cancel()
             over.set()
     if program.returncode:

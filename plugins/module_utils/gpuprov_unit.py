@@ -32,17 +32,19 @@ NONE = "systemd on the node has no unit {}"
 
 
 class Failed(Exception):
-    """systemd refused."""
+    """systemd refused; `do` is where people look."""
+
+    def __init__(self, says: str, do: "str | None" = None) -> None:
+        super().__init__(says)
+        self.do = do
 
 
 def main() -> None:
     """Print the document."""
-    asked = json.loads(sys.argv[1])
     try:
-        document = settle(**asked)
+        document = settle(**json.loads(sys.argv[1]))
     except Failed as error:
-        do = "see `journalctl --unit={}` on the node".format(asked["name"])
-        document = {"failure": {"says": str(error), "do": do}}
+        document = {"failure": {"says": str(error), "do": error.do}}
     sys.stdout.write("\n" + json.dumps(document) + "\n")
 
 
@@ -102,7 +104,8 @@ def act(verb: str, name: str) -> None:
         ask("reset-failed", name.rpartition(".")[0] + ".*")
     status, said = ask(verb, *([] if verb == "daemon-reload" else [name]))
     if status:
-        raise Failed("{} could not {}: {}".format(name, DONE[verb], said.partition("\n")[0] or status))
+        why = said.partition("\n")[0] or status
+        raise Failed(f"{name} could not {DONE[verb]}: {why}", f"see `journalctl --unit={name}` on the node")
 
 
 def ask(*words: str) -> "tuple[int, str]":

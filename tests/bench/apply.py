@@ -55,7 +55,9 @@ COMPILED = Board(
 
 BAR, BAR_STUB = 1.2, 2.0
 REST_S = 30
-"""Before each way: a virtual machine's disk has bursts, and making nodes uses them up (21 s became 31)."""
+"""Before each way: a virtual machine has bursts, and making nodes uses them up (21 s became 31). The way that
+comes first pays 5 s even so: it takes an even number of rounds to be fair.
+"""
 
 
 class Stack(Protocol):

@@ -292,9 +292,7 @@ def test_a_lock_by_its_address_counts_by_its_hash(machine: Machine, hook: Hook) 
     assert machine.boot() == 0
 
 
-def test_modules_are_brought_once_before_gpuprov_looks_for_them(
-    machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_are_brought_once_before_gpuprov_looks_for_them(machine: Machine, hook: Hook) -> None:
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         archive.writestr("6.1.0-56-amd64/535/about.json", "{}")
