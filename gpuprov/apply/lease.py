@@ -60,7 +60,11 @@ class Lease:
 
     def refusal(self, run: str = "") -> Refused:
         """Why another run, or another hand of the same one, leaves the node alone."""
-        return (InOtherHands if run == self.family else Refused)(str(self), do=self.advice)
+        if run == self.family:
+            return InOtherHands(
+                str(self), do="wait for that worker, or end it, and resume the run after that"
+            )
+        return Refused(str(self), do=self.advice)
 
 
 def read_lease(told: Any) -> Lease | None:

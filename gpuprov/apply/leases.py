@@ -42,7 +42,7 @@ AGAIN_S = 2.0
 PATIENCE_S = 1800.0
 """How long one waits for a hand of its own run that is still at work: that of a controller that died."""
 FILE = "leases.json"
-"""In the folder of a run while it has leases. Ansible reads it too: `plugins/action/gpuprov_lease.py`."""
+"""In the folder of a run while it has leases. Ansible reads it too: `plugins/plugin_utils/leased.py`."""
 
 
 @dataclass(frozen=True)

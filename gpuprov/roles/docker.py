@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup
@@ -46,12 +44,6 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "docker_unwanted": unwanted(group, "docker"),
         "docker_config": daemon_config(group),
     }
-
-
-def first_files(stated: Mapping[str, Any]) -> dict[str, str]:
-    """Of what `variables` states: what the daemon reads at its first start, path → content."""
-    config = stated["docker_config"]
-    return {CONFIG: json.dumps(config, indent=4) + "\n"} if config else {}
 
 
 def daemon_config(group: LockedGroup) -> dict[str, Any]:

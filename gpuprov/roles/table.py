@@ -46,8 +46,7 @@ class Role:
         guarded: whether it can shut everybody out: it runs only under the dead man's switch.
         followed_by: roles that have to run after it.
         first: set of packages → the variable that has it, of those that a fresh node gets in one transaction
-            before the role's turn.
-        first_files: of what all roles are told, path → content of what these packages read when they start.
+            before the role's turn. What they start is configured before, or may start unconfigured.
         beside: packages of no stated version that come with them.
     """
 
@@ -60,7 +59,6 @@ class Role:
     guarded: bool = False
     followed_by: tuple[str, ...] = ()
     first: Mapping[str, str] = field(default_factory=dict)
-    first_files: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
     beside: tuple[str, ...] = ()
 
 
@@ -137,7 +135,6 @@ ROLES = (
         components=("docker",),
         units=docker.UNITS,
         first={"docker": "docker_packages"},
-        first_files=docker.first_files,
     ),
     # After Docker, whose package needs containerd's: the other way round it could not be removed.
     Role(
@@ -146,7 +143,6 @@ ROLES = (
         containerd.expectations,
         components=("containerd",),
         units=containerd.UNITS,
-        first={"containerd": "containerd_packages"},
     ),
     Role(
         "system_tuning",
@@ -239,10 +235,8 @@ def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[st
     """
     running = [role for role in ROLES if role.name in names]
     sets = {name: stated[variable] for role in running for name, variable in role.first.items()}
-    files = {name: role.first_files(stated) for role in running if role.first_files for name in role.first}
     return {
         "packages_together": {name: packages for name, packages in sets.items() if packages},
-        "packages_together_files": {name: texts for name, texts in files.items() if sets[name] and texts},
         "packages_together_beside": list(dict.fromkeys(name for role in running for name in role.beside)),
     }
 

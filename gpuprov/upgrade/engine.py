@@ -121,7 +121,7 @@ class Engine:
             self._take(step, [node for node, its in due.items() if its == step], batch)
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
-        leases.hold(self.leases, nodes)
+        leases.hold(self.leases, nodes, self.context.narrate)
         self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A folder of its own each time: events of a step that was cut off are not this one's.

@@ -22,31 +22,44 @@ def leases_for(context: UpgradeContext) -> Leases:
 
 
 def take_all(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
-    """Take all nodes, or none, and wait for workers of this very run that were cut off and may be at work.
+    """Take all nodes, or none.
 
     Raises:
-        Refused: another run has one. A node that does not answer fails at its first step.
+        Refused: another run has one, or a worker of this one is still at work there; then the others are
+            kept. A node that does not answer fails at its first step.
     """
-    refused = _refused(leases.take(nodes))
-    if refused and all(isinstance(error, InOtherHands) for error in refused.values()):
-        narrate(f"waiting for workers that were cut off and may be at work on {fold(refused)}")
-        refused = _refused(leases.take(refused, patience_s=PATIENCE_S))
-    if refused:
+    refused = _waited(leases, _refused(leases.take(nodes)), narrate)
+    if not all(_is_own(error) for error in refused.values()):
         leases.release()
+    if refused:
         raise _told(refused)
 
 
-def hold(leases: Leases, nodes: Sequence[str]) -> None:
+def hold(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
     """Prove, before something is done to nodes, that they are still ours.
 
     Raises:
         Refused: another run took one: this controller slept until its lease was over.
     """
-    if lost := leases.prove(nodes):
+    if lost := _waited(leases, leases.prove(nodes), narrate):
         raise _told(lost)
 
 
-def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, Refused]:
+def _waited(
+    leases: Leases, errors: Mapping[str, GpuprovError], narrate: Callable[[str], None]
+) -> Mapping[str, GpuprovError]:
+    """The errors that are left once workers of this very run that were cut off are done, or long silent."""
+    if not errors or not all(map(_is_own, errors.values())):
+        return errors
+    narrate(f"waiting for workers that were cut off and may be at work on {fold(errors)}")
+    return _refused(leases.take(errors, patience_s=PATIENCE_S))
+
+
+def _is_own(error: GpuprovError) -> bool:
+    return isinstance(error, InOtherHands)
+
+
+def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
     return {name: error for name, error in errors.items() if isinstance(error, Refused)}
 
 

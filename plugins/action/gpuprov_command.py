@@ -12,6 +12,7 @@ ARGUMENTS = {
     "argv": {"type": "list", "elements": "str", "required": True},
     "stdin": {"type": "str", "default": ""},
 }
+NOTHING = {"rc": 0, "stdout": "", "stdout_lines": [], "stderr": "", "stderr_lines": []}
 
 
 class ActionModule(OnNode):
@@ -21,7 +22,7 @@ class ActionModule(OnNode):
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.check_mode:
-            return {**result, "skipped": True, "rc": 0, "stdout": "", "stderr": ""}
+            return {**result, **NOTHING, "skipped": True}
         said = self.execute(arguments["argv"], arguments["stdin"], task_vars or {})
         failed = {"failed": True, "msg": "non-zero return code"} if said["rc"] else {}
         return {**result, "changed": True, "cmd": arguments["argv"], **said, **failed}

@@ -26,8 +26,6 @@ ARGUMENTS = {
     "undo": {"type": "dict", "default": {}},
 }
 
-PROGRAM = "import gpuprov_files\ngpuprov_files.main()\n"
-
 
 class ActionModule(OnNode):
     """All of them in one round trip."""
@@ -35,6 +33,4 @@ class ActionModule(OnNode):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
-        question = {**arguments, "check": bool(self._task.check_mode)}
-        told = self.ask("gpuprov_files", PROGRAM, question, task_vars or {})
-        return {**result, **told, **told.pop("document", {})}
+        return {**result, **self.settle("gpuprov_files", arguments, task_vars or {})}

@@ -14,7 +14,6 @@ ARGUMENTS = {
     "state": {"type": "str", "choices": ["started", "stopped", "restarted"]},
     "daemon_reload": {"type": "bool", "default": False},
 }
-PROGRAM = "import gpuprov_unit\ngpuprov_unit.main()\n"
 
 
 class ActionModule(OnNode):
@@ -23,6 +22,4 @@ class ActionModule(OnNode):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
-        question = {**arguments, "check": bool(self._task.check_mode)}
-        told = self.ask("gpuprov_unit", PROGRAM, question, task_vars or {})
-        return {**result, **told, **told.pop("document", {})}
+        return {**result, **self.settle("gpuprov_unit", arguments, task_vars or {})}

@@ -69,8 +69,10 @@ def boot(name: str, enabled: "bool | None") -> "list[str]":
     if enabled is None:
         return []
     is_ = ask("is-enabled", name)[1]
-    if not re.fullmatch("[a-z-]+", is_) or is_ == "not-found":  # up to systemd 252 a sentence says so
+    if is_ == "not-found" or "No such file" in is_:  # systemd from 254 on, and before
         raise Failed(NONE.format(name))
+    if not re.fullmatch("[a-z-]+", is_):
+        raise Failed(f"systemd does not say whether {name} is enabled: {is_}")
     if enabled:
         return [] if is_ in AT_BOOT else ["enable"]
     return ["disable"] if is_.startswith("enabled") else []
@@ -78,7 +80,9 @@ def boot(name: str, enabled: "bool | None") -> "list[str]":
 
 def now(name: str, state: "str | None") -> "list[str]":
     """What has to be done at once. Nothing in a tree that is not booted, of which systemctl tells nothing."""
-    said = ask("show", "--property=LoadState,ActiveState", name)[1]
+    status, said = ask("show", "--property=LoadState,ActiveState", name)
+    if status:
+        raise Failed(f"systemd does not say what {name} does: {said}")
     is_ = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if state is None or not is_:
         return []

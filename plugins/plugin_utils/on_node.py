@@ -7,13 +7,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
 
+CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 UTILITIES = Path(__file__).parents[1] / "module_utils"
 
 
@@ -23,7 +26,7 @@ class OnNode(ActionBase):
     TRANSFERS_FILES = False
 
     def execute(self, argv: list[str], stdin: str, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a program; {"rc": 0, "stdout": "…", "stderr": "…"}.
+        """Run a program; {"rc": 0, "stdout": "…", "stdout_lines": […], "stderr": "…", "stderr_lines": […]}.
 
         Raises:
             AnsibleActionFail: the node is no longer leased to this run.
@@ -31,10 +34,25 @@ class OnNode(ActionBase):
         if reason := complaint(str(task_vars.get("inventory_hostname", ""))):
             raise AnsibleActionFail(reason)
         words = f"{self._compute_environment_string()} {shlex.join(argv)}".strip()
-        # Without any input Ansible's ssh asks for a terminal, and the two outputs become one.
-        silent = words if stdin else f"{words} </dev/null"
-        said: dict[str, Any] = self._low_level_execute_command(silent, in_data=stdin.encode() or b"\n")
-        return said
+        # Without any input Ansible's ssh asks for a terminal, and the two outputs become one. 255 is a lost
+        # connection to it.
+        whole = f"{words}{'' if stdin else ' </dev/null'}; s=$?; test $s -ne 255 || s=254; exit $s"
+        said = self._low_level_execute_command(whole, in_data=stdin.encode() or b"\n")
+        # Mitogen gives bytes, and a line of its own.
+        texts = {name: to_text(said[name]) for name in ("stdout", "stderr")}
+        texts["stderr"] = CLOSED.sub("", texts["stderr"])
+        return {
+            "rc": said["rc"],
+            **texts,
+            **{f"{name}_lines": text.splitlines() for name, text in texts.items()},
+        }
+
+    def settle(self, module: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Have a module of ours, from `module_utils`, do what is asked; its document is the task's result."""
+        question = {**arguments, "check": bool(self._task.check_mode)}
+        told = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
+        document = told.pop("document", {})
+        return {**told, **document}
 
     def ask(self, script: str, source: str, question: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a Python script, given as its name and source; the task's result."""

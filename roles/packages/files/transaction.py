@@ -10,18 +10,14 @@ Runs on the node, with plugins/module_utils beside it. Argument: one JSON object
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import gpuprov_apt as apt
 import gpuprov_containers as containers
-import gpuprov_files as files
 import gpuprov_node as node
 
 RECORDS = Path("/var/lib/gpuprov/packages")
@@ -32,11 +28,10 @@ class Order(NamedTuple):
 
     `what` names it for people. `sets` are packages with their versions, by the name of the set that they
     belong to; `beside` has to be there in any version. `along` are further sets; those are taken along that
-    are new to the node. `along_beside` is what they need beside, and `files` (path → content, by set) what
-    their daemons read when they start. What matches `unwanted`, beginnings of name=version, is removed,
-    whoever installed it. `idle` are daemons (docker) that must have no container once everything is fetched.
-    `refreshed` says that the lists of packages were read a moment ago, `check` that nothing must be changed.
-    Timeouts are seconds.
+    are new to the node. `along_beside` is what they need beside. What matches `unwanted`, beginnings of
+    name=version, is removed, whoever installed it. `idle` are daemons (docker) that must have no container
+    once everything is fetched. `refreshed` says that the lists of packages were read a moment ago, `check`
+    that nothing must be changed. Timeouts are seconds.
     """
 
     what: str
@@ -44,7 +39,6 @@ class Order(NamedTuple):
     beside: list[str]
     along: dict[str, dict[str, str]]
     along_beside: list[str]
-    files: dict[str, dict[str, str]]
     unwanted: list[str]
     idle: list[str]
     allow_downgrade: bool
@@ -91,10 +85,10 @@ def main() -> None:
                 try:
                     fetch(order, plan)
                 except apt.Failed:
-                    if order == asked or not asked.sets:
+                    alone = without_others(asked, order)
+                    if order == alone:
                         raise
-                    order = asked  # what cannot come along is left to its own role, which says why
-                    plan = planned(order, found)
+                    order, plan = alone, planned(alone, found)
                     fetch(order, plan)
                 transact(order, plan)
             apt.settle()  # also what a transaction that was cut off left to be made
@@ -131,13 +125,14 @@ def joined(order: Order, found: Found) -> Order:
     """The order with what comes along, as long as its own sets, where it has any, need something."""
     if order.sets and not planned(order, found).transaction:
         return order
-    along = {
-        name: packages
-        for name, packages in order.along.items()
-        if new(name, packages, found) and not any(map(os.path.lexists, order.files.get(name, ())))
-    }
+    along = {name: packages for name, packages in order.along.items() if new(name, packages, found)}
     beside = dict.fromkeys([*order.beside, *order.along_beside])
     return order._replace(sets={**order.sets, **along}, beside=list(beside))
+
+
+def without_others(asked: Order, order: Order) -> Order:
+    """The order without sets that cannot come along: those are left to their own roles, which say why."""
+    return asked if asked.sets else order._replace(sets={})
 
 
 def planned(order: Order, found: Found) -> Plan:
@@ -192,27 +187,11 @@ def transact(order: Order, plan: Plan) -> None:
         Failed: apt or dpkg did, or left something undone.
     """
     idle(order)
-    with configured(order, plan):
-        apt.transact(command(order, plan), plan.residue)
+    apt.transact(command(order, plan), plan.residue)
     left = planned(order, look())
     apt.purge(left.residue)
     if left.transaction:
         raise apt.Failed(f"apt reported success and left {', '.join(left.transaction)} to be done")
-
-
-@contextlib.contextmanager
-def configured(order: Order, plan: Plan) -> Iterator[None]:
-    """Write what daemons of new sets read when they start; taken away where their packages did not come."""
-    names = [name for name in plan.sets if name in order.along]
-    texts = {path: text for name in names for path, text in order.files.get(name, {}).items()}
-    plain = {"mode": "0644", "backup": False}
-    files.write([{"path": path, "content": text, **plain} for path, text in texts.items()])
-    try:
-        yield
-    except apt.Failed:
-        for path in texts:
-            Path(path).unlink()
-        raise
 
 
 def command(order: Order, plan: Plan) -> list[str]:

@@ -255,6 +255,21 @@ def test_a_resumed_upgrade_waits_for_workers_that_were_cut_off_and_leaves_no_lea
     assert nodes.holders == {}
 
 
+def test_a_resumed_upgrade_keeps_its_nodes_while_a_worker_of_it_goes_on_and_on(
+    nodes: PaperNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1", seconds=3600)
+
+    def pass_by(seconds: float) -> None:
+        nodes.now += seconds * 10
+        nodes.do("n2", "renew", f"{UPGRADE}/7.aa", "x@w1", 3600)
+
+    monkeypatch.setattr(leases.time, "sleep", pass_by)
+    with pytest.raises(Refused, match="wait for that worker, or end it, and resume the run after that"):
+        take_all(leases_of(nodes, UPGRADE, resumable=True, seconds=3600), nodes.names, [].append)
+    assert nodes.holders == {"n1": UPGRADE, "n2": f"{UPGRADE}/7.aa", "n3": UPGRADE}
+
+
 def test_a_resumed_upgrade_does_not_wait_for_a_worker_where_another_run_has_a_node(nodes: PaperNodes) -> None:
     nodes.give("n1", OTHER)
     nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1")
@@ -297,12 +312,12 @@ def test_who_asks_whether_a_run_is_alive_leaves_it_alive(nodes: PaperNodes) -> N
 def test_a_controller_that_slept_too_long_does_nothing_more(nodes: PaperNodes) -> None:
     mine = leases_of(nodes, UPGRADE)
     take_all(mine, ["n1", "n2"], silent)
-    hold(mine, ["n1"])
+    hold(mine, ["n1"], silent)
     nodes.now += 700
     nodes.give("n2", OTHER)
-    hold(mine, ["n1"])
+    hold(mine, ["n1"], silent)
     with pytest.raises(Refused, match=r"^n2: another run took its lease"):
-        hold(mine, ["n1", "n2"])
+        hold(mine, ["n1", "n2"], silent)
     assert nodes.holders == {"n1": UPGRADE, "n2": OTHER}
 
 
@@ -310,9 +325,9 @@ def test_a_node_that_was_out_of_reach_at_first_is_taken_before_a_step(nodes: Pap
     nodes.dark = {"n2"}
     mine = leases_of(nodes, UPGRADE)
     take_all(mine, ["n1", "n2"], silent)
-    hold(mine, ["n1", "n2"])
+    hold(mine, ["n1", "n2"], silent)
     nodes.dark = set()
-    hold(mine, ["n1", "n2"])
+    hold(mine, ["n1", "n2"], silent)
     assert nodes.holders == {"n1": UPGRADE, "n2": UPGRADE}
 
 

@@ -187,13 +187,14 @@ def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
         "dest": str(tmp_path / "said.json"),
         "content": "{{ {'looked': looked, 'ran': ran, 'silent': silent, 'unit': unit} | to_json }}",
     }
-    unit = {"name": "docker.service", "enabled": True}
+    unit, lost = {"name": "docker.service", "enabled": True}, {"argv": ["sh", "-c", "exit 255"]}
     play = {
         "hosts": "localhost", "connection": "local", "gather_facts": False,
         "tasks": [
             {COMMAND: {"argv": ["cat"]}, "register": "looked", "check_mode": False, "changed_when": False},
             {COMMAND: echo, "environment": {"WORD": "two"}, "register": "ran", "ignore_errors": True},
             {COMMAND: {"argv": ["true"]}, "register": "silent"},
+            {COMMAND: lost, "register": "lost", "failed_when": "lost.rc != 254"},
             {UNIT: unit, "environment": path, "register": "unit", "ignore_errors": True},
             {"ansible.builtin.copy": said, "check_mode": False},
         ],

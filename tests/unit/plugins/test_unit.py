@@ -11,7 +11,7 @@ SYSTEMCTL = """#!/bin/sh
 printf '%s\\n' "$*" >>{log}
 case $1 in
     is-enabled) echo "$ENABLED"; test "$ENABLED" = enabled ;;
-    show) printf "$SHOWN" ;;
+    show) printf "$SHOWN"; exit $SHOW_STATUS ;;
     reset-failed) echo 'nothing of that name is loaded' >&2; exit 1 ;;
     start|restart) printf "$START" >&2; test -z "$START" ;;
 esac
@@ -33,6 +33,7 @@ def state(monkeypatch: pytest.MonkeyPatch, enabled: str, active: str, start: str
     monkeypatch.setenv("ENABLED", enabled)
     monkeypatch.setenv("SHOWN", f"LoadState=loaded\\nActiveState={active}\\n")
     monkeypatch.setenv("START", start)
+    monkeypatch.setenv("SHOW_STATUS", "0")
 
 
 def acts(
@@ -104,13 +105,28 @@ def test_a_tree_that_is_not_booted_has_its_unit_enabled(asked: Path, monkeypatch
     assert acts(True, "started") == ["enable"]
 
 
-@pytest.mark.parametrize("said", ["not-found", "", "Failed to get unit file state for docker.service"])
+NO_FILE = "Failed to get unit file state for docker.service: No such file or directory"
+
+
+@pytest.mark.parametrize("said", ["not-found", NO_FILE])
 def test_a_unit_that_is_not_there_is_refused(asked: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("ENABLED", said)
     with pytest.raises(unit.Failed, match=r"^systemd on the node has no unit docker\.service$"):
         acts(True)
     monkeypatch.setenv("SHOWN", "LoadState=not-found\\nActiveState=inactive\\n")
     with pytest.raises(unit.Failed, match=r"has no unit docker\.service$"):
+        acts(wanted="started")
+
+
+def test_a_systemd_that_does_not_answer_is_no_tree_that_is_not_booted(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLED", "Failed to connect to bus: Host is down")
+    with pytest.raises(unit.Failed, match=r"whether docker\.service is enabled: Failed to connect to bus"):
+        acts(True)
+    monkeypatch.setenv("SHOWN", "")
+    monkeypatch.setenv("SHOW_STATUS", "1")
+    with pytest.raises(unit.Failed, match=r"systemd does not say what docker\.service does"):
         acts(wanted="started")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,6 @@ def order(**said: Any) -> Any:
         "beside": [],
         "along": {},
         "along_beside": [],
-        "files": {},
         "unwanted": [],
         "idle": [],
     }
@@ -221,38 +219,6 @@ def test_what_cannot_come_along_is_left_to_its_turn(
     assert "left libnccl-dev=2.28-1" in said["failure"]["says"]  # it went on
 
 
-DOCKER = {"docker": {"docker.io": "20.10"}}
-
-
-def test_a_daemon_finds_its_configuration_at_its_first_start(
-    node: list[list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = tmp_path / "etc/docker/daemon.json"
-    asked = {"along": DOCKER, "files": {"docker": {str(config): "{}\n"}}}
-    monkeypatch.setattr(transaction.files, "OWNER", (os.getuid(), os.getgid()))
-    there: list[bool] = []
-
-    def call(*command: str) -> None:
-        node.append(list(command))
-        there.append(config.exists())
-        if fails and "--download-only" not in command:
-            raise apt.Failed("dpkg: error processing docker.io", 100)
-
-    monkeypatch.setattr(apt, "call", call)
-    fails = True
-    assert "error processing" in answer(capsys, monkeypatch, **asked)["failure"]["says"]
-    assert (there[:2], config.exists()) == ([False, True], False)
-    fails = False
-    answer(capsys, monkeypatch, **asked)
-    assert config.read_text() == "{}\n"
-    node.clear()
-    assert answer(capsys, monkeypatch, **asked)["sets"] == ["nccl"], "what somebody configured is the role's"
-    assert "docker.io=20.10" not in node[-1]
-
-
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Commands that are run, on a node without any package."""
@@ -305,6 +271,23 @@ def test_what_could_not_come_at_once_is_named(
 ) -> None:
     said = answer(capsys, monkeypatch, what="", sets={}, along={"nccl": NEW}, along_beside=["nftables"])
     assert said["failure"]["says"].startswith("packages of nccl, nftables could not be installed: ")
+
+
+def test_a_set_that_does_not_fit_does_not_keep_away_what_others_need(
+    node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*command: str) -> None:
+        node.append(list(command))
+        if "docker.io=20.10" in command:
+            raise apt.Failed("Packages need to be removed but remove is disabled.", 100)
+
+    monkeypatch.setattr(apt, "call", call)
+    monkeypatch.setattr(apt, "simulated", lambda _: "Remv docker-ce [5:29.0]\n")
+    there = [[], [Package("i", "i", "nftables", "1.0")]]
+    monkeypatch.setattr(transaction.node, "packages", lambda: there.pop(0))
+    sets = {"docker": {"docker.io": "20.10"}, "nccl": NEW}
+    said = answer(capsys, monkeypatch, what="", sets={}, along=sets, along_beside=["nftables"])
+    assert (said["failure"], said["sets"], said["transaction"]) == (None, [], ["nftables"])
 
 
 def test_fetching_that_takes_too_long_touches_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -83,19 +82,8 @@ def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
     assert {variable for role in ROLES for variable in role.first.values()} <= stated.keys()
     assert first_packages(stated, ["cudnn", "cuda_toolkit", "system_tuning", "monitoring", "firewall"]) == {
         "packages_together": {"cudnn": {"libcudnn9": "9"}},
-        "packages_together_files": {},
         "packages_together_beside": ["dbus", "nftables"],
     }
-
-
-def test_docker_comes_first_with_what_its_daemon_reads_when_it_starts() -> None:
-    stated = {"docker_packages": {"docker.io": "20.10"}, "docker_config": {"features": {"cdi": True}}}
-    first = first_packages(stated, ["docker"])
-    assert first["packages_together"] == {"docker": {"docker.io": "20.10"}}
-    [(path, text)] = first["packages_together_files"]["docker"].items()
-    assert (path, json.loads(text)) == ("/etc/docker/daemon.json", stated["docker_config"])
-    for absent in ({"docker_packages": {}}, {"docker_config": {}}):
-        assert first_packages({**stated, **absent}, ["docker"])["packages_together_files"] == {}
 
 
 def test_units_are_observed_where_a_role_has_one() -> None:
