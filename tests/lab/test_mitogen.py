@@ -1,6 +1,6 @@
 """Ansible's way and Mitogen's make the same of a node: two fresh ones, one each, then compared.
 
-The node that one way made leaves the other nothing to do.
+The node that one way made leaves the other nothing to do, and what fails is told alike.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SETTINGS = {
     "ssh": {"max_auth_tries": 3},
     "firewall": {},
 }
+CONFIG = "/etc/docker/daemon.json"
+DROP_IN = Path("/etc/systemd/system/docker.service.d/hand.conf")
 OWN, MITOGEN = "in its own way", "in Mitogen's way"
 OF_THE_NODE = ("ssh_host_*", "machine-id", "hostname", "hosts", "key.json", "ld.so.cache", "*~")
 """Files that no two nodes have alike: names, keys, what is made anew, copies with a time in their names."""
@@ -101,3 +103,32 @@ def test_each_way_finds_nothing_to_do_on_the_others_node(pair: Pair) -> None:
         said = pair.apply(node, way)
         assert "changed=0" in said, said
         assert node.run(STATE).stdout == before
+
+
+def test_docker_comes_with_the_driver_and_starts_once_with_its_configuration(pair: Pair) -> None:
+    for node in pair.nodes:
+        [told] = [
+            each
+            for each in node.run("cat /var/log/apt/history.log").stdout.split("\n\n")
+            if "docker.io:" in each
+        ]
+        assert "libcuda1:" in told, told
+        said = node.run("journalctl --unit=docker.service --output=cat").stdout
+        assert said.count("API listen on") == 1, said
+        node.run("docker info")
+
+
+def test_a_daemon_that_does_not_start_is_told_in_both_ways_and_its_configuration_taken_back(
+    pair: Pair,
+) -> None:
+    for node, way in zip(pair.nodes, (OWN, MITOGEN), strict=True):
+        node.run(
+            f"mkdir -p {DROP_IN.parent}; rm {CONFIG};"
+            f" printf '[Service]\\nExecStart=\\nExecStart=/bin/false\\n' >{DROP_IN}; systemctl daemon-reload"
+        )
+        said = pair.apply(node, way)
+        assert "docker.service could not be restarted: Job for docker.service failed" in said, said
+        assert "its former configuration is in place" in said
+        assert node.run(f"test -e {CONFIG}", check=False).returncode == 1
+        node.run(f"rm {DROP_IN}; systemctl daemon-reload; systemctl reset-failed docker.service")
+        assert "failed=0" in pair.apply(node, way)
