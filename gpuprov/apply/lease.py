@@ -61,9 +61,7 @@ class Lease:
     def refusal(self, run: str = "") -> Refused:
         """Why another run, or another hand of the same one, leaves the node alone."""
         if run == self.family:
-            return InOtherHands(
-                str(self), do="wait for that worker, or end it, and resume the run after that"
-            )
+            return InOtherHands(str(self), do="wait for that worker, or end it, then the same command again")
         return Refused(str(self), do=self.advice)
 
 

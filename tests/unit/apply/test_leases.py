@@ -265,7 +265,7 @@ def test_a_resumed_upgrade_keeps_its_nodes_while_a_worker_of_it_goes_on_and_on(
         nodes.do("n2", "renew", f"{UPGRADE}/7.aa", "x@w1", 3600)
 
     monkeypatch.setattr(leases.time, "sleep", pass_by)
-    with pytest.raises(Refused, match="wait for that worker, or end it, and resume the run after that"):
+    with pytest.raises(Refused, match="wait for that worker, or end it, then the same command again"):
         take_all(leases_of(nodes, UPGRADE, resumable=True, seconds=3600), nodes.names, [].append)
     assert nodes.holders == {"n1": UPGRADE, "n2": f"{UPGRADE}/7.aa", "n3": UPGRADE}
 
