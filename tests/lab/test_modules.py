@@ -1,4 +1,4 @@
-"""One compilation for two nodes: same bytes, DKMS's own books, no compiler on the second, nothing forged.
+"""One compilation for several nodes: same bytes, DKMS's own books, no compiler on the others, nothing forged.
 
 DKMS, kbuild, gcc and apt are real; the driver's source is a small one, which is compiled in seconds.
 """
@@ -40,6 +40,16 @@ class Fleet:
         [found] = (self.folder / "state").rglob(f"{DRIVER}-*/modules.tar.gz")
         return found
 
+    def same(self, command: str) -> str:
+        """What a command prints, which is the same on all nodes."""
+        first, *others = (node.run(command).stdout for node in self.nodes)
+        assert others == [first] * (len(self.nodes) - 1)
+        return first
+
+    def without_gcc(self) -> list[Node]:
+        """Nodes that have no compiler."""
+        return [node for node in self.nodes if node.run("command -v gcc", check=False).returncode]
+
     def store_has(self, version: str) -> bool:
         """Whether a build of a driver is in the store."""
         return any(
@@ -51,10 +61,10 @@ class Fleet:
         node.run(f"dkms remove nvidia-current/{DRIVER} --all")
 
 
-@pytest.fixture(scope="module")
-def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids="{} nodes".format)
+def fleet(request: pytest.FixtureRequest, module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     folder = tmp_path_factory.mktemp("once")
-    nodes = module_lab.up(2, gpu="a100x4")
+    nodes = module_lab.up(request.param, gpu="a100x4")
     for node in nodes:
         node.run(NO_INITRAMFS)
     play_source(nodes[0])
@@ -74,34 +84,29 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 def test_one_node_compiles_and_the_recap_says_which(fleet: Fleet) -> None:
     assert "node1 compiles the module" in fleet.said
     lines = [line for line in fleet.said.splitlines() if "verified (" in line]
-    assert ["compiled for" in line for line in lines] == [True, False]
+    assert ["compiled for" in line for line in lines] == [True] + [False] * (len(lines) - 1)
 
 
-def test_both_have_the_same_bytes(fleet: Fleet) -> None:
-    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
-    assert first == second
-    assert first.count(".ko") == 5
+def test_all_have_the_same_bytes(fleet: Fleet) -> None:
+    assert fleet.same(SUMS).count(".ko") == 5
 
 
-def test_dkms_and_modinfo_say_the_same_on_both(fleet: Fleet) -> None:
+def test_dkms_and_modinfo_say_the_same_on_all(fleet: Fleet) -> None:
     kernel = fleet.nodes[1].kernel
     for command in ("dkms status", f"modinfo -k {kernel} -F version nvidia-current"):
-        first, second = (node.run(command).stdout for node in fleet.nodes)
-        assert first == second
-        assert DRIVER in first
+        assert DRIVER in fleet.same(command)
     assert f"nvidia-current/{DRIVER}, {kernel}, x86_64: installed" in fleet.nodes[1].run("dkms status").stdout
 
 
-def test_the_second_has_no_compiler_and_no_headers(fleet: Fleet) -> None:
+def test_the_others_have_no_compiler_and_no_headers(fleet: Fleet) -> None:
     packages = "dpkg-query -W -f '${db:Status-Abbrev}${Package}\\n' | sed -n 's/^.i *//p'"
-    first, second = (set(node.run(packages).stdout.split()) for node in fleet.nodes)
+    left = "ls -A /var/lib/gpuprov/*.tar.gz /etc/dkms/no-autoinstall"
+    first, *others = (set(node.run(packages).stdout.split()) for node in fleet.nodes)
     compiler = {"gcc", "gcc-12", "build-essential", f"linux-headers-{fleet.nodes[1].kernel}"}
     assert compiler <= first
-    assert not compiler & second
-    assert (
-        fleet.nodes[1].run("ls -A /var/lib/gpuprov/*.tar.gz /etc/dkms/no-autoinstall", check=False).stdout
-        == ""
-    )
+    for node, installed in zip(fleet.nodes[1:], others, strict=True):
+        assert not compiler & installed
+        assert node.run(left, check=False).stdout == ""
 
 
 def test_nothing_is_left_to_do(fleet: Fleet) -> None:
@@ -129,19 +134,17 @@ def test_an_upgrade_has_the_module_in_the_store_before_anything_is_drained(fleet
     (fleet.folder / f"{OTHER}.lock.yml").write_text(yaml.safe_dump(lock, sort_keys=False))
     done = fleet.gpuprov("upgrade", "--to", f"{OTHER}.lock.yml", "--yes", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
-    assert first == second
-    assert f"nvidia-current/{OTHER}" in fleet.nodes[1].run("dkms status").stdout
-    assert fleet.nodes[1].run("command -v gcc", check=False).stdout == ""
+    assert fleet.same(SUMS)
+    assert f"nvidia-current/{OTHER}" in fleet.same("dkms status")
+    assert fleet.without_gcc() == fleet.nodes[1:]
 
 
 def test_a_rollback_needs_no_compiler(fleet: Fleet) -> None:
     done = fleet.gpuprov("rollback", "--yes", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (node.run(SUMS).stdout for node in fleet.nodes)
-    assert first == second
-    assert f"nvidia-current/{DRIVER}" in fleet.nodes[1].run("dkms status").stdout
-    assert fleet.nodes[1].run("command -v gcc", check=False).stdout == ""
+    assert fleet.same(SUMS)
+    assert f"nvidia-current/{DRIVER}" in fleet.same("dkms status")
+    assert fleet.without_gcc() == fleet.nodes[1:]
 
 
 def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
