@@ -62,4 +62,7 @@ def installed() -> "dict[str, str]":
 def started(unit: str) -> "float | None":
     """When the process of a service began, in seconds since the epoch; None where none runs."""
     pid = output("systemctl", "show", "--value", "--property=MainPID", unit).strip()
-    return os.stat("/proc/" + pid).st_ctime if pid not in ("", "0") else None
+    try:
+        return os.stat("/proc/" + pid).st_ctime if pid not in ("", "0") else None
+    except FileNotFoundError:  # it ended meanwhile, as one does that systemd starts again and again
+        return None

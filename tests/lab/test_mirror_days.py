@@ -142,18 +142,18 @@ def test_a_bad_day_ends_in_a_sentence_and_the_next_is_well(place: Place, name: s
     )
 
 
-def test_what_a_node_has_nothing_of_comes_at_once_or_not_at_all(place: Place) -> None:
+def test_what_the_repository_lacks_fails_its_own_role_and_none_before(place: Place) -> None:
     driven = place.driven
     [nccl] = [each for each in NCCL if driven.installed["libnccl2"].startswith(each.partition("+")[0])]
     cudnn = driven.state(nccl=nccl).components.model_dump()["cudnn"]["closure"]
     roles = ("repositories", "cuda_toolkit", "cudnn", "nccl")
-    before = driven.installed
     place.build(without=next(iter(cudnn.values())))
     outcome, _ = driven.apply(*roles)
     [failed] = outcome.failed
-    assert failed["msg"].startswith("packages of cuda_toolkit, cudnn, dbus could not be installed: ")
+    assert failed["msg"].startswith("cuDNN ")
     assert "does not have what the lock names" in failed["msg"]
-    assert driven.installed == before
+    assert driven.says("ls /var/lib/gpuprov/packages").split() == ["cuda_toolkit", "nccl"]
+    assert not cudnn.keys() & driven.installed.keys()
     place.build()
     outcome, changed = driven.apply(*roles)
     assert outcome.ok, outcome.failed

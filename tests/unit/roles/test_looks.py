@@ -478,3 +478,10 @@ def test_limit_that_the_kernel_refuses_is_found_by_trying() -> None:
     assert tuning.settable("nofile", 1024)
     assert not tuning.settable("nofile", most + 1)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+@pytest.mark.parametrize("pid", ["", "0", "4194305"])
+def test_a_daemon_that_ended_meanwhile_has_not_started(monkeypatch: pytest.MonkeyPatch, pid: str) -> None:
+    """The last is more than any process has: see /proc/sys/kernel/pid_max of proc(5)."""
+    monkeypatch.setattr(gpuprov_node, "output", lambda *_: pid + "\n")
+    assert gpuprov_node.started("docker.service") is None
