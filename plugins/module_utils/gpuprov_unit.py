@@ -7,6 +7,7 @@ and `check`. Answers what that returns, with `failure` where systemd refuses.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,15 +20,13 @@ RUNNING = ("active", "activating", "reloading", "refreshing")
 AT_BOOT = ("enabled", "static", "alias", "generated", "indirect")
 """What `systemctl is-enabled` says of units that need not be enabled, or cannot be otherwise."""
 DONE = {
-    "enable": "be enabled",
-    "disable": "be disabled",
-    "start": "be started",
-    "stop": "be stopped",
-    "restart": "be restarted",
-    "daemon-reload": "be read again",
+    "enable": "enabled",
+    "disable": "disabled",
+    "start": "started",
+    "stop": "stopped",
+    "restart": "restarted",
+    "daemon-reload": "read again",
 }
-
-
 NONE = "systemd on the node has no unit {}"
 
 
@@ -79,12 +78,14 @@ def boot(name: str, enabled: "bool | None") -> "list[str]":
 
 
 def now(name: str, state: "str | None") -> "list[str]":
-    """What has to be done at once. Nothing in a tree that is not booted, of which systemctl tells nothing."""
+    """What has to be done at once. Nothing in a tree that is not booted: there systemctl shows nothing."""
+    if state is None:
+        return []
     status, said = ask("show", "--property=LoadState,ActiveState", name)
     if status:
         raise Failed(f"systemd does not say what {name} does: {said}")
     is_ = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    if state is None or not is_:
+    if not is_:
         return []
     if is_["LoadState"] == "not-found":
         raise Failed(NONE.format(name))
@@ -109,7 +110,9 @@ def act(verb: str, name: str) -> None:
     status, said = ask(verb, *([] if verb == "daemon-reload" else [name]))
     if status:
         why = said.partition("\n")[0] or status
-        raise Failed(f"{name} could not {DONE[verb]}: {why}", f"see `journalctl --unit={name}` on the node")
+        raise Failed(
+            f"{name} could not be {DONE[verb]}: {why}", f"see `journalctl --unit={name}` on the node"
+        )
 
 
 def ask(*words: str) -> "tuple[int, str]":
@@ -118,6 +121,7 @@ def ask(*words: str) -> "tuple[int, str]":
         done = subprocess.run(  # noqa: UP022 - Python 3.6
             ("systemctl",) + words,
             check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # we know its words
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,6 +8,7 @@ import gpuprov_unit as unit
 import pytest
 
 SYSTEMCTL = """#!/bin/sh
+test "$LC_ALL" = C.UTF-8 || exit 9
 printf '%s\\n' "$*" >>{log}
 case $1 in
     is-enabled) echo "$ENABLED"; test "$ENABLED" = enabled ;;
