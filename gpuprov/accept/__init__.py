@@ -1,1 +1,1 @@
-"""Proof under load that a node's GPUs deliver: measured on the node, judged here."""
+"""Acceptance under load: measured on the node, judged on the controller."""

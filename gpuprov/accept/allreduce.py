@@ -1,4 +1,6 @@
-"""The all-reduce of `gpuprov nccl check`: a file that any Python 3.6 runs, with libcuda and libnccl alone."""
+"""The all-reduce of `gpuprov nccl check`: one file for Python 3.6 or newer that needs only libcuda and
+libnccl.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ NAME = "gpuprov-allreduce.py"
 
 
 def write_script(folder: Path) -> Path:
-    """Write the program into a folder; its argument is the number of GPUs, 0 proves that it can run."""
+    """Write the program into a folder; its argument is the number of GPUs, 0 only loads the libraries."""
     path = folder / NAME
     write_text(path, standalone(ALL_REDUCE, {}))
     return path

@@ -1,4 +1,4 @@
-"""What DCGM's own diagnosis says, beside what was measured here.
+"""Results of DCGM's own diagnostics.
 
 The document of `dcgmi diag -j` has no published schema. DCGM 3 names GPUs in `gpu_ids`, DCGM 4 in
 `entity_group` and `entity_id`, with warnings as objects; both have test_categories, tests and results.
@@ -16,7 +16,7 @@ from gpuprov.finding import Finding, Level
 
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 CONFIGURATION = 5
-"""DCGM_ERROR_CONFIG, the severity of what a setting of the node mends (DCGM's Diagnostic Errors)."""
+"""DCGM_ERROR_CONFIG: severity of an error that a setting of the node corrects (DCGM's Diagnostic Errors)."""
 LEVELS: Mapping[str, Level] = {"pass": "ok", "skip": "ok", "skipped": "ok", "warn": "warn", "fail": "bad"}
 
 
@@ -27,7 +27,7 @@ class Result:
     Args:
         who: `GPU 0`, `GPU 0,1`, or empty for the node.
         said: its warnings.
-        settings: every warning is of a setting.
+        settings: every warning concerns a setting.
     """
 
     test: str
@@ -38,13 +38,13 @@ class Result:
 
     @property
     def level(self) -> Level:
-        """A status that is not known is none to pass."""
+        """Return the level of the status; an unknown status does not count as a pass."""
         level = LEVELS.get(self.status.lower(), "bad")
         return "warn" if level == "bad" and self.settings else level
 
 
 def results(text: str) -> list[Result] | None:
-    """All results in what `dcgmi diag -j` printed; None where there is no diagnosis in it."""
+    """Parse the output of `dcgmi diag -j`; return None if it contains no diagnosis."""
     start = text.find("{")
     try:
         document, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else ({}, 0)
@@ -73,7 +73,9 @@ def _result(test: str, told: Mapping[str, Any]) -> Result:
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """DCGM's failures are faults, except those of settings; where it has no verdict, that is told."""
+    """Yield DCGM's failures as faults, those of settings as warnings, and a warning
+    if there is no diagnosis.
+    """
     told = part(document, "dcgm")
     if not told:
         return
@@ -92,7 +94,7 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def summary(document: Mapping[str, Any]) -> str | None:
-    """`9 of 10 passed`, of the results that were not skipped; None where DCGM is not installed."""
+    """Return `9 of 10 passed`, without skipped results; None if DCGM is not installed."""
     told = part(document, "dcgm")
     if not told:
         return None

@@ -1,4 +1,4 @@
-"""The site's own floors, as the lock states them."""
+"""The site's own floors, from the lock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpuprov.model.lock import Lock
 
 
 def of_lock(lock: Lock) -> dict[str, dict[str, float]]:
-    """Node → measurement → floor, of groups that state any."""
+    """Return node → measurement → floor, for groups that state floors."""
     stated = ((group, group.floors) for group in lock.groups.values())
     return {node: floors.stated() for group, floors in stated if floors for node in group.hosts}
 
 
 def of_site(stated: Mapping[str, float], name: str) -> Floor | None:
-    """The site's floor of a measurement; None where it states none."""
+    """Return the site's floor of a measurement, or None."""
     return Floor(stated[name], stated[name], "the site's own") if name in stated else None

@@ -1,4 +1,4 @@
-"""What a framework's interpreter said of the GPUs, against what the driver and cuBLASLt reached on them."""
+"""Measurements by a framework's interpreter, compared with the driver and cuBLASLt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpuprov.accept.rates import number, part, rows
 from gpuprov.finding import Finding
 
 SHARE = 0.9
-"""Of cuBLASLt's rate on the same GPU; GPUs of one node differ by less (Hugging Face's rule)."""
+"""Least share of cuBLASLt's rate on the same GPU; GPUs of one node differ by less (Hugging Face's rule)."""
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """What each framework must do: see all GPUs, compute on tensor cores, have the NCCL that is expected."""
+    """Check that each framework sees all GPUs, computes on tensor cores and has the expected NCCL."""
     told = part(document, "framework")
     if not told:
         return

@@ -1,4 +1,4 @@
-"""What a node's document says beside its rates: whether results are right, and what went wrong under load."""
+"""Judgement of a node's document apart from its rates: correct results, and errors under load."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpuprov.nccl.verdict import ExpectedPaths, judge_log
 Document = Mapping[str, Any]
 GIB = 2**30
 HELD_GIB = 4
-"""GiB that are not free before any load; a driver itself holds less than one."""
+"""GiB in use before any load from which a GPU counts as occupied; a driver itself holds less than one."""
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
-"""Reasons of nvml.h for which a GPU slows down that a sound server never gives it."""
+"""Throttle reasons of nvml.h that never occur on a sound server."""
 NOT_HERE = "not supported on this GPU"
 
 
 def findings(document: Document) -> Iterator[Finding]:
-    """All of them, in the order of the run."""
+    """Yield all findings, in the order of the run."""
     for rule in _RULES:
         yield from rule(document)
 
 
 def _seen(document: Document) -> Iterator[Finding]:
-    """CUDA must see what NVML sees."""
+    """Check that CUDA sees the GPUs that NVML lists."""
     listed = len(rows(document, "before", "gpus"))
     for gpu in rows(document, "gpus"):
         told = number(part(gpu, "device").get("visible"))
@@ -39,7 +39,7 @@ def _seen(document: Document) -> Iterator[Finding]:
 
 
 def _ran(document: Document) -> Iterator[Finding]:
-    """Every step that gave no figure says why; one that the GPU is not made for is no fault."""
+    """Check that every step gave a value; a step that the GPU does not support is no fault."""
     for gpu in rows(document, "gpus"):
         where = f"GPU {gpu.get('index')}"
         if "error" in part(gpu, "device"):
@@ -56,13 +56,13 @@ def _ran(document: Document) -> Iterator[Finding]:
 
 
 def _made_for(document: Document, gpu: Document, kind: str) -> bool:
-    """Whether the vendor states a peak for that kind of number."""
+    """Return whether the vendor states a peak for that number format."""
     known = model(document, int(number(gpu.get("index")) or 0))
     return kind in OF_GPU and OF_GPU[kind].peak in known.peak
 
 
 def _joined(document: Document) -> Iterator[Finding]:
-    """Where there are several GPUs, each pair and the collectives were measured."""
+    """Check that each pair of GPUs and the collectives were measured."""
     count = len(rows(document, "gpus"))
     if count < 2:
         return
@@ -76,7 +76,7 @@ def _joined(document: Document) -> Iterator[Finding]:
 
 
 def _right(document: Document) -> Iterator[Finding]:
-    """Products and patterns hold what they must."""
+    """Check the results of products and of memory patterns."""
     for gpu in rows(document, "gpus"):
         where = f"GPU {gpu.get('index')}"
         for kind in part(gpu, "matrix"):
@@ -95,7 +95,7 @@ def _right(document: Document) -> Iterator[Finding]:
 
 
 def _arrived(document: Document) -> Iterator[Finding]:
-    """What was sent between GPUs came whole."""
+    """Check the data that was sent between GPUs."""
     for row in rows(document, "between", "pairs"):
         if row.get("wrong"):
             text = f"GPU {row.get('from')}>{row.get('to')}: what arrives is not what was sent"
@@ -107,7 +107,7 @@ def _arrived(document: Document) -> Iterator[Finding]:
 
 
 def _free(document: Document) -> Iterator[Finding]:
-    """Memory that somebody holds cannot be tested, nor used."""
+    """Check that no program held GPU memory before the load: such memory cannot be tested."""
     for gpu in rows(document, "gpus"):
         total, free = (number(part(gpu, "device").get(f"memory_{name}")) for name in ("total", "free"))
         if total is not None and free is not None and total - free > HELD_GIB * GIB:
@@ -129,7 +129,7 @@ def _numa(document: Document) -> Iterator[Finding]:
 
 
 def _slowed(document: Document) -> Iterator[Finding]:
-    """Reasons to slow down, and what was held under load."""
+    """Check the throttle reasons reported under load."""
     for gpu in rows(document, "gpus"):
         reasons = 0
         for kind in part(gpu, "matrix"):
@@ -149,7 +149,7 @@ def _most(gpu: Document, kind: str) -> float:
 
 
 def _counted(document: Document) -> Iterator[Finding]:
-    """Counters of errors, before and after."""
+    """Compare the error counters before and after the load."""
     before = {str(row.get("uuid")): row for row in rows(document, "before", "counters")}
     for row in rows(document, "after", "counters"):
         where, old = f"GPU {row.get('index')}", before.get(str(row.get("uuid")), {})
@@ -179,7 +179,7 @@ def _grew(old: Document, new: Document, name: str) -> bool:
 
 
 def _drives(document: Document) -> Iterator[Finding]:
-    """Drives that were not read, and ports that their PCIe link holds back."""
+    """Check that drives were read, and that no port is limited by its PCIe link."""
     if "error" in part(document, "host_devices"):
         why = part(document, "host_devices")["error"]
         yield Finding("warn", "nvme.unread", f"drives and ports: {why}")
@@ -207,7 +207,7 @@ def _xids(document: Document) -> Iterator[Finding]:
 
 
 def _linked(document: Document) -> Iterator[Finding]:
-    """NVLinks that are down, and copies that do not go directly although there are links."""
+    """Check the number of active NVLinks, and that copies are direct where there are links."""
     for row in rows(document, "before", "counters"):
         known = model(document, int(number(row.get("index")) or 0))
         up = number(part(row, "nvlinks").get("up"))
@@ -226,13 +226,13 @@ def _linked(document: Document) -> Iterator[Finding]:
 
 
 def _transport(document: Document) -> Iterator[Finding]:
-    """The path that NCCL took, by its own log."""
+    """Check the paths in NCCL's own log."""
     log = part(document, "between", "nccl").get("log")
     if not isinstance(log, str):
         return
     expected = ExpectedPaths("nvlink" if links_up(document) else None)
     for found in judge_log(read_log([io.StringIO(log)]), expected):
-        # We switched NVLS off ourselves; whatever else is switched off belongs to the node.
+        # acceptance itself disables NVLS; any other variable was set on the node
         if found.rule == "environment.off" and _ours_alone(log):
             continue
         level = "bad" if found.rule == "environment.off" else found.level

@@ -1,4 +1,4 @@
-"""Nodes' documents judged: against the vendor's peak, against known floors, against their neighbours."""
+"""Judgement of nodes' documents: against the vendor's peak, known floors and neighbours."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Answer = Mapping[str, Any] | GpuprovError
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What came of one node.
+    """Result of one node.
 
     Args:
-        findings: what is not as it should be, and what is good to know.
+        findings: faults, warnings and notes.
         failure: why nothing was measured at all.
-        document: what the node measured, as it came.
+        document: the node's measurements, unchanged.
     """
 
     node: str
@@ -38,31 +38,31 @@ class Acceptance:
 
     @property
     def faults(self) -> list[Finding]:
-        """All for which a node is rejected."""
+        """Return the findings for which the node is rejected."""
         return [found for found in self.findings if found.level == "bad"]
 
     @property
     def verdict(self) -> Verdict:
-        """`rejected`: measured, and not good enough; `failed`: not measured."""
+        """Return the verdict; `rejected`: measured and not good enough, `failed`: not measured."""
         if self.failure is not None:
             return "refused" if isinstance(self.failure, Refused) else "failed"
         return "rejected" if self.faults else "accepted"
 
     @property
     def exit_code(self) -> Exit:
-        """1 for a node that is rejected."""
+        """Return the exit code; 1 for a rejected node."""
         if self.failure is not None:
             return self.failure.exit_code
         return Exit.FAILED if self.faults else Exit.OK
 
     @property
     def gpu(self) -> str:
-        """The model of its first GPU."""
+        """Return the model of the first GPU, or an empty string."""
         found = rows(self.document, "gpus")
         return str(part(found[0], "device").get("name", "")) if found else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         told = self.document or {}
         return {
             "node": self.node,
@@ -80,7 +80,7 @@ class Acceptance:
 
 
 def document(judged: Iterable[Acceptance]) -> dict[str, Any]:
-    """The document of `-o json`."""
+    """Return the document of `-o json`."""
     return {"schema": SCHEMA, "nodes": [each.as_dict() for each in judged]}
 
 
@@ -90,13 +90,13 @@ def judge(
     baseline: Mapping[str, Mapping[str, Any]] | None = None,
     of_node: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Acceptance]:
-    """Judge nodes, each by itself and then against the others with the same GPUs.
+    """Judge each node by itself, then against the others with the same GPUs.
 
     Args:
-        answers: node → what it measured, or why there is nothing.
-        site: measure → the site's own floor, which counts instead of published ones.
-        baseline: node → what it measured before.
-        of_node: node → the floors of its group; `site` goes before them.
+        answers: node → its measurements, or why there are none.
+        site: measurement → the site's own floor, which replaces published ones.
+        baseline: node → its earlier measurements.
+        of_node: node → the floors of its group; `site` overrides them.
     """
     floors = {name: {**(of_node or {}).get(name, {}), **(site or {})} for name in answers}
     judged = {
@@ -125,7 +125,7 @@ def _one(
 
 
 def refusal(reason: str) -> GpuprovError:
-    """Why a node did not let its GPUs be loaded, and what to do about it."""
+    """Return the error for a node that refused the load, with what to do about it."""
     if reason.startswith("GPUs are in use"):
         return Refused(reason, do="wait for those programs, or end them")
     if "may start jobs" in reason:

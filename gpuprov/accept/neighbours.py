@@ -1,4 +1,4 @@
-"""Rates against those of their neighbours: the GPUs of one node, and all GPUs of a group."""
+"""Comparison of rates with those of neighbours: the GPUs of one node, and all GPUs of a group."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gpuprov.finding import Finding
 
 MATRICES = {"bf16", "fp16", "tf32", "fp8", "fp64"}
 FEWEST = 4
-"""Values below which no one is called an outlier."""
+"""Fewest values among which a value can be an outlier."""
 OUTLYING = 3.5
-"""Of the modified z-score, 0.6745 x distance from the median over the MAD (Iglewicz and Hoaglin, 1993)."""
+"""Limit of the modified z-score, 0.6745 x distance from the median over the MAD (Iglewicz and Hoaglin, 1993).
+"""
 SPREAD = 0.05
-"""Healthy GPUs of one node differ by so much (stas00/ml-engineering): nearer to the median is no outlier."""
+"""Spread of healthy GPUs of one node (stas00/ml-engineering); a value nearer to the median is no outlier."""
 
 
 def within(rates: Iterable[Rate]) -> Iterator[Finding]:
-    """GPUs of one node whose matrix rates are far below the best of its GPUs."""
+    """Yield findings for GPUs whose matrix rates are far below the best GPU of their node."""
     rule = rules(RULE_OF_NODE)[0]
     for measure, alike in _by_measure(rates).items():
         best = max(alike, key=lambda rate: rate.value)
@@ -31,7 +32,7 @@ def within(rates: Iterable[Rate]) -> Iterator[Finding]:
 
 
 def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]:
-    """Outliers to the slow side among all GPUs of nodes that should be alike, each with its node."""
+    """Yield slow outliers among all GPUs of nodes with the same GPUs, each with its node."""
     alike: dict[tuple[str, str], list[tuple[str, Rate]]] = defaultdict(list)
     for node, rates in nodes.items():
         for rate in rates:
@@ -50,7 +51,7 @@ def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]
 
 
 def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:
-    """What became slower than a former run of the same node by more than healthy GPUs differ."""
+    """Yield rates that fell since an earlier run by more than healthy GPUs differ."""
     old = {(rate.gpu, rate.measure): rate for rate in before}
     for rate in now:
         then = old.get((rate.gpu, rate.measure))

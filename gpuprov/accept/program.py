@@ -1,4 +1,4 @@
-"""What is sent to a node, and how much it does there at each level."""
+"""The programs sent to nodes, and their load at each level."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ FRAMEWORK = (
 )
 FRAMEWORK_S = 600
 ACROSS_S = 1800
-"""A program that waits for orders ends itself after so long, at the latest."""
+"""Seconds after which a program that waits for orders ends itself."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")
-"""The first is the one under which the load is held."""
+"""Number formats; the load is held under the first."""
 
 PLANS: dict[Level, dict[str, Any]] = {
     "quick": {
@@ -80,13 +80,13 @@ def program(
     drained: bool = False,
     busy: bool = False,
 ) -> Payload:
-    """The program for one node.
+    """Return the program for one node.
 
     Args:
         become, password: as `gpuprov.probe.payload.build`.
-        folders: where else libcublasLt and libnccl may be.
+        folders: further folders of libcublasLt and libnccl.
         drained: load the node although a scheduler's program runs there.
-        busy: load GPUs although programs compute on them; what is measured then is what they leave.
+        busy: load GPUs although programs use them; the rates are what these programs leave.
     """
     plan = {**PLANS[level], "level": level, "kinds": KINDS, "folders": list(folders)}
     plan |= {"drained": drained, "busy": busy}
@@ -94,7 +94,7 @@ def program(
 
 
 def framework(python: str) -> Payload:
-    """The program for one interpreter with PyTorch, JAX or TensorFlow."""
+    """Return the program for one interpreter with PyTorch, JAX or TensorFlow."""
     return pack(FRAMEWORK, {"seconds": FRAMEWORK_S}, python=python)
 
 
@@ -106,12 +106,12 @@ def fabric(
     gpus: Sequence[int] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Payload:
-    """The program of one node among several; it is told the rest.
+    """Return the program of one node among several; it receives the rest as orders.
 
     Args:
         password, folders, drained: as `program`.
-        gpus: indices of those that take part; all when None.
-        environment: variables of NCCL for it.
+        gpus: indices of GPUs that take part; all when None.
+        environment: variables of NCCL.
     """
     plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": ACROSS_S}
     plan |= {"gpus": None if gpus is None else list(gpus), "environment": dict(environment or {})}

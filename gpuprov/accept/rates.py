@@ -1,4 +1,4 @@
-"""The rates in a node's document, each with the peak and the floor that it is held against."""
+"""The rates in a node's document, each with its peak and its floor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Measure:
     """One kind of rate.
 
     Args:
-        place: where it stands in a GPU's part of the document.
+        place: keys of the rate in a GPU's part of the document.
         unit: of the value, the peak and the floor.
         peak: field of the published peaks.
         names: of the published gates and figures, the first that is known counts.
@@ -52,18 +52,18 @@ OF_GPU = {
     "fp64": Measure(("matrix", "fp64"), "TFLOP/s", "fp64_tensor_tflops", ("gemm_fp64_tflops",)),
 }
 BY_LINK = {*(name for name, measure in OF_GPU.items() if measure.peak == "pcie"), "nvme_read", "nic"}
-"""Measurements whose peak is what the PCIe link that is in use carries."""
+"""Measurements whose peak is the rate of the PCIe link in use."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
 
 
 @dataclass(frozen=True)
 class Rate:
-    """One measured rate, and what it is held against.
+    """One measured rate, with its peak and its floor.
 
     Args:
-        gpu: `0`, `0>1` for a pair, `all` for a collective; a drive or port has its own name.
-        peak: the vendor's, in the same unit; None where it is not known.
-        floor: None where no threshold is known.
+        gpu: `0`, `0>1` for a pair, `all` for a collective, or the name of a drive or port.
+        peak: the vendor's, in the same unit; None if unknown.
+        floor: None if no threshold is known.
     """
 
     gpu: str
@@ -75,28 +75,28 @@ class Rate:
 
     @property
     def share(self) -> float | None:
-        """Of the peak."""
+        """Return the rate as a share of the peak; None if the peak is unknown."""
         return self.value / self.peak if self.peak else None
 
     @property
     def level(self) -> Level:
-        """Against the floor alone."""
+        """Return the level compared with the floor; `ok` without one."""
         if self.floor is None or self.value >= self.floor.warn:
             return "ok"
         return "bad" if self.value < self.floor.bad else "warn"
 
     @property
     def where(self) -> str:
-        """`GPU 0 bf16`."""
+        """Return the subject of the rate: `GPU 0 bf16`."""
         return self.measure if self.gpu == "all" else f"{part_name(self.gpu)} {self.measure}"
 
     @property
     def told(self) -> str:
-        """`GPU 0 bf16: 688.0 TFLOP/s`."""
+        """Return the rate as text: `GPU 0 bf16: 688.0 TFLOP/s`."""
         return f"{self.where}: {self.value:.1f} {self.unit}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "gpu": self.gpu,
             "measure": self.measure,
@@ -110,35 +110,35 @@ class Rate:
 
 
 def part_name(gpu: str) -> str:
-    """`GPU 0`, `GPU 0>1`, or the name of a drive or port as it is."""
+    """Return `GPU 0` or `GPU 0>1`, or the name of a drive or port unchanged."""
     return f"GPU {gpu}" if gpu[:1].isdigit() else gpu
 
 
 def number(value: object) -> float | None:
-    """A figure of a node's word; None for what is none."""
+    """Return the value as a float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def part(document: object, *names: str) -> Mapping[str, Any]:
-    """A mapping inside a node's document; an empty one where there is none."""
+    """Return a mapping inside a node's document; an empty one if it is missing."""
     for name in names:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
 
 
 def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
-    """The mappings of a list inside a node's document."""
+    """Return the mappings of a list inside a node's document; an empty list if it is missing."""
     told = part(document, *names[:-1]).get(names[-1])
     return [row for row in told if isinstance(row, Mapping)] if isinstance(told, list) else []
 
 
 def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
-    """All rates that a node measured.
+    """Yield all rates that a node measured.
 
     Args:
-        site: measure → the site's own floor.
+        site: measurement → the site's own floor.
     """
     for gpu in rows(document, "gpus"):
         yield from _of_gpu(gpu, document, site)
@@ -148,7 +148,7 @@ def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Ra
 
 
 def model(document: Mapping[str, Any], index: int = 0) -> Reference:
-    """What is published of one of a node's GPUs."""
+    """Return the published values of one of a node's GPUs."""
     names = [
         str(part(row, "device").get("name", ""))
         for row in rows(document, "gpus")
@@ -170,7 +170,7 @@ def _of_gpu(gpu: Mapping[str, Any], document: Mapping[str, Any], site: Mapping[s
 
 
 def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | None:
-    """GB/s of the PCIe link that is in use, else of the GPU's own."""
+    """Return the rate in GB/s of the PCIe link in use, or of the GPU's own link if that is unknown."""
     for row in rows(document, "after", "gpus") or rows(document, "before", "gpus"):
         if row.get("index") == index:
             rate = pcie_rate(number(row.get("generation")), number(row.get("width")))
@@ -179,7 +179,7 @@ def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | 
 
 
 def links_up(document: Mapping[str, Any]) -> int:
-    """NVLinks that are up on every GPU, at least."""
+    """Return the least number of active NVLinks of any GPU."""
     ups = [number(part(row, "nvlinks").get("up")) or 0 for row in rows(document, "before", "counters")]
     return int(min(ups, default=0))
 
@@ -212,7 +212,7 @@ def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iter
 
 
 def _host_devices(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
-    """Drives and ports, each against the PCIe link behind it."""
+    """Yield the rates of drives and ports, each with the rate of its PCIe link as its peak."""
     for drive in rows(document, "host_devices", "drives"):
         if (value := number(part(drive, "read").get("value"))) is not None:
             peak = pcie_rate(number(drive.get("generation")), number(drive.get("width")))
@@ -225,7 +225,7 @@ def _host_devices(document: Mapping[str, Any], site: Mapping[str, float]) -> Ite
 
 
 def _any_all_reduce(linked: bool) -> Floor:
-    """The gate that is published for any node: one over NVLink, one over PCIe."""
+    """Return the gate published for any node: one for NVLink, one for PCIe."""
     ordered = sorted(rules(RULE_OF_ALL_REDUCE), key=lambda row: float(row["min"]))
     row = ordered[-1 if linked else 0]
     return Floor(row["min"], row["min"], f"{row['who']}'s {row['min']:g}", str(row["note"]))

@@ -1,4 +1,4 @@
-"""What is published of a GPU, with sources: the vendor's peaks, operators' gates, what others measured."""
+"""Published values of GPUs, with sources: the vendor's peaks, operators' gates, others' measurements."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ RULE_OF_ALL_REDUCE = "allreduce_busbw_node_gb_s"
 
 @dataclass(frozen=True)
 class Floor:
-    """The least that a measurement may be.
+    """Lower limits of a measurement.
 
     Args:
-        bad, warn: below the first a node fails; below the second it is told. In the measurement's unit.
-        who: whose gate it is, in words for people.
-        source: where it stands: a title, or empty for the site's own.
+        bad, warn: below the first a node fails, below the second it warns; in the measurement's unit.
+        who: whose gate it is, as text for people.
+        source: title of the source; empty for the site's own.
     """
 
     bad: float
@@ -30,13 +30,13 @@ class Floor:
     source: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {"bad": self.bad, "warn": self.warn, "who": self.who, "source": self.source}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One model of GPU; empty for a model with no published figures."""
+    """Published values of one GPU model; empty for a model without any."""
 
     id: str = ""
     peak: Mapping[str, float] = field(default_factory=dict)
@@ -44,11 +44,13 @@ class Reference:
     measured: Mapping[str, Any] = field(default_factory=dict)
 
     def floor(self, names: tuple[str, ...]) -> Floor | None:
-        """The floor of a measurement by the first of its names that has any; None where none is known.
+        """Return the floor of a measurement by the first of its names that has one, or None.
 
-        Operators' gates come first: below the lowest of them no one accepts a node, below the highest
-        somebody does not. Where there is none, NVIDIA DCGM's own rule makes one of what was measured on good
-        hardware. A gate with a doubt, or whose publisher only warns, is none.
+        Operators' gates come first: below the lowest gate a node fails, below the highest it warns. Without a
+        gate,
+        NVIDIA DCGM's own rule derives the floor from measurements on good hardware. A doubtful gate, or one
+        whose
+        publisher only warns, does not count.
         """
         for name in names:
             gates = [
@@ -81,24 +83,26 @@ def _listed(gates: list[dict[str, Any]]) -> str:
 
 @cache
 def data() -> dict[str, Any]:
-    """`data/acceptance.json`."""
+    """Return `data/acceptance.json`."""
     told: dict[str, Any] = json.loads((files(__package__) / "data/acceptance.json").read_text("utf-8"))
     return told
 
 
 def rules(test: str) -> list[dict[str, Any]]:
-    """Gates that hold for any GPU, by what they judge."""
+    """Return the gates that apply to any GPU, by what they judge."""
     return [row for row in data()["rules"] if row["test"] == test]
 
 
 def titles(rows: list[dict[str, Any]]) -> str:
-    """The sources of some rows in words."""
+    """Return the titles of the rows' sources."""
     ids = dict.fromkeys(each for row in rows for each in row["source"])
     return "; ".join(data()["sources"][each]["title"] for each in ids)
 
 
 def reference(name: str) -> Reference:
-    """What is published of the GPU that calls itself so; an empty one for a stranger."""
+    """Return the published values of the GPU by the name that nvidia-smi prints;
+    empty for an unknown name.
+    """
     for row in data()["gpus"]:
         if row["nvidia_smi_name"].casefold() == name.casefold():
             return Reference(row["id"], row["peak"], row.get("thresholds", {}), row.get("measured", {}))
@@ -106,7 +110,7 @@ def reference(name: str) -> Reference:
 
 
 def pcie_rate(generation: float | None, lanes: float | None) -> float | None:
-    """GB/s per direction of a link; None where it is not known."""
+    """Return the rate of a PCIe link in GB/s per direction; None if it is unknown."""
     if generation is None or lanes is None:
         return None
     rate: float | None = data()["pcie_gb_s_per_direction"].get(f"{generation:g}x16")

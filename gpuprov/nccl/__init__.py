@@ -1,1 +1,1 @@
-"""NCCL: its own log read and judged, its environment derived from a node's NICs, its speed measured."""
+"""NCCL: parse and judge its log, derive its environment from a node's NICs, measure its speed."""

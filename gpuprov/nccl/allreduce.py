@@ -1,7 +1,8 @@
-"""Measures all-reduces over the GPUs of one machine with PyTorch; started as a file.
+"""Measurement of all-reduces over the GPUs of one machine with PyTorch; started as a file.
 
-Any Python that has PyTorch may run it. Without RANK in the environment it starts one copy of itself for
+Runs on any Python that has PyTorch. Without RANK in the environment it starts one copy of itself for
 each GPU and waits for all; with RANK it is one of them. The ranks meet in a file, so no port is opened.
+
 Prints `allreduce_mb 1024 ms 4.56 busbw_GBs 328.8` for each size, where mb is 2**20 bytes and GB/s is 10**9
 bytes a second.
 """
@@ -22,7 +23,7 @@ WARM_UP, MEASURED = 5, 20
 
 
 def main(gpus: int) -> int:
-    """Start a rank for each GPU; when one fails, the others are ended. Returns the exit code."""
+    """Start a rank for each GPU; when one fails, kill the others. Return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder, "ranks").as_uri()
         common = {**os.environ, "WORLD_SIZE": str(gpus), "GPUPROV_MEETING": meeting}
@@ -47,7 +48,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
 
 
 def measure(rank: int, gpus: int, meeting: str) -> None:
-    """One rank: prove one all-reduce right, then time all sizes; rank 0 prints."""
+    """Run one rank: check the result of one all-reduce, then time all sizes; rank 0 prints."""
     import torch  # type: ignore[import-not-found, unused-ignore]
     import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
@@ -65,7 +66,7 @@ def measure(rank: int, gpus: int, meeting: str) -> None:
 
 
 def _wrong_values(torch: Any, dist: Any, rank: int, gpus: int) -> int:
-    """How many values of one all-reduce are not the sum of 1 … gpus, on any rank."""
+    """Return how many values of one all-reduce differ from the sum of 1 … gpus, on all ranks."""
     values = torch.full((MIB,), float(rank + 1), device="cuda")
     dist.all_reduce(values)
     wrong = (values != gpus * (gpus + 1) / 2).sum()
@@ -74,7 +75,7 @@ def _wrong_values(torch: Any, dist: Any, rank: int, gpus: int) -> int:
 
 
 def _seconds(torch: Any, dist: Any, buffer: Any) -> float:
-    """The time of one all-reduce of the slowest rank, mean of several."""
+    """Return the slowest rank's seconds for one all-reduce, the mean of several."""
     for _ in range(WARM_UP):
         dist.all_reduce(buffer)
     torch.cuda.synchronize()

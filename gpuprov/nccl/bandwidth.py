@@ -1,4 +1,4 @@
-"""Bus bandwidth: the lines that report it, the formula, and the estimate for a model.
+"""Bus bandwidth: parser of reported values, formula, and estimate for a model.
 
 Bus bandwidth makes all-reduces of any number of ranks comparable with the speed of a link: each rank has
 to send and receive 2(n-1)/n bytes for each byte of the buffer (a reduce-scatter and an all-gather), so
@@ -23,31 +23,31 @@ _MIB = 1024 * 1024
 
 
 def bus_bandwidth(size: float, seconds: float, ranks: int) -> float:
-    """Bus bandwidth of an all-reduce in bytes a second.
+    """Return the bus bandwidth of an all-reduce in bytes a second.
 
     Args:
         size: bytes of the buffer on each rank.
         seconds: time of one all-reduce, above 0.
-        ranks: how many take part, at least 1.
+        ranks: number of ranks, at least 1.
     """
     return size / seconds * 2 * (ranks - 1) / ranks
 
 
 def gradient_seconds(parameters: float, bandwidth: float) -> float:
-    """A rough all-reduce time of a model's gradients: parameters * 4 bytes / bandwidth (bytes a second)."""
+    """Estimate the all-reduce of a model's gradients: parameters * 4 bytes / bandwidth (bytes a second)."""
     return parameters * 4 / bandwidth
 
 
 @dataclass
 class Results:
-    """Bandwidths reported in a log; GB/s is 10⁹ bytes a second, as nccl-tests counts."""
+    """Bandwidths reported in a log; GB/s is 10⁹ bytes a second, as in nccl-tests."""
 
     rows: dict[int, dict[str, float]] = field(default_factory=dict)
     average: float | None = None
     wrong: int = 0
 
     def feed(self, line: str) -> None:
-        """Take up a line of nccl-tests or of `gpuprov nccl check`; any other line is passed over."""
+        """Parse a line of nccl-tests or of `gpuprov nccl check`; ignore any other line."""
         if row := _NCCL_TESTS_ROW.search(line):
             self._table_row(row)
         elif row := _PLAIN_ROW.search(line):
@@ -71,12 +71,12 @@ class Results:
 
     @property
     def peak(self) -> float | None:
-        """The best bus bandwidth of any size, in GB/s."""
+        """Return the best bus bandwidth of any size in GB/s, or None."""
         best = [max(row["busbw"], row.get("in_place_busbw", 0)) for row in self.rows.values()]
         return max(best, default=self.average)
 
     def as_dict(self) -> dict[str, Any] | None:
-        """Plain data for JSON; None when the log reports no bandwidth."""
+        """Return plain data for JSON; None if the log reports no bandwidth."""
         if self.peak is None:
             return None
         rows = [{"bytes": size, **self.rows[size]} for size in sorted(self.rows)]

@@ -1,6 +1,7 @@
-"""Runs a small all-reduce over the GPUs of a machine and holds it against what its links can do.
+"""Measurement of a small all-reduce over the GPUs of a machine, compared with the speed of its links.
 
-Nothing is set on the machine: the variants differ by the environment of the processes started here alone.
+Nothing is configured on the machine: the variants differ only in the environment of the processes started
+here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ SCHEMA = "gpuprov.nccl_check/1"
 
 Variant = Literal["default", "no-p2p", "socket"]
 
-# NVLS allocates multicast memory on the NVSwitches, which a program that dies badly can leave unusable for
-# others until the GPUs are reset: a check must not risk that.
+# NVLS allocates multicast memory on the NVSwitches; a program that crashes can leave it unusable for others
+# until the GPUs are reset.
 _ALWAYS = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
 _ENVIRONMENT: dict[Variant, dict[str, str]] = {
     "default": {},
@@ -39,20 +40,20 @@ _ENVIRONMENT: dict[Variant, dict[str, str]] = {
 VARIANTS: tuple[Variant, ...] = tuple(_ENVIRONMENT)
 
 _SMI_TIMEOUT_S = 60
-# A healthy all-reduce of 1 GiB reaches three quarters of its links and more; half of them is a fault.
+# A healthy all-reduce of 1 GiB reaches at least three quarters of its links' speed; half of it is a fault.
 _POOR = 0.5
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the check runs on: how many GPUs, and what joins them."""
+    """The machine under test: number of GPUs, and the limits of their links."""
 
     gpus: int
     nvlink: Limit | None
     pcie: Limit | None
 
     def limit(self, variant: Variant) -> Limit | None:
-        """What bounds a variant; sockets within one machine have no link to be held against."""
+        """Return the link that limits a variant; None for sockets, which use no link within one machine."""
         if variant == "socket":
             return None
         return (self.nvlink if variant == "default" else None) or self.pcie
@@ -60,7 +61,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One variant's run."""
+    """The run of one variant."""
 
     variant: Variant
     tool: str
@@ -69,7 +70,7 @@ class Measurement:
     verdict: tuple[Finding, ...]
 
     def as_dict(self, gpus: int, parameters: float | None) -> dict[str, Any]:
-        """Plain data; `share` is the peak bus bandwidth as a part of the limit, 1 at best."""
+        """Return plain data; `share` is the peak bus bandwidth as a share of the limit, 1 at best."""
         peak = self.log.results.peak
         limit = {"gbs": self.limit.gbs, "path": self.limit.path} if self.limit else None
         return {
@@ -85,10 +86,11 @@ class Measurement:
 
 
 def estimate(parameters: float, peak: float, gpus: int) -> dict[str, float]:
-    """Time to all-reduce a model's gradients of 4 bytes at a bus bandwidth of `peak` GB/s.
+    """Estimate the time to all-reduce a model's gradients of 4 bytes at a bus bandwidth of `peak` GB/s.
 
-    `seconds` is the rule of thumb, parameters * 4 bytes / bandwidth; `seconds_ring` counts what a ring of
-    this many GPUs really sends, 2(n-1)/n times as much.
+    `seconds` is the rule of thumb, parameters * 4 bytes / bandwidth; `seconds_ring` counts the bytes that a
+    ring of
+    this many GPUs sends, 2(n-1)/n times as much.
     """
     seconds = gradient_seconds(parameters, peak * 1e9)
     return {
@@ -102,11 +104,11 @@ LOCAL = Local()
 
 
 def inspect_machine(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
-    """A machine, by its driver; `gpus` limits how many take part.
+    """Return a machine as its driver reports it; `gpus` limits the number of GPUs.
 
     Raises:
-        NodeFailed: there is no driver that answers, or fewer than two GPUs.
-        InvalidInput: more GPUs are asked for than there are.
+        NodeFailed: no driver answers, or there are fewer than two GPUs.
+        InvalidInput: `gpus` is more than there are.
     """
     found = sum(line.startswith("GPU ") for line in _smi(shell, "-L").splitlines())
     if gpus is not None and gpus > found:
@@ -136,16 +138,16 @@ def _smi(shell: Shell, *arguments: str) -> str:
 def tool(
     gpus: int, python: str | None = None, shell: Shell = LOCAL, script: Path | None = None
 ) -> tuple[str, list[str]]:
-    """The name and command line of what can run an all-reduce there.
+    """Return the name and command line of a program that can run an all-reduce there.
 
-    nccl-tests where they are on the PATH, else libnccl itself, else a Python with PyTorch.
+    nccl-tests if they are on the PATH, else libnccl itself, else a Python with PyTorch.
 
     Args:
-        python: an interpreter with PyTorch, which is taken then.
-        script: our program for libnccl.
+        python: an interpreter with PyTorch; only it is tried then.
+        script: gpuprov's program for libnccl.
 
     Raises:
-        NodeFailed: none of them is there.
+        NodeFailed: none is available.
     """
     tests = shell.find("all_reduce_perf")
     if tests and python is None:
@@ -188,7 +190,7 @@ def measure(
     """Run one variant and judge it.
 
     Raises:
-        NodeFailed: it did not end in time, or ended with an error that NCCL does not explain.
+        NodeFailed: it did not finish in time, or failed with an error that NCCL does not explain.
     """
     try:
         text, code = shell.run(command, {**_ALWAYS, **_ENVIRONMENT[variant]}, timeout_s)
@@ -209,7 +211,7 @@ def measure(
 
 
 def _wanted(findings: list[Finding], variant: Variant) -> list[Finding]:
-    """Without what a variant asked for: its slow path and its switches are no fault of the machine."""
+    """Return the findings with those a variant causes itself set to ok: its slow path and its variables."""
     if variant == "default":
         return findings
     asked_for = {"intra.transport", "environment.off"}

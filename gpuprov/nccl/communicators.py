@@ -1,7 +1,7 @@
-"""Who belongs together: ranks of one communicator, gathered from lines of many processes.
+"""Communicators of a log: ranks of one communicator, gathered from lines of many processes.
 
-Since 2.15 a communicator has an id that all its ranks name. Before, a rank names a pointer of its own
-process only, and ranks are put together by the order in which they join communicators of one size.
+Since 2.15 a communicator has an id that all its ranks log. Before, a rank logs a pointer of its own
+process only, and ranks are matched by the order in which they join communicators of one size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Communicator:
     layout: tuple[int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data: `nodes` and `local_ranks` are NCCL's own count, `waiting` ranks never got ready."""
+        """Return plain data: `nodes` and `local_ranks` are NCCL's own count, `waiting` ranks never became
+        ready.
+        """
         nodes, local_ranks = self.layout or (None, None)
         return {
             "id": self.comm_id,
@@ -53,7 +55,7 @@ class Communicators:
         return iter(self._known.values())
 
     def hear(self, process: Process, member: Member) -> None:
-        """Take up what a process says of a communicator it belongs to."""
+        """Add a process's line about a communicator to which it belongs."""
         communicator = self._of(process, member)
         if member.rank not in communicator.hosts:
             communicator.hosts[member.rank] = process[0]
@@ -66,13 +68,14 @@ class Communicators:
 
     @property
     def largest(self) -> Communicator | None:
-        """The communicator of most ranks: the job itself, not a group within it."""
+        """Return the communicator with most ranks: the job itself, not a group within it."""
         return max(self, key=lambda comm: comm.nranks, default=None)
 
     def same_node(self, process: Process, own: int, peer: int) -> bool | None:
-        """Whether `peer` runs where this process, rank `own`, runs; None where the log does not tell.
+        """Return whether `peer` runs on the node of this process, rank `own`; None if the log does not show
+        it.
 
-        A process may be the same rank of several communicators: the last one that knows the peer counts.
+        A process may have the same rank in several communicators: the last one that knows the peer counts.
         """
         for comm, rank in reversed(self._memberships[process]):
             other = comm.hosts.get(peer)
@@ -81,7 +84,7 @@ class Communicators:
         return None
 
     def _of(self, process: Process, member: Member) -> Communicator:
-        """The communicator that a member means."""
+        """Return the communicator of a member; create it if it is new."""
         place = (process, member.pointer)
         known = self._pointers.get(place)
         if known is None or (member.comm_id and known.comm_id not in (None, member.comm_id)):
@@ -93,14 +96,16 @@ class Communicators:
         return known
 
     def _next_without(self, member: Member) -> tuple[int, int]:
-        """The first communicator of this size that the rank has not joined yet."""
+        """Return the key of the first communicator of this size that the rank has not joined yet."""
         order = 0
         while (known := self._known.get((member.nranks, order))) and member.rank in known.hosts:
             order += 1
         return (member.nranks, order)
 
     def _identified(self, known: Communicator, comm_id: str) -> Communicator:
-        """A communicator whose first lines lacked its id, under that id; ranks found apart come together."""
+        """Register a communicator under its id, which its first lines lacked; merge it with one already
+        there.
+        """
         self._known = {key: comm for key, comm in self._known.items() if comm is not known}
         other = self._known.setdefault(comm_id, known)
         known.comm_id = comm_id

@@ -1,4 +1,4 @@
-"""What NCCL and the frameworks above it complain of, and what usually is behind it.
+"""Error messages of NCCL and the frameworks above it, with their usual causes.
 
 Sources: NCCL's user guide (Troubleshooting), its published sources, and its public issue tracker.
 """
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-# Words of a complaint → the likely cause. The first that fits speaks; all of these break a job.
+# Pattern of a message → its likely cause. The first that matches counts; all of these break a job.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"ProcessGroupNCCL.*(?:Watchdog|Timeout)|Watchdog caught collective",
@@ -63,31 +63,31 @@ _MOST = 200
 
 @dataclass
 class Complaints:
-    """Complaints of one log; alike ones (that differ in numbers only) are counted, the first is kept."""
+    """Error messages of one log; those that differ only in numbers are counted, the first is kept."""
 
     _first: dict[str, str] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def warned(self, text: str) -> None:
-        """Take up the text of an `NCCL WARN`."""
+        """Add the text of an `NCCL WARN`."""
         key = _NUMBERS.sub("#", text[:400])
         if key in self._first or len(self._first) < _MOST:
             self._first.setdefault(key, text[:400])
             self._counts[key] += 1
 
     def feed(self, line: str) -> None:
-        """Take up a line that is not NCCL's own, where a framework or nccl-tests reports an NCCL failure."""
+        """Add a line of a framework or of nccl-tests if it reports an NCCL failure."""
         if _FRAMEWORK.search(line):
             self.warned(line.strip())
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """Complaints that break a job: text, count, likely cause."""
+        """Return the messages that break a job: text, count, likely cause."""
         return [entry for entry in self._entries() if entry["cause"]]
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
-        """All others: text and count."""
+        """Return the other messages: text and count."""
         return [{"text": e["text"], "count": e["count"]} for e in self._entries() if not e["cause"]]
 
     def _entries(self) -> list[dict[str, Any]]:
@@ -98,5 +98,5 @@ class Complaints:
 
 
 def cause_of(text: str) -> str | None:
-    """The likely cause of a complaint that breaks jobs; None for one that does not, or is not known."""
+    """Return the likely cause of a message that breaks jobs; None for any other message."""
     return next((cause for words, cause in _CAUSES if re.search(words, text, re.IGNORECASE)), None)

@@ -1,6 +1,6 @@
-"""NCCL's network environment, derived from what a node has, each value with its reason.
+"""NCCL's network environment, derived from a node's devices, each value with its reason.
 
-Pure: interfaces and RDMA ports in, decisions out. The meaning of the variables is that of NCCL's user guide
+Pure functions of interfaces and RDMA ports. The meaning of the variables is that of NCCL's user guide
 (Environment Variables) and, for GLOO_SOCKET_IFNAME, of PyTorch's documentation of torch.distributed.
 """
 
@@ -18,12 +18,12 @@ from gpuprov.nccl.rdma import Rails, RdmaPort, choose_rails, gid_index
 from gpuprov.nccl.site import check_site
 
 _JUMBO_FROM_MBITS = 10_000
-_JUMBO_MTU = 4200  # RoCE's largest payload, 4096, needs so much; 9000 is what switches are set to
+_JUMBO_MTU = 4200  # RoCE's largest payload is 4096 bytes plus headers; switches are usually set to 9000
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The value of a variable and why; `site` when the site stated it itself."""
+    """The value of a variable and its reason; `site` if the site stated it."""
 
     value: str
     reason: str
@@ -35,10 +35,10 @@ class Derived:
     """A node's NCCL environment.
 
     Attributes:
-        variables: name → decision; a variable that NCCL's own default serves best is not there.
-        excluded: interface or RDMA port → why it was not taken.
-        mtu: of the interfaces that were taken, None where it is not known.
-        findings: what a person should look at.
+        variables: name → decision; without variables whose default in NCCL is best.
+        excluded: interface or RDMA port → why it is not used.
+        mtu: of the interfaces in use; None if unknown or different.
+        findings: warnings for the administrator.
     """
 
     variables: dict[str, Decision]
@@ -48,11 +48,11 @@ class Derived:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Name → value."""
+        """Return the variables' names and values."""
         return {name: decision.value for name, decision in self.variables.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "variables": {name: asdict(decision) for name, decision in self.variables.items()},
             "excluded": self.excluded,
@@ -69,7 +69,7 @@ def derive(
     Args:
         nics: its network interfaces.
         hcas: its RDMA ports.
-        site: variables the site states itself: they win, and are checked to name what exists.
+        site: variables that the site states; they override, and must name existing devices.
     """
     sockets = choose(nics)
     rails = choose_rails(hcas, {nic.name: nic for nic in nics})
@@ -88,7 +88,9 @@ def derive(
 
 
 def _sockets(choice: Choice, rails: Rails) -> dict[str, Decision]:
-    """Which interfaces NCCL and Gloo talk over; with RDMA it is the first contact alone, so one is enough."""
+    """Return the interfaces for NCCL and Gloo; with RDMA they carry only the first
+    contact, so one is enough.
+    """
     if not choice.nics:
         return {}
     used = choice.nics[:1] if rails.hcas else choice.nics
@@ -118,7 +120,7 @@ def _rdma(rails: Rails) -> dict[str, Decision]:
 
 
 def _cross_nic(choice: Choice, rails: Rails) -> dict[str, Decision]:
-    """Whether a ring may enter a node by one NIC and leave by another."""
+    """Return whether a ring may enter a node by one NIC and leave by another."""
     count = len(rails.hcas) or len(choice.nics)
     if count == 0:
         return {}
@@ -152,7 +154,7 @@ def _doubts(choice: Choice, rails: Rails, hcas: Sequence[RdmaPort]) -> list[Find
 
 
 def _mtu(choice: Choice, rails: Rails, nics: Sequence[NetworkInterface]) -> list[Finding]:
-    """Small frames on a fast Ethernet cost throughput; it is the site's switches that decide."""
+    """Warn about a small MTU on fast Ethernet, which costs throughput; the site's switches limit it."""
     roce = {name for hca in rails.hcas for name in hca.interfaces} if rails.roce else set()
     data = [nic for nic in nics if nic.name in roce] or ([] if rails.hcas else list(choice.nics))
     small = [
@@ -173,7 +175,7 @@ def _listed(excluded: Mapping[str, str]) -> str:
 
 
 def agree(nodes: Mapping[str, Derived]) -> list[Finding]:
-    """Whether the nodes of one group derive the same; the odd ones are named against the majority."""
+    """Compare the results of a group's nodes; return a finding for each that differs from the majority."""
     names = sorted({name for derived in nodes.values() for name in derived.variables})
     found = []
     for name in [*names, "MTU"]:

@@ -1,4 +1,4 @@
-"""What the derivation needs, taken from a node's facts and topology."""
+"""Input of the derivation, from a node's facts and topology."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UP = ("up", "unknown")
 def from_facts(
     facts: Facts, topology: Topology | None = None
 ) -> tuple[list[NetworkInterface], list[RdmaPort]]:
-    """Interfaces and RDMA ports of a node.
+    """Return the interfaces and RDMA ports of a node.
 
     Args:
         facts: the node's facts.
-        topology: its `nvidia-smi topo -m`, which tells how near each RDMA device is to a GPU.
+        topology: its `nvidia-smi topo -m`, for the distance of each RDMA device to a GPU.
 
     Raises:
-        gpuprov.probe.facts.Missing: the node did not tell its interfaces or RDMA devices.
+        gpuprov.probe.facts.Missing: the facts lack interfaces or RDMA devices.
     """
     near = _distances(topology) if topology else {}
     nics = [
@@ -61,13 +61,13 @@ def from_facts(
 
 
 def gigabits(rate: str) -> float:
-    """`400 Gb/sec (4X NDR)`, as sysfs writes a port's rate, in Gbit/s; 0 where it says nothing."""
+    """Parse the rate of a port in sysfs, such as `400 Gb/sec (4X NDR)`, in Gbit/s; 0 if there is none."""
     found = re.match(r"\s*([\d.]+)\s*Gb", rate)
     return float(found[1]) if found else 0.0
 
 
 def _distances(topology: Topology) -> dict[str, int]:
-    """RDMA device → distance to its nearest GPU."""
+    """Return each RDMA device's distance to its nearest GPU."""
     return {
         nic.device: min(distance(topology.link(gpu, nic.name).kind) for gpu in topology.gpus)
         for nic in topology.nics

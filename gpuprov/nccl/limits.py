@@ -1,4 +1,4 @@
-"""How fast the links of a machine can be, from what its driver says of them."""
+"""Speed limits of a machine's links, as its driver reports them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LINK = re.compile(r"Link (\d+):\s*([\d.]+) GB/s")
 
 @dataclass(frozen=True)
 class Limit:
-    """The most a GPU can send in one direction: GB/s, and over what."""
+    """The highest rate of a GPU in one direction in GB/s, and the path."""
 
     gbs: float
     path: str
 
 
 def nvlink_limit(text: str) -> Limit | None:
-    """The limit by `nvidia-smi nvlink -s`: that of the GPU with the least; None where one has no link up."""
+    """Parse `nvidia-smi nvlink -s`: return the limit of the slowest GPU; None if a GPU has no active link."""
     speeds: dict[int, list[float]] = defaultdict(list)
     gpu = -1
     for line in text.splitlines():
@@ -39,7 +39,7 @@ def nvlink_limit(text: str) -> Limit | None:
 
 
 def pcie_limit(text: str) -> Limit | None:
-    """The limit by `--query-gpu=pcie.link.gen.max,pcie.link.width.max`: that of the slowest GPU."""
+    """Parse `--query-gpu=pcie.link.gen.max,pcie.link.width.max`: return the limit of the slowest GPU."""
     rows = [re.match(r"\s*(\d+)\s*,\s*(\d+)\s*$", line) for line in text.splitlines() if line.strip()]
     links = [(int(row[1]), int(row[2])) for row in rows if row and int(row[1]) in _PCIE_LANE]
     if not links:

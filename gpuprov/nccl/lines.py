@@ -1,9 +1,9 @@
-"""The shapes of NCCL's log lines from 2.4 on, as pure functions of one line.
+"""Parsers of NCCL's log lines from 2.4 on, as pure functions of one line.
 
 A line is `HOST:PID:TID [GPU] NCCL INFO text`, and `HOST:PID:TID [GPU] file.cc:12 NCCL WARN text` for
-warnings (with a time in front and the function's name behind the file in newer versions). Launchers put
-their own prefix before it (`[1,0]<stdout>:`, `worker-0: `), and ranks that write to one stream can cut
-into each other's lines. The shapes were taken from NCCL's published sources and from public logs.
+warnings (newer versions add the time in front and the function's name after the file). Launchers add
+their own prefix (`[1,0]<stdout>:`, `worker-0: `), and ranks that write to one stream can interrupt
+each other's lines. The formats are from NCCL's published sources and from public logs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Message(NamedTuple):
-    """One message: who said it (host and pid are None where the prefix was cut off), how loud, and what."""
+    """One message: host and pid (None if the prefix is cut off), level and text."""
 
     host: str | None
     pid: int | None
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
 
 def messages(line: str) -> Iterator[Message]:
-    """The messages of a line: none, one, or several where ranks wrote into each other's lines."""
+    """Yield the messages of a line: several if ranks interrupted each other's lines."""
     if "\x1b" in line:
         line = _TERMINAL_CODES.sub("", line)
     pieces = _MARK.split(line)
@@ -47,7 +47,7 @@ def messages(line: str) -> Iterator[Message]:
 
 @lru_cache(maxsize=4096)
 def _speaker(text: str) -> tuple[str | None, int | None, int]:
-    """Who speaks after `text`: host, pid, and the length of their prefix at its end."""
+    """Return host, pid and length of the prefix at the end of `text`."""
     found = _SPEAKER.search(text)
     return (found["host"], int(found["pid"]), len(text) - found.start()) if found else (None, None, 0)
 
@@ -61,10 +61,10 @@ _PATH = re.compile(
 
 
 class Path(NamedTuple):
-    """A connection of one channel: ranks, transport (`P2P/CUMEM`, `SHM`, `NET/IB`), and whether over GDRDMA.
+    """A connection of one channel: ranks, transport (`P2P/CUMEM`, `SHM`, `NET/IB`), and whether by GDRDMA.
 
-    `receiving` is true on the second of the two lines that a NET connection has. `target` is None for
-    CollNet, which leads into the network.
+    `receiving` is true for the second of the two lines of a NET connection. `target` is None for
+    CollNet, which connects to the network.
     """
 
     source: int
@@ -75,7 +75,7 @@ class Path(NamedTuple):
 
 
 def path(text: str) -> Path | None:
-    """The connection a message tells of, if it does."""
+    """Return the connection that a message reports, or None."""
     found = _PATH.match(text)
     if found is None:
         return None
@@ -88,7 +88,7 @@ def path(text: str) -> Path | None:
 
 @lru_cache(maxsize=1024)
 def _transport(via: str) -> tuple[str, bool]:
-    """`NET/IB/0(1)/GDRDMA(PCI) comm 0x1 nRanks 2` → (`NET/IB`, True); devices and proxies are left out."""
+    """Return transport and GDRDMA: `NET/IB/0(1)/GDRDMA(PCI) comm 0x1 nRanks 2` → (`NET/IB`, True)."""
     parts = via.split(" comm 0x")[0].strip().split("/")
     kind = parts[0].upper()
     gdrdma = any(part.startswith("GDRDMA") for part in parts[1:])
@@ -115,7 +115,7 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank of a communicator, as a process names it; `stage` is started, complete, gone or empty."""
+    """A rank of a communicator in a process's line; `stage` is started, complete, gone or empty."""
 
     pointer: str
     rank: int
@@ -127,7 +127,7 @@ class Member:
 
 
 def member(text: str) -> Member | None:
-    """The communicator's member a message tells of, if it does."""
+    """Return the member of a communicator that a message reports, or None."""
     found = _MEMBER.search(text)
     if found is None:
         return None
@@ -153,7 +153,7 @@ _HCA = re.compile(r"\[\d+\]\s?([A-Za-z][\w.+-]*)(?::uverbs\d+)?:(\d+)/(\w+)")
 
 @dataclass(frozen=True, order=True)
 class Interface:
-    """A network interface NCCL chose: name, its address, and the use (`bootstrap`, `data` or `oob`)."""
+    """A network interface in use by NCCL: name, address, and use (`bootstrap`, `data` or `oob`)."""
 
     name: str
     address: str
@@ -162,7 +162,7 @@ class Interface:
 
 @dataclass(frozen=True, order=True)
 class LoggedHca:
-    """A port of an RDMA device NCCL chose, and its link: `IB` or `RoCE`."""
+    """A port of an RDMA device in use by NCCL, and its link: `IB` or `RoCE`."""
 
     device: str
     port: int
@@ -173,19 +173,19 @@ class LoggedHca:
 
 
 def version(text: str) -> tuple[str, str | None] | None:
-    """NCCL's version, and the CUDA version it was built for, where a line states them."""
+    """Return NCCL's version and the CUDA version that it was built for, or None."""
     found = _VERSION.search(text)
     return (found[1], found[2]) if found else None
 
 
 def environment(text: str) -> tuple[str, str] | None:
-    """The variable that a message says was set, and its value."""
+    """Return the variable that a message reports as set, and its value, or None."""
     found = _SET.search(text)
     return (found[1], found[2].strip().removesuffix(".")) if found else None
 
 
 def interfaces(text: str) -> list[Interface]:
-    """The interfaces in a `Bootstrap`, `NET/Socket : Using` or `NET/IB : Using …; OOB` message."""
+    """Return the interfaces in a `Bootstrap`, `NET/Socket : Using` or `NET/IB : Using …; OOB` message."""
     use = "bootstrap" if text.startswith("Bootstrap") else "data"
     data, _, oob = text.partition("OOB ")
     return [Interface(name, address, use) for name, address in _ADDRESS.findall(data)] + [
@@ -194,5 +194,7 @@ def interfaces(text: str) -> list[Interface]:
 
 
 def hcas(text: str) -> list[LoggedHca]:
-    """The RDMA ports in a `NET/IB : Using [0]mlx5_0:1/RoCE …` or `NET/IB: [0] mlx5_0:uverbs0:1/IB` line."""
+    """Return the RDMA ports in a `NET/IB : Using [0]mlx5_0:1/RoCE …` or `NET/IB: [0] mlx5_0:uverbs0:1/IB`
+    line.
+    """
     return [LoggedHca(device, int(port), link) for device, port, link in _HCA.findall(text)]

@@ -1,4 +1,4 @@
-"""NCCL's network environment of live nodes: from their facts, and how near RDMA devices are to GPUs."""
+"""NCCL's network environment of live nodes, from their facts and topology."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
-    """Group → the variables that its profile or the fleet states itself.
+    """Return, for each group, the variables stated in its profile or in the fleet.
 
     Args:
-        folder: where the fleet's file stands.
+        folder: of the fleet's file.
     """
     folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
     stated = {
@@ -40,11 +40,11 @@ def derive_live(
     forks: int,
     password: str | None = None,
 ) -> dict[str, Derived | GpuprovError]:
-    """Each node's environment, in the order of `targets`; a node's failure is its answer.
+    """Derive each node's environment, in the order of `targets`; a node's error is its result.
 
     Args:
-        site: node → variables that the site states itself.
-        password: sudo's, where it asks for one.
+        site: node → variables that the site states.
+        password: sudo's password, if it requires one.
     """
     nodes = list(targets)
     payload = build(Parameters(), password=password)
@@ -60,12 +60,12 @@ def derive_live(
 def derive_fleet(
     path: Path, sources: Iterable[str], stated: Mapping[str, str], *, forks: int, password: str | None = None
 ) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
-    """Group → node → what was derived; and the nodes that failed.
+    """Derive the environments of a fleet; return them by group and node, and the nodes that failed.
 
     Args:
         path: the fleet's file.
-        sources: hosts or groups of the fleet; none means all.
-        stated: variables that the site states beside those of the fleet.
+        sources: hosts or groups of the fleet; all if empty.
+        stated: variables that the site states in addition to those of the fleet.
 
     Raises:
         InvalidInput: the fleet is not valid, or has no such node.
@@ -89,7 +89,7 @@ def derive_fleet(
 
 
 def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
-    """Group → the nodes of it that are meant."""
+    """Return the selected nodes of each group."""
     named: set[str] = set()
     for source in sources:
         try:

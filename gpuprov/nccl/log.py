@@ -1,6 +1,6 @@
-"""Reads a log of NCCL_DEBUG=INFO in one pass, whatever is missing from it or mixed into it.
+"""Parser of a log of NCCL_DEBUG=INFO, in one pass; parts may be missing, other output may be mixed in.
 
-Memory grows with the number of ranks and of pairs that talk, not with the length of the log.
+Memory grows with the number of ranks and of communicating pairs, not with the length of the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d+)")
 
 
 class NcclLog:
-    """What a log says; `feed` it line by line, then ask."""
+    """Contents of a log; `feed` it line by line, then read the properties."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -48,7 +48,7 @@ class NcclLog:
         self._listed_ranks: dict[int, str] = {}
 
     def feed(self, line: str) -> None:
-        """Take up one line."""
+        """Parse one line."""
         if "CCL " in line:
             spoke = False
             for said in lines.messages(line):
@@ -75,7 +75,7 @@ class NcclLog:
             self._remark(text)
 
     def _other(self, line: str) -> None:
-        """A line without NCCL's prefix: a result, a launcher, the framework."""
+        """Parse a line without NCCL's prefix: a result, or a line of a launcher or a framework."""
         if "CCL version" in line:
             self._version(line)
         if "ccl" in line or "NCCL" in line:
@@ -127,11 +127,11 @@ class NcclLog:
         if stated := lines.version(text):
             self.versions[stated] += 1
 
-    # --- asked afterwards ---------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> tuple[str, str | None] | None:
-        """NCCL's version and the CUDA it was built for, as most ranks state it."""
+        """Return NCCL's version and the CUDA version that it was built for, as most ranks state them."""
         stated = [(entry, count) for entry, count in self.versions.items() if entry[1]] or list(
             self.versions.items()
         )
@@ -139,23 +139,23 @@ class NcclLog:
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks the job has; None where no line tells."""
+        """Return the number of ranks of the job; None if no line states it."""
         job = self.communicators.largest
         return job.nranks if job else len(self._listed_ranks) or None
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that speak in the log."""
+        """Return the hosts that appear in the log."""
         named = {host for comm in self.communicators for host in comm.hosts.values() if host}
         named |= {process[0] for process, *_ in self.paths if process[0]}
         return sorted(named | set(self._listed_ranks.values()))
 
     @property
     def nodes(self) -> int | None:
-        """How many machines take part.
+        """Return the number of machines that take part.
 
-        NCCL's own count holds unless it contradicts the host names: without P2P and shared memory it
-        takes every rank for a node of its own; and containers of one machine have names of their own.
+        NCCL's own count holds unless it contradicts the host names: without P2P and shared memory NCCL
+        counts every rank as a separate node, and containers of one machine have different host names.
         """
         comm, hosts = self.communicators.largest, len(self.hosts)
         if comm is None or comm.layout is None:
@@ -168,9 +168,9 @@ class NcclLog:
 
     @property
     def transports(self) -> dict[str, dict[str, int]]:
-        """Connections by transport, within nodes (`intra`) and between them (`inter`).
+        """Return the connections by transport, within nodes (`intra`) and between them (`inter`).
 
-        A NET connection has a line on each side; it counts once even where one side's lines are missing.
+        A NET connection has a line on each side; it counts once even if one side's lines are missing.
         """
         sides: dict[str, dict[str, list[int]]] = {"intra": {}, "inter": {}}
         for (process, source, target, receiving, transport), count in self.paths.items():
@@ -184,7 +184,7 @@ class NcclLog:
     def _within(
         self, process: Process, source: int, target: int | None, receiving: bool, transport: str
     ) -> bool:
-        """Whether a connection stays on one machine."""
+        """Return whether a connection stays on one machine."""
         if transport == "SHM" or (transport.startswith("P2P") and not self.multi_node_nvlink):
             return True
         if target is None:
@@ -194,7 +194,7 @@ class NcclLog:
         return transport.startswith("P2P") or (self.nodes or 1) == 1 if known is None else known
 
     def as_dict(self) -> dict[str, Any]:
-        """The reading without its verdict: schema gpuprov.nccl/1."""
+        """Return plain data without the verdict: schema gpuprov.nccl/1."""
         version = self.version
         return {
             "schema": SCHEMA,
@@ -223,17 +223,19 @@ class NcclLog:
 
     @property
     def gdrdma(self) -> bool:
-        """Whether any connection moves data between GPU and NIC without host memory."""
+        """Return whether any connection moves data between GPU and NIC without host memory."""
         return self.gdrdma_lines > 0
 
     @property
     def network(self) -> str | None:
-        """The network NCCL says it uses (`IB`, `Socket`, `AWS Libfabric`); None where no line tells."""
+        """Return the network that NCCL reports (`IB`, `Socket`, `AWS Libfabric`); None
+        if no line states it.
+        """
         return self.networks.most_common(1)[0][0] if self.networks else None
 
 
 def read_log(streams: Iterable[TextIO]) -> NcclLog:
-    """Read one log, or one job's log in several files, each line once."""
+    """Read one log, or one job's log in several files."""
     log = NcclLog()
     for stream in streams:
         for line in _lines(stream):
@@ -242,6 +244,6 @@ def read_log(streams: Iterable[TextIO]) -> NcclLog:
 
 
 def _lines(stream: TextIO) -> Iterator[str]:
-    """The lines of a stream; one without end comes in pieces, so that it cannot fill the memory."""
+    """Yield the lines of a stream; split overlong lines to bound the memory."""
     while line := stream.readline(_LONGEST_LINE):
         yield line

@@ -1,6 +1,6 @@
-"""A node's networks, and which of them may carry NCCL's traffic: what is left when all else is excluded.
+"""Selection of a node's networks for NCCL: the interfaces that remain after all exclusions.
 
-Every exclusion has its reason, so that a person can object with a value of the site's own.
+Every exclusion has its reason, so that an administrator can override it with the site's own value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STORAGE = re.compile(r"stor|nfs|ceph|san\d|iscsi|nvmeof")
 _MANAGEMENT_DRIVERS = {"cdc_ether", "rndis_host", "cdc_ncm"}
 _CLOUD_DRIVERS = {"ena", "gve", "mana", "hv_netvsc", "virtio_net", "vmxnet3"}
 _MUCH_SLOWER = 10
-# Taken where there is nothing else: a hypervisor has its address on a bridge, a container on a veth.
+# Used only without any other interface: a hypervisor has its address on a bridge, a container on a veth.
 _LAST_RESORT = {"bridge": "a bridge", "virtual": "virtual"}
 
 
@@ -32,10 +32,10 @@ class NetworkInterface:
 
     Attributes:
         kind: `physical`, `bond`, `vlan`, `bridge` or `virtual`.
-        speed: Mbit/s; None where the driver does not say.
+        speed: Mbit/s; None if the driver does not report it.
         addresses: with prefix length, `10.0.0.5/24`.
-        master: the bond or bridge it is part of.
-        parent: the interface a VLAN stands on.
+        master: the bond or bridge to which it belongs.
+        parent: the interface of a VLAN.
         infiniband: IP over InfiniBand.
     """
 
@@ -54,24 +54,26 @@ class NetworkInterface:
 
     @property
     def routable(self) -> list[Address]:
-        """Addresses that another node can reach: neither loopback nor link-local."""
+        """Return addresses that another node can reach: neither loopback nor link-local."""
         parsed = (ipaddress.ip_interface(address) for address in self.addresses)
         return [address for address in parsed if not (address.is_link_local or address.is_loopback)]
 
     @property
     def ipv6_only(self) -> bool:
-        """Whether only IPv6 reaches it."""
+        """Return whether all routable addresses are IPv6."""
         return bool(self.routable) and all(address.version == 6 for address in self.routable)
 
     @property
     def wire(self) -> str:
-        """The interface that a VLAN shares with others; its own name for any other."""
+        """Return the interface that a VLAN shares with others; its own name for any other kind."""
         return self.parent or (self.name.partition(".")[0] if self.kind == "vlan" else self.name)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The interfaces chosen (several are rails of equal speed), why, and why not each of the others."""
+    """The chosen interfaces (several are rails of equal speed), the reason, and
+    why each other was excluded.
+    """
 
     nics: tuple[NetworkInterface, ...]
     reason: str
@@ -80,7 +82,7 @@ class Choice:
 
 
 def choose(nics: Iterable[NetworkInterface]) -> Choice:
-    """The networks for NCCL's sockets: the fastest that reach other nodes."""
+    """Choose the networks for NCCL's sockets: the fastest that reach other nodes."""
     excluded: dict[str, str] = {}
     left: list[NetworkInterface] = []
     for nic in sorted(nics, key=_order):
@@ -100,7 +102,7 @@ def choose(nics: Iterable[NetworkInterface]) -> Choice:
 
 
 def reason_against(nic: NetworkInterface) -> str | None:
-    """Why an interface cannot carry traffic between nodes, whatever else there is; None if it can."""
+    """Return why an interface can never carry traffic between nodes; None if it can."""
     return next((reason for holds, reason in _reasons(nic) if holds), None)
 
 
@@ -117,7 +119,7 @@ def _reasons(nic: NetworkInterface) -> Iterator[tuple[bool, str]]:
 
 
 def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
-    """Clouds and virtual machines do not tell a speed that counts: the default route does."""
+    """Choose by the default route: clouds and virtual machines report no meaningful speed."""
     routed = [nic for nic in left if nic.default_route] or left[:1]
     rest = {nic.name: "not on the default route" for nic in left if nic not in routed}
     known = any(nic.default_route for nic in left)
@@ -149,7 +151,7 @@ def _slower(nic: NetworkInterface, top: int) -> str:
 
 
 def _one_a_wire(nics: list[NetworkInterface]) -> tuple[list[NetworkInterface], dict[str, str], list[str]]:
-    """Of several networks on one wire (VLANs) one: that of the largest MTU; which one it is stays a doubt."""
+    """Choose one of several networks on one wire (VLANs): the largest MTU; report the choice as a doubt."""
     wires: dict[str, list[NetworkInterface]] = defaultdict(list)
     for nic in nics:
         wires[nic.wire].append(nic)
@@ -171,10 +173,10 @@ def _gigabits(speed: int) -> str:
 
 
 def _order(nic: NetworkInterface) -> list[tuple[int, str]]:
-    """eth2 before eth10."""
+    """Return a sort key: eth2 before eth10."""
     return natural(nic.name)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key in which numbers count as numbers: `mlx5_2` before `mlx5_10`."""
+    """Return a sort key that compares numbers by value: `mlx5_2` before `mlx5_10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

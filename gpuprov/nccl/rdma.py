@@ -1,4 +1,4 @@
-"""Which RDMA ports NCCL must use: active, fastest, one link layer, near the GPUs where that is known."""
+"""Selection of RDMA ports for NCCL: active, fastest, one link layer, near the GPUs if distances are known."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from gpuprov.nccl.networks import NetworkInterface, natural, reason_against
 
 _ROCE_V2 = "RoCE v2"
-# Azure's accelerated networking shows an RDMA device that carries no RDMA traffic.
+# Azure's accelerated networking has an RDMA device that carries no RDMA traffic.
 _NO_RDMA_BEHIND = ("mlx5_an",)
 _AWS_EFA = ("efa", "rdmap")
 
 
 @dataclass(frozen=True)
 class Gid:
-    """An entry of a port's GID table: index, type (`IB/RoCE v1`, `RoCE v2`) and the address in IPv6 form."""
+    """An entry of a port's GID table: index, type (`IB/RoCE v1`, `RoCE v2`) and address in IPv6 form."""
 
     index: int
     type: str
@@ -32,8 +32,8 @@ class RdmaPort:
         link_layer: `InfiniBand`, `Ethernet` (RoCE) or `Unspecified` (EFA).
         rate: Gbit/s.
         interfaces: network interfaces of the same device.
-        gpu_distance: 0 (NVLink) to 6 (other socket) to the nearest GPU, as `gpuprov.topology` counts;
-            None where it is not known.
+        gpu_distance: 0 (NVLink) to 6 (other socket) to the nearest GPU, as in `gpuprov.topology`;
+            None if unknown.
     """
 
     name: str
@@ -50,13 +50,13 @@ class RdmaPort:
 
     @property
     def is_efa(self) -> bool:
-        """Whether it is an EFA of AWS, which NCCL reaches through libfabric, not as InfiniBand."""
+        """Return whether it is an AWS EFA, which NCCL uses through libfabric, not as InfiniBand."""
         return self.link_layer not in ("InfiniBand", "Ethernet") and self.name.startswith(_AWS_EFA)
 
 
 @dataclass(frozen=True)
 class Rails:
-    """The ports chosen, why, and why not each of the others; empty `hcas` means that RDMA is off."""
+    """The chosen ports, the reason, and why each other was excluded; empty `hcas` means that RDMA is off."""
 
     hcas: tuple[RdmaPort, ...]
     reason: str
@@ -64,7 +64,7 @@ class Rails:
 
     @property
     def roce(self) -> bool:
-        """Whether the rails are Ethernet."""
+        """Return whether the rails are Ethernet."""
         return bool(self.hcas) and self.hcas[0].link_layer == "Ethernet"
 
 
@@ -72,7 +72,7 @@ _THROUGH_CPU = 4
 
 
 def choose_rails(hcas: Iterable[RdmaPort], nics: Mapping[str, NetworkInterface]) -> Rails:
-    """The RDMA ports for NCCL; `nics` are the node's interfaces by name."""
+    """Choose the RDMA ports for NCCL; `nics` are the node's interfaces by name."""
     excluded: dict[str, str] = {}
     left: list[RdmaPort] = []
     for hca in sorted(hcas, key=lambda hca: natural(str(hca))):
@@ -111,7 +111,7 @@ def _reason_against(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str 
 
 
 def _reason_against_roce(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
-    """RoCE speaks IP: the interface of the port, or the bond it is part of, must be fit for it."""
+    """Return why a RoCE port cannot be used: its interface, or the bond of that, must be usable for IP."""
     mine = [nics[name] for name in hca.interfaces if name in nics]
     carriers = {(nics.get(nic.master) or nic) if nic.master else nic for nic in mine}
     reasons = {reason_against(nic) for nic in carriers}
@@ -122,7 +122,7 @@ def _reason_against_roce(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) ->
 
 
 def _one_link_layer(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
-    """NCCL cannot mix InfiniBand and RoCE: the one of more bandwidth, InfiniBand when equal."""
+    """Keep the link layer with more bandwidth, InfiniBand if equal: NCCL cannot mix InfiniBand and RoCE."""
     total = {
         layer: sum(h.rate for h in left if h.link_layer == layer) for layer in ("InfiniBand", "Ethernet")
     }
@@ -138,7 +138,9 @@ def _fastest(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
 
 
 def _near_gpus(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
-    """Where some ports share a PCIe switch with GPUs, the others are for storage and services."""
+    """Keep ports that share a PCIe switch with GPUs, if there are any; the others are for storage and
+    services.
+    """
     if not any(_is_near(hca) for hca in left):
         return left
     return _keep(left, excluded, _is_near, "has no GPU near it, others have: left to storage and services")
@@ -156,7 +158,7 @@ def _keep(
 
 
 def gid_index(hcas: Iterable[RdmaPort]) -> tuple[int | None, str]:
-    """The GID index of RoCE v2 that holds on all ports, and the reason; None where there is no such index."""
+    """Return the GID index of RoCE v2 that is the same on all ports, or None, and the reason."""
     tables = [{gid.index: gid for gid in hca.gids if _usable(gid)} for hca in hcas]
     if not all(tables):
         return None, "the GID tables are not known; NCCL 2.21 and later finds the index itself"

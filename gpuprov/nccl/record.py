@@ -1,4 +1,4 @@
-"""What was derived from a fleet's live nodes, kept beside the fleet for the lock to take: `fleet.nccl.yml`.
+"""Derived values of a fleet's live nodes, kept next to the fleet as input of the lock: `fleet.nccl.yml`.
 
 Written by `gpuprov nccl derive --write`, reviewed and committed like the lock, which is made from it.
 """
@@ -18,14 +18,14 @@ HEADER = "# Written by `gpuprov nccl derive --write` from what the nodes have. R
 
 
 class DerivedValue(Strict):
-    """The value of a variable, and why."""
+    """The value of a variable, and its reason."""
 
     value: str
     reason: str
 
 
 class DerivedGroup(Strict):
-    """What the nodes of a group have in common; `hosts` are those that were asked."""
+    """The common values of a group's nodes; `hosts` are the nodes that answered."""
 
     hosts: list[str]
     variables: dict[str, DerivedValue]
@@ -33,32 +33,32 @@ class DerivedGroup(Strict):
 
 
 class NcclRecord(Strict):
-    """The whole file."""
+    """The file `fleet.nccl.yml`."""
 
     schema_: Literal["gpuprov.nccl/1"] = Field(alias="schema", default="gpuprov.nccl/1")
     groups: dict[str, DerivedGroup]
 
 
 def record_path(fleet: Path) -> Path:
-    """`fleet.nccl.yml` beside `fleet.yml`."""
+    """Return the path of `fleet.nccl.yml` next to `fleet.yml`."""
     return fleet.with_name(f"{fleet.stem}.nccl.yml")
 
 
 def read_record(fleet: Path) -> NcclRecord | None:
-    """The record of a fleet, None where nothing was derived.
+    """Read the record of a fleet; return None if there is no file.
 
     Raises:
-        InvalidInput: the file is not one of these.
+        InvalidInput: the file is not a valid record.
     """
     path = record_path(fleet)
     return read_document(path, NcclRecord) if path.exists() else None
 
 
 def write_record(fleet: Path, groups: Mapping[str, Mapping[str, Derived]]) -> Path:
-    """Record what the groups' nodes have in common; groups that were not asked again stay as they were.
+    """Write the common values of groups' nodes; keep the record of groups that are not in `groups`.
 
     Args:
-        groups: group → node → what was derived from it; the nodes of a group agree.
+        groups: group → node → its derived values; the nodes of a group agree.
     """
     before = read_record(fleet)
     kept = dict(before.groups) if before else {}
@@ -83,7 +83,7 @@ def _group(nodes: Mapping[str, Derived]) -> DerivedGroup:
 def effective_variables(
     derived: DerivedGroup | None, stated: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """The variables of a group and the reason of each; what the site states itself wins."""
+    """Return the variables of a group and their reasons; the site's own values override derived ones."""
     own = derived.variables if derived else {}
     values = {**{name: each.value for name, each in own.items()}, **stated}
     reasons = {

@@ -1,4 +1,4 @@
-"""Where an all-reduce is run: on this machine, or on a node over SSH."""
+"""Shells for an all-reduce: on this machine, or on a node over SSH."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ T = TypeVar("T")
 NOT_FOUND = 127
 TIMED_OUT = 124  # timeout(1)
 BEYOND_S = 30
-"""The node ends a command by itself; SSH waits for that so much longer."""
+"""Seconds that SSH waits beyond the time limit that the node enforces itself."""
 
 
 class Shell(Protocol):
-    """A place where programs run."""
+    """A machine on which programs run."""
 
     where: str
     pythons: Sequence[str]
@@ -32,19 +32,19 @@ class Shell(Protocol):
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """All that a command writes, and its exit code; 127 where there is no such program.
+        """Run a command; return its output and its exit code, 127 if there is no such program.
 
         Raises:
-            TimeoutError: it did not end in time; it and its children are killed.
+            TimeoutError: it did not finish in time; it and its children are killed.
         """
         ...
 
     def find(self, program: str) -> str | None:
-        """Where a program is, if it is there."""
+        """Return the path of a program, or None."""
         ...
 
     def place(self, script: Path) -> str:
-        """The path of a script of ours as that machine sees it."""
+        """Copy a script to the machine if needed, and return its path there."""
         ...
 
 
@@ -91,10 +91,10 @@ class Local:
 
 
 class Remote:
-    """A node; what is placed there is gone after `clear`.
+    """A node; `clear` removes files placed on it.
 
     Args:
-        session: an open way to it, whose own limit of time is beyond that of any command here.
+        session: an open connection whose time limit exceeds that of any command here.
     """
 
     pythons: Sequence[str] = ("python3",)
@@ -106,7 +106,7 @@ class Remote:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the node itself ends what lasts too long."""
+        """See `Shell`; the node enforces the time limit."""
         stated = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
         answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
@@ -130,7 +130,7 @@ class Remote:
         return place
 
     def clear(self) -> None:
-        """Remove what was placed."""
+        """Remove the placed files."""
         if self._folder:
             self._session.run(f"rm -r {shlex.quote(self._folder)}")
 
@@ -139,10 +139,10 @@ class Remote:
 
 
 def on_node(target: Target, work: Callable[[Shell], T], *, command_s: float) -> T:
-    """Do something on a node over one connection; whatever was placed there is removed.
+    """Run `work` on a node over one connection, then remove the files placed there.
 
     Args:
-        command_s: how long any command of it may take.
+        command_s: time limit of any command.
 
     Raises:
         GpuprovError: the node could not be reached, or the work failed there.

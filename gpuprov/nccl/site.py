@@ -1,4 +1,4 @@
-"""A site's own values for NCCL's network variables: they win, and they must name what the node has."""
+"""Checks of a site's own values for NCCL's network variables: they must name devices of the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprov.nccl.rdma import RdmaPort
 def check_site(
     name: str, value: str, nics: Sequence[NetworkInterface], hcas: Sequence[RdmaPort]
 ) -> list[Finding]:
-    """What is wrong with a value; empty when nothing is, or when the variable names no device."""
+    """Return what is wrong with a value; empty for a correct value or a variable that names no device."""
     if name == "NCCL_SOCKET_IFNAME":
         return _interfaces(name, matching(value, [nic.name for nic in nics]), value, nics)
     if name == "GLOO_SOCKET_IFNAME":
@@ -24,7 +24,8 @@ def check_site(
 
 
 def matching(value: str, names: Sequence[str]) -> list[str]:
-    """The names an NCCL list selects: `=` exact, `^` all but these, `^=` both, otherwise by prefix.
+    """Return the names that an NCCL list selects: `=` exact, `^` all but these, `^=` both, otherwise by
+    prefix.
 
     A device of `NCCL_IB_HCA` without a port means all its ports.
     """

@@ -1,4 +1,4 @@
-"""What an NCCL log means: is the fabric used that the machines have, and if not, why not.
+"""Judgement of an NCCL log: whether the machines' fabric is used, and if not, why.
 
 Rules are named by what they judge (`intra.transport`); each is one function of the log and the expectation.
 """
@@ -16,7 +16,7 @@ from gpuprov.nccl.log import NcclLog
 Intra = Literal["p2p", "nvlink"]
 Inter = Literal["ib", "roce", "efa", "socket"]
 
-# Interfaces that carry no traffic between machines: loopback, and what engines and hypervisors make.
+# Interfaces that carry no traffic between machines: loopback, and those of container engines and hypervisors.
 _LOCAL_ONLY = re.compile(
     r"lo\d*$|docker|virbr|br-|veth|cni|flannel|cali|cilium|lxc|podman|vmnet|vnet|tap|dummy"
 )
@@ -25,10 +25,10 @@ _RDMA = {"ib", "roce", "efa"}
 
 @dataclass(frozen=True)
 class ExpectedPaths:
-    """What a log is held against; None where nothing is expected.
+    """The expected paths of a log; None for no expectation.
 
     Attributes:
-        intra: within a node: `p2p` any direct path, `nvlink` the same over NVLink.
+        intra: within a node: `p2p` any direct path, `nvlink` only over NVLink.
         inter: between nodes: the fabric's kind.
     """
 
@@ -37,7 +37,7 @@ class ExpectedPaths:
 
 
 def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Finding]:
-    """The verdict on a log, in the order a person would ask."""
+    """Judge a log; return findings about the job, paths within nodes, paths between nodes, then settings."""
     wanted = expected or ExpectedPaths()
     if not log.messages and log.results.peak is None:
         return [
@@ -117,7 +117,7 @@ def _no_intra(log: NcclLog, wanted: ExpectedPaths, expected: str) -> list[Findin
 
 
 def _why_not_p2p(log: NcclLog, slow: dict[str, int]) -> list[str]:
-    """The likely reasons, those the log proves first."""
+    """Return the likely reasons, those with evidence in the log first."""
     reasons = [
         f"{name}={value} is set"
         for name, harmful in (("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", ""), ("NCCL_SHM_DISABLE", "1"))
@@ -159,7 +159,7 @@ def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
 
 
 def _fabrics(log: NcclLog) -> set[str]:
-    """The kinds of fabric used between nodes: ib, roce, efa, socket, or a plugin's own name."""
+    """Return the kinds of fabric used between nodes: ib, roce, efa, socket, or a plugin's own name."""
     inter = log.transports["inter"]
     used = {_fabric(transport.partition("/")[2] or transport, log) for transport in inter}
     if not used and log.network and (log.nodes or 1) > 1:

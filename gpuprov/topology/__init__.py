@@ -1,4 +1,4 @@
-"""How the GPUs, NICs and CPUs of a node are joined, read from `nvidia-smi topo -m`."""
+"""Topology of a node's GPUs, NICs and CPUs, parsed from `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 

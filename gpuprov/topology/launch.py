@@ -1,6 +1,6 @@
-"""The exact lines that start a job: one process a GPU, bound near it, with the environment it needs.
+"""Command lines that start a job: one process per GPU, bound to the nearest CPUs, with its environment.
 
-Pure: hosts, job and what is known of their topology in; lines for a shell out.
+Pure functions of the hosts, the job and the known topology.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _CPU_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 @dataclass(frozen=True)
 class Host:
-    """A node of the job: its name, the address others reach it by, and how many GPUs take part."""
+    """A node of the job: its name, the address for the other nodes, and the number of its GPUs that take
+    part.
+    """
 
     name: str
     address: str
@@ -27,15 +29,15 @@ class Host:
 
 @dataclass(frozen=True)
 class Job:
-    """What is started.
+    """A job to start.
 
     Attributes:
-        hosts: the nodes; the first is where the ranks meet.
+        hosts: the nodes; the ranks meet on the first.
         command: the program and its arguments; a Python script for torchrun.
         environment: variables of every process.
         devices: the GPUs that take part on each node; None for all of them.
-        affinity: for each GPU that takes part the CPUs nearest to it (`0-23,48-71`); empty where not known.
-        port: where the ranks meet on the first host.
+        affinity: for each GPU that takes part the CPUs nearest to it (`0-23,48-71`); empty if unknown.
+        port: of the rendezvous on the first host.
     """
 
     hosts: tuple[Host, ...]
@@ -47,23 +49,23 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many processes: one a GPU."""
+        """Return the number of processes: one per GPU."""
         return sum(host.gpus for host in self.hosts)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A command line, and the host it is to be typed on; None means one line for all, typed anywhere."""
+    """A command line and the host to run it on; None for a single line that runs on any host."""
 
     host: str | None
     text: str
 
 
 def affinity_of(topology: Topology, devices: Sequence[int] | None = None) -> tuple[str, ...]:
-    """The CPUs nearest to each GPU that takes part; empty where the topology does not say it of all.
+    """Return the CPUs nearest to each GPU that takes part; empty unless they are known for all of them.
 
     Raises:
-        InvalidInput: a device that the node does not have.
+        InvalidInput: the node has no such device.
     """
     chosen = list(range(len(topology.gpus))) if devices is None else list(devices)
     missing = [device for device in chosen if f"GPU{device}" not in topology.gpus]
@@ -81,7 +83,7 @@ def affinity_of(topology: Topology, devices: Sequence[int] | None = None) -> tup
 
 
 def torchrun(job: Job) -> list[Line]:
-    """A line for each node; with known affinity each process is bound to the CPUs of its GPU."""
+    """Return a line for each node; with known affinity each process is bound to the CPUs of its GPU."""
     variables = {**_visible(job), **job.environment}
     return [
         Line(host.name, _assigned(variables, _torchrun(job, rank))) for rank, host in enumerate(job.hosts)
@@ -104,7 +106,7 @@ def _torchrun(job: Job, rank: int) -> list[str]:
 
 
 def _bound(job: Job) -> list[str]:
-    """The program, each process on the CPUs of its own GPU where several sets of CPUs are known."""
+    """Return the program; bind each process to its GPU's CPUs if these differ between GPUs."""
     if len(set(job.affinity)) < 2:
         return list(job.command)
     cpus = " ".join(job.affinity)
@@ -121,7 +123,7 @@ def _endpoint(job: Job) -> str:
 
 
 def mpirun(job: Job) -> list[Line]:
-    """One line of Open MPI; it is typed on any node that reaches the others."""
+    """Return one line of Open MPI, to run on any node that reaches the others."""
     arguments = ["mpirun", "-np", str(job.ranks), "-H", _slots(job), *_mapping(job), *_mpi_interface(job)]
     for name, value in {**_visible(job), **job.environment}.items():
         arguments += ["-x", f"{name}={value}"]
@@ -129,7 +131,9 @@ def mpirun(job: Job) -> list[Line]:
 
 
 def _mapping(job: Job) -> list[str]:
-    """Ranks beside their GPUs: by sockets in turn, or in blocks where GPUs are known to stand in blocks."""
+    """Return options that bind ranks near their GPUs: in blocks if the affinity has equal blocks, else by
+    sockets in turn.
+    """
     groups = list(dict.fromkeys(job.affinity))
     each = len(job.affinity) // len(groups) if groups else 0
     if groups and job.affinity == tuple(cpus for cpus in groups for _ in range(each)):
@@ -141,7 +145,7 @@ def _mapping(job: Job) -> list[str]:
 
 
 def _mpi_interface(job: Job) -> list[str]:
-    """MPI's own traffic over the interface that NCCL uses, where that is one by name."""
+    """Return options that bind MPI's own traffic to NCCL's interface, if that is stated by its exact name."""
     stated = job.environment.get("NCCL_SOCKET_IFNAME", "")
     if len(job.hosts) == 1 or not stated.startswith("="):
         return []
@@ -149,7 +153,7 @@ def _mpi_interface(job: Job) -> list[str]:
 
 
 def horovodrun(job: Job) -> list[Line]:
-    """One line; horovodrun hands its own environment to every process."""
+    """Return one line; horovodrun passes its own environment to every process."""
     arguments = ["horovodrun", "-np", str(job.ranks), "-H", _slots(job)]
     stated = job.environment.get("NCCL_SOCKET_IFNAME", "")
     if len(job.hosts) > 1 and stated.startswith("="):
@@ -163,17 +167,17 @@ def _slots(job: Job) -> str:
 
 # --- docker -----------------------------------------------------------------------------------------------
 
-# Shared memory and locked memory as NVIDIA's framework containers ask for them at start.
+# Limits of shared and locked memory that NVIDIA's framework containers request at start.
 _MEMORY = ["--shm-size=1g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
 
 
 def docker(job: Job, image: str, *, plain: bool = False) -> list[Line]:
-    """A line for each node: a container with the job's GPUs, and torchrun in it.
+    """Return a line for each node: a container with the job's GPUs that runs torchrun.
 
     Args:
-        job: what is started.
+        job: the job to start.
         image: the image's name.
-        plain: start the command itself, not torchrun with it.
+        plain: run the command itself instead of torchrun.
     """
     lines = []
     for rank, host in enumerate(job.hosts):
@@ -186,12 +190,12 @@ def docker(job: Job, image: str, *, plain: bool = False) -> list[Line]:
 
 
 def _gpus(job: Job) -> str:
-    """Docker reads the value as CSV, so a list of devices has quotes of its own."""
+    """Return the value of --gpus; Docker parses it as CSV, so a list of devices has quotes of its own."""
     return "all" if job.devices is None else '"device=' + ",".join(map(str, job.devices)) + '"'
 
 
 def _network(job: Job) -> list[str]:
-    """Several nodes meet on the host's network; RDMA needs its devices, too."""
+    """Return network options: several nodes need the host's network, RDMA also needs its devices."""
     if len(job.hosts) == 1:
         return []
     rdma = job.environment.get("NCCL_IB_DISABLE") == "0"
@@ -214,7 +218,7 @@ def _shell(arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Quoted where a shell would read more into it; zsh does so with a leading `=`."""
+    """Quote for a shell, also a leading `=`, which zsh expands."""
     quoted = shlex.quote(word)
     return f"'{word}'" if quoted == word and word.startswith("=") else quoted
 

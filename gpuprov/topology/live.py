@@ -1,4 +1,4 @@
-"""The matrix of a live node."""
+"""The topology matrix of a live node."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TIMEOUT_S = 60
 
 
 def ask_matrix(session: CommandRunner) -> str:
-    """What nvidia-smi prints, or what it or the shell complains of."""
+    """Return the output of nvidia-smi, or the error message if there is no output."""
     answer = session.run(COMMAND)
     return (answer.stdout if answer.stdout.strip() else answer.stderr).decode(errors="replace")
 
 
 def matrix_here() -> str:
-    """The same of this machine.
+    """Return the output of nvidia-smi on this machine.
 
     Raises:
-        NodeFailed: there is no nvidia-smi, or it does not answer.
+        NodeFailed: nvidia-smi is missing or does not answer.
     """
     try:
         done = subprocess.run(COMMAND.split(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -40,13 +40,11 @@ def matrix_here() -> str:
 
 
 def topology_of(session: CommandRunner) -> Topology | None:
-    """The node's matrix; None where there is no driver yet that could tell it, or none that we can read."""
+    """Return the node's topology; None without a driver, or if its matrix cannot be parsed."""
     text = ask_matrix(session)
     if not text.strip() or driver_error(text):
         return None
     try:
         return parse_topology(text)
-    except (
-        InvalidInput
-    ):  # a driver's answer of another shape: what needs it does without, as without a driver
+    except InvalidInput:  # a matrix of unknown format is treated as a missing driver
         return None

@@ -1,8 +1,8 @@
-"""Reads the matrix of `nvidia-smi topo -m`, as printed by any driver from 340 on.
+"""Parser of the matrix of `nvidia-smi topo -m`, as printed by any driver from 340 on.
 
 The columns grew over the years: GPUs and `CPU Affinity` first, then NICs by RDMA name (`mlx5_0`), then
 NICs as `NIC0` with a legend below, `NUMA Affinity`, `GPU NUMA ID`. Headers may be underlined by terminal
-codes, and tabs become spaces when a person pastes the text.
+codes, and tabs become spaces when a user pastes the text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DRIVER_ERROR = re.compile(
 
 @dataclass(frozen=True)
 class MatrixNic:
-    """A NIC of the matrix: the name of its column, and the RDMA device behind it (`mlx5_0`)."""
+    """A NIC of the matrix: the name of its column, and its RDMA device (`mlx5_0`)."""
 
     name: str
     device: str
@@ -42,7 +42,7 @@ class MatrixNic:
 
 @dataclass(frozen=True)
 class Link:
-    """How two devices are joined: the word of the matrix (`PIX`, `NV18`), and how many NVLinks that is."""
+    """A connection of two devices: the cell of the matrix (`PIX`, `NV18`), and its number of NVLinks."""
 
     a: str
     b: str
@@ -52,7 +52,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Affinity:
-    """What is nearest to a GPU: CPUs (`0-23,48-71`), NUMA node or nodes, the GPU's own NUMA node."""
+    """The nearest resources of a GPU: CPUs (`0-23,48-71`), NUMA node or nodes, the GPU's own NUMA node."""
 
     cpus: str | None = None
     numa: int | str | None = None
@@ -61,7 +61,7 @@ class Affinity:
 
 @dataclass(frozen=True)
 class Topology:
-    """One node's matrix; `matrix[a][b]` is the cell as printed, also where only `b`'s row had it."""
+    """One node's matrix; `matrix[a][b]` is the cell as printed, also if only `b`'s row had it."""
 
     gpus: tuple[str, ...]
     nics: tuple[MatrixNic, ...]
@@ -69,29 +69,29 @@ class Topology:
     affinity: dict[str, Affinity] = field(default_factory=dict)
 
     def link(self, a: str, b: str) -> Link:
-        """The link between two devices of the matrix, by column name."""
+        """Return the link between two devices, by their column names."""
         kind = self.matrix[a].get(b, "N/A")
         return Link(a, b, kind, nvlinks(kind))
 
     @property
     def links(self) -> Iterator[Link]:
-        """Every pair of devices once, in the order of the columns."""
+        """Return every pair of devices once, in the order of the columns."""
         names = [*self.gpus, *(nic.name for nic in self.nics)]
         return (self.link(a, b) for a, b in combinations(names, 2) if b in self.matrix[a])
 
     @property
     def gpu_pairs(self) -> list[Link]:
-        """Every pair of GPUs once."""
+        """Return every pair of GPUs once."""
         return [self.link(a, b) for a, b in combinations(self.gpus, 2)]
 
 
 def nvlinks(kind: str) -> int | None:
-    """How many NVLinks a cell stands for: 18 for `NV18`, None for any other path."""
+    """Return the number of NVLinks of a cell: 18 for `NV18`, None for any other path."""
     return int(kind[2:]) if kind.startswith("NV") and kind[2:].isdigit() else None
 
 
 def driver_error(text: str) -> str | None:
-    """The driver's or the shell's complaint, where the text is one instead of a matrix; else None."""
+    """Return the driver's or the shell's error message if the text contains one and no matrix, else None."""
     lines = [line.strip() for line in _TERMINAL_CODES.sub("", text).splitlines() if line.strip()]
     if any(_is_header(line) for line in lines) or not any(_DRIVER_ERROR.search(line) for line in lines):
         return None
@@ -99,7 +99,7 @@ def driver_error(text: str) -> str | None:
 
 
 def parse_topology(text: str) -> Topology:
-    """The matrix in `text`; anything around it (prompts, fences, a second matrix) is passed over.
+    """Parse the matrix in `text`; ignore anything around it (prompts, fences, a second matrix).
 
     Raises:
         InvalidInput: there is no matrix in the text.
@@ -139,7 +139,7 @@ Rows = tuple[dict[str, dict[str, str]], dict[str, Affinity], dict[str, str]]
 
 
 def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
-    """Cells and affinities by row, and the NIC legend, up to the next matrix."""
+    """Return cells and affinities by row, and the NIC legend, up to the next matrix."""
     matrix: dict[str, dict[str, str]] = {}
     affinity: dict[str, Affinity] = {}
     legend: dict[str, str] = {}
@@ -161,16 +161,17 @@ def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
 
 
 def _cells(line: str, count: int) -> tuple[list[str], str]:
-    """Up to `count` cells after the row's name, and the rest of the line."""
+    """Return up to `count` cells after the row's name, and the rest of the line."""
     words = list(re.finditer(r"\S+", line))
     cells = list(takewhile(lambda word: _CELL.fullmatch(word[0]), words[1 : count + 1]))
     return [cell[0] for cell in cells], line[cells[-1].end() :] if cells else ""
 
 
 def _affinity(rest: str, headings: list[str]) -> Affinity:
-    """The columns after the cells; by tabs where there are any, since an empty one prints nothing.
+    """Parse the columns after the cells; split by tabs if there are any, since an empty column prints
+    nothing.
 
-    Some drivers print one tab too many before the last column, so that one is found from the right.
+    Some drivers print one tab too many before the last column, so that column is read from the right.
     """
     words = [word.strip() for word in rest.split("\t")[1:]] if "\t" in rest else rest.split()
     values: dict[str, str] = {}
@@ -191,7 +192,9 @@ def _node(word: str | None) -> int | str | None:
 
 
 def _mirrored(matrix: dict[str, dict[str, str]], columns: list[str]) -> dict[str, dict[str, str]]:
-    """The matrix with each missing cell taken from the other device's row, and a whole diagonal."""
+    """Return the matrix with each missing cell copied from the other device's
+    row, and a complete diagonal.
+    """
     full: dict[str, dict[str, str]] = {}
     for a in columns:
         cells = {b: "X" if b == a else _either(matrix, a, b) for b in columns}

@@ -1,4 +1,4 @@
-"""What a topology means for training and inference: one finding for each question a person asks of it."""
+"""Findings about a topology for training and inference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from gpuprov.finding import Finding
 from gpuprov.topology.matrix import SCHEMA, Link, Topology, nvlinks
 
-# From near to far, as the legend of `nvidia-smi topo -m` orders them; SOC is what SYS was called before 384.
+# From near to far, as the legend of `nvidia-smi topo -m` orders them; SOC is the name of SYS before 384.
 _DISTANCE = {"PSB": 1, "PIX": 2, "PXB": 3, "PHB": 4, "NODE": 5, "SYS": 6, "SOC": 6}
 _UNKNOWN = 7
 _SOCKET = 6
@@ -27,12 +27,14 @@ _WORDS = {
 
 
 def distance(kind: str) -> int:
-    """How far a path is: 0 for NVLink, 1 (same board) to 6 (other socket), 7 for a word not known."""
+    """Return the distance of a path: 0 for NVLink, 1 (same board) to 6 (other socket),
+    7 for an unknown kind.
+    """
     return 0 if nvlinks(kind) else _DISTANCE.get(kind, _UNKNOWN)
 
 
 def nearest_nics(topology: Topology) -> dict[str, list[Link]]:
-    """For each GPU its nearest NICs, all that are equally near; empty where the node has none."""
+    """Return the nearest NICs of each GPU, all that are equally near; empty if the node has none."""
     nearest: dict[str, list[Link]] = {}
     for gpu in topology.gpus:
         links = [topology.link(gpu, nic.name) for nic in topology.nics]
@@ -42,7 +44,7 @@ def nearest_nics(topology: Topology) -> dict[str, list[Link]]:
 
 
 def judge_topology(topology: Topology, *, expect_nvlink: bool = False) -> list[Finding]:
-    """The verdict on a topology.
+    """Return the findings about a topology.
 
     Args:
         topology: the node's matrix.
@@ -58,7 +60,7 @@ def judge_topology(topology: Topology, *, expect_nvlink: bool = False) -> list[F
 
 
 def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str, Any]:
-    """The document of `-o json`, schema gpuprov.topo/1."""
+    """Return the document of `-o json`, schema gpuprov.topo/1."""
     return {
         "schema": SCHEMA,
         "gpus": list(topology.gpus),
@@ -147,7 +149,7 @@ def _numa_words(numa: int | str | None) -> str:
 
 
 def _folded_pairs(links: Iterable[Link]) -> str:
-    """Pairs by their first GPU: `GPU0 with GPU[4-7], GPU1 with GPU[4-7]`, alike ones together."""
+    """Return pairs by their first GPU: `GPU0 with GPU[4-7], GPU1 with GPU[4-7]`, equal ones together."""
     others: dict[str, list[str]] = defaultdict(list)
     for link in links:
         others[link.a].append(link.b)
@@ -158,7 +160,7 @@ def _folded_pairs(links: Iterable[Link]) -> str:
 
 
 def fold(gpus: list[str]) -> str:
-    """`GPU[0-2,5]` for GPU0, GPU1, GPU2, GPU5; a single one keeps its name."""
+    """Return `GPU[0-2,5]` for GPU0, GPU1, GPU2, GPU5; a single GPU keeps its name."""
     if len(gpus) == 1:
         return gpus[0]
     numbers = sorted(int(gpu.removeprefix("GPU")) for gpu in gpus)

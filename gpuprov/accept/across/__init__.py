@@ -1,1 +1,1 @@
-"""Acceptance across nodes: rounds of groups that find the node or the link that holds up the others."""
+"""Acceptance across nodes: rounds of groups that find a slow or broken node or link."""

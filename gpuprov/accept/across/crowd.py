@@ -1,4 +1,4 @@
-"""Who holds up many at once, though pairs with him are sound."""
+"""Search for the node that slows a large all-reduce although its pairs pass."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from gpuprov.accept.across.rounds import Group, by_digit, digits, number_of
 from gpuprov.accept.across.verdicts import Verdict
 
 TOGETHER = 0.75
-"""All-reduce of many, as a part of what pairs reach: below it something holds up the whole."""
+"""Least bandwidth of an all-reduce of all nodes, as a share of the pairs' bandwidth."""
 APART = 0.85
-"""Of groups that should be alike, as a part of the best one."""
+"""Least bandwidth of a group, as a share of the best group of the same round."""
 FEWEST = 8
-"""Nodes, below which pairs and a round of all have shown everything."""
+"""Smallest number of nodes to search; among fewer, pairs and one round of all are enough."""
 
 
 class Crowd:
-    """All-reduces of all, then of those whose number has the same digit, then of all but the one found.
+    """Search by all-reduces: of all nodes, of nodes that share a digit, then of all but the suspect.
 
     Args:
-        nodes: with whom nothing is wrong in pairs.
-        usual: GB/s of bus bandwidth that pairs reach.
-        whole: what all together reached, where that was measured.
+        nodes: nodes without a fault in pairs.
+        usual: bus bandwidth of pairs in GB/s.
+        whole: bus bandwidth of all nodes together in GB/s; None where it was not measured.
     """
 
     def __init__(self, nodes: Sequence[str], usual: float, whole: float | None = None) -> None:
@@ -32,7 +32,7 @@ class Crowd:
         self._over = len(nodes) < FEWEST or self._sound()
 
     def next(self) -> list[Group]:
-        """The groups of the next round; none when it is over."""
+        """Return the groups of the next round; an empty list ends the search."""
         if self._over:
             return []
         if self.whole is None:
@@ -47,7 +47,7 @@ class Crowd:
         return []
 
     def take(self, reduced: Mapping[Group, float]) -> None:
-        """GB/s that the groups of the last round reached; 0 for one that did not come to its end."""
+        """Process the last round's bandwidths in GB/s by group; 0 means that the group did not finish."""
         if self._left_out is not None:
             sound = min(reduced.values(), default=0.0) >= TOGETHER * self.usual
             self._conclude(self._left_out if sound else None)

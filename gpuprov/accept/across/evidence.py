@@ -1,4 +1,4 @@
-"""What was seen between nodes in each round, and whom that speaks against."""
+"""Observations between nodes in each round, and the nodes and links that they incriminate."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Literal
 
 Kind = Literal["fine", "slow", "late", "wrong", "dead"]
 SPREAD, LATE = 0.1, 1.0
-"""A link is slow when it is so much below the middle of its round, and late when it takes so much longer."""
+"""Limits of a link against its round's median: slow when this share below it, late when this share above it.
+"""
 OUTLYING = 5.0
-"""Of the modified z-score. A fleet has thousands of links: 3.5 would call some of every round outliers."""
+"""Limit of the modified z-score. A fleet has thousands of links; 3.5 would give outliers in every round."""
 FEWEST = 4
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What one node told of one round.
+    """One node's report of one round.
 
     Args:
-        lost: why it gave no answer: it is out of reach, its program died.
-        error: in its own words, why its group did not end.
-        stuck: whom it was waiting for then, and in which step of the exchange.
-        rates, times: node → GB/s received from it, µs of a small message there and back.
-        wrong: nodes from which came something else than they sent.
-        reduced: GB/s of bus bandwidth of the group's all-reduce.
+        lost: why there is no answer: the node is unreachable, or its program died.
+        error: the node's own message about why its group did not finish.
+        stuck: the step of the exchange in which the node was waiting, and the peer it was waiting for.
+        rates, times: peer → GB/s received from it, µs of a small message's round trip.
+        wrong: peers whose data arrived corrupted.
+        reduced: bus bandwidth of the group's all-reduce in GB/s.
     """
 
     lost: str = ""
@@ -40,7 +41,9 @@ class Heard:
 
 @dataclass(frozen=True)
 class Seen:
-    """One direction of one link in one round; `value` in GB/s or µs, `middle` that of the round."""
+    """Observation of one direction of one link in one round; `value` and `middle` (the round's median) in
+    GB/s or µs.
+    """
 
     round: int
     sender: str
@@ -51,12 +54,12 @@ class Seen:
 
     @property
     def link(self) -> frozenset[str]:
-        """Both ends."""
+        """Return both ends of the link."""
         return frozenset((self.sender, self.receiver))
 
     @property
     def told(self) -> str:
-        """`4.1 of 48.9 GB/s`."""
+        """Return the observation as text: `4.1 of 48.9 GB/s`."""
         words = {
             "fine": f"{self.value:.1f} GB/s",
             "slow": f"{self.value:.1f} of {self.middle:.1f} GB/s",
@@ -68,20 +71,22 @@ class Seen:
 
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
-    """Median, and the median distance from it."""
+    """Return the median and the median absolute deviation."""
     listed = list(values)
     middle = median(listed)
     return middle, median(abs(value - middle) for value in listed)
 
 
 class Middle:
-    """What is usual: of this round where enough was measured, else of the last round where it was."""
+    """Reference values: of this round if enough was measured, otherwise of the last round with enough."""
 
     def __init__(self) -> None:
         self._known: tuple[float, float] | None = None
 
     def take(self, values: Iterable[float]) -> tuple[float, float] | None:
-        """Median and MAD to hold this round's values against; None as long as too few are known."""
+        """Return the median and MAD to compare this round's values with; None while
+        too few values are known.
+        """
         listed = list(values)
         if len(listed) >= FEWEST:
             self._known = spread(listed)
@@ -89,7 +94,7 @@ class Middle:
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
-    """Whether a rate is an outlier to the slow side."""
+    """Return whether a rate in GB/s is a slow outlier; False without reference values."""
     if usual is None:
         return False
     middle, mad = usual
@@ -97,7 +102,7 @@ def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
 
 
 def is_late(time: float, usual: tuple[float, float] | None) -> bool:
-    """Whether a message's time is an outlier to the slow side."""
+    """Return whether a message's time in µs is a slow outlier; False without reference values."""
     if usual is None:
         return False
     middle, mad = usual
@@ -105,22 +110,24 @@ def is_late(time: float, usual: tuple[float, float] | None) -> bool:
 
 
 class Evidence:
-    """All that was seen so far."""
+    """Observations of all rounds so far."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self._bad: tuple[int, list[str]] = (0, [])
 
     def add(self, seen: Iterable[Seen]) -> None:
-        """Take up what a round showed."""
+        """Add the observations of a round."""
         self.seen += seen
 
     def bad_nodes(self) -> list[str]:
-        """Nodes that were bad in two rounds with different others, while those others are not; worst first.
+        """Return nodes that were bad in two rounds with different peers while those peers are not; worst
+        first.
 
-        In a round a node is bad when more than half of its links are, one way or the other. A node in whom
-        most of it is explained takes its links with it: what a bad node does to a good one speaks no more
-        against that.
+        A node is bad in a round when more than half of its links are, in one direction. The links of a node
+        found
+        bad are ignored afterwards: a bad link between a bad and a good node does not count against the good
+        one.
         """
         if self._bad[0] != len(self.seen):
             self._bad = (len(self.seen), self._found_bad())
@@ -139,7 +146,9 @@ class Evidence:
             found.append(max(scores, key=lambda node: scores[node]))
 
     def _scores(self, explained: set[str]) -> dict[str, tuple[int, int, float]]:
-        """Node → rounds in which it was bad, with how many others, and the share of its bad links."""
+        """Return, for each node, the number of bad rounds, the number of peers in them and the share of bad
+        links.
+        """
         rounds: dict[str, set[int]] = defaultdict(set)
         others: dict[str, set[str]] = defaultdict(set)
         share: dict[str, list[bool]] = defaultdict(list)
@@ -154,7 +163,7 @@ class Evidence:
         }
 
     def _by_node(self, explained: set[str]) -> dict[tuple[str, int, str], list[Seen]]:
-        """All that was seen of each node, by round and direction; without what others explain."""
+        """Group observations by node, round and direction; leave out links of nodes in `explained`."""
         told: dict[tuple[str, int, str], list[Seen]] = defaultdict(list)
         for seen in self.seen:
             if not explained & seen.link:
@@ -163,7 +172,7 @@ class Evidence:
         return told
 
     def bad_links(self, explained: Iterable[str]) -> dict[frozenset[str], list[Seen]]:
-        """Links between sound nodes on which something was bad, with what was."""
+        """Return the bad observations of each link between nodes that are not in `explained`."""
         found: dict[frozenset[str], list[Seen]] = defaultdict(list)
         for seen in self.seen:
             if seen.kind != "fine" and not seen.link & set(explained):
@@ -171,7 +180,7 @@ class Evidence:
         return found
 
     def of_link(self, link: frozenset[str]) -> dict[int, bool]:
-        """Round → whether the link was bad in it."""
+        """Return, for each round in which the link was measured, whether it was bad."""
         told: dict[int, bool] = {}
         for seen in self.seen:
             if seen.link == link:
@@ -179,11 +188,11 @@ class Evidence:
         return told
 
     def of_node(self, node: str) -> Iterator[Seen]:
-        """All that is bad on a node's links."""
+        """Return the bad observations of a node's links."""
         return (seen for seen in self.seen if node in seen.link and seen.kind != "fine")
 
     def fine_between(self, nodes: Iterable[str]) -> bool:
-        """Whether all links among some nodes were measured, and none was bad."""
+        """Return whether all links among the nodes were measured and none was bad."""
         listed = sorted(nodes)
         links = [
             self.of_link(frozenset((a, b))) for place, a in enumerate(listed) for b in listed[place + 1 :]
@@ -191,7 +200,7 @@ class Evidence:
         return bool(links) and all(told and not any(told.values()) for told in links)
 
     def trusted(self, nodes: Iterable[str]) -> list[str]:
-        """Those of some nodes that were sound in the last round in which they were measured."""
+        """Return those of the nodes that were sound in the last round in which they were measured."""
         bad = set(self.bad_nodes())
         last: dict[str, tuple[int, bool]] = {}
         for (node, number, _), alike in self._by_node(bad).items():

@@ -1,4 +1,4 @@
-"""Programs on several nodes, each over one open channel, told the same thing at the same time."""
+"""Programs on several nodes, each over one open connection, that receive orders at the same time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.conversation import Conversation
 
 BEYOND_S = 20.0
-"""A node ends what lasts too long by itself; its answer is waited for so much longer."""
+"""Seconds to wait for a node's answer beyond the limit that the node sets itself."""
 Told = Mapping[str, Any] | GpuprovError
 Order = Mapping[str, Any]
 Visits = Callable[[Callable[[str, Callable[[], Conversation]], None]], None]
-"""Calls its argument once for every node, in a thread of its own, with what begins the conversation."""
+"""A callable that calls its argument once for each node, in a thread of its own, with a function that opens
+the conversation.
+"""
 
 
 class Mesh:
-    """Nodes that take orders.
+    """A set of nodes that execute orders.
 
     Args:
-        names: of the nodes.
+        names: the nodes' names.
         visits: see `Visits`; `nodes.over_ssh`, or `here`.
     """
 
@@ -49,16 +51,16 @@ class Mesh:
     ) -> None:
         for orders in self._orders.values():
             orders.put(None)
-        if error is not None:  # no one waits for answers that are still to come
+        if error is not None:  # the remaining answers are not read
             for conversation in list(self._open.values()):
                 conversation.close()
         self._thread.join(2 * BEYOND_S)
 
     def ask(self, orders: Mapping[str, Order], seconds: float) -> dict[str, Told]:
-        """Every node's answer to its order; one that is gone has its reason.
+        """Send each node its order and return the answers; a node that is gone has its error instead.
 
         Args:
-            seconds: that the node gives itself.
+            seconds: time limit that the node sets itself.
         """
         found: dict[str, Told] = {name: self.gone[name] for name in orders if name in self.gone}
         waiting = set(orders) - set(found)
@@ -74,7 +76,7 @@ class Mesh:
         return {name: found[name] for name in orders}
 
     def _visit(self, name: str, begin: Callable[[], Conversation]) -> None:
-        """One node's whole conversation; however it ends, every order has an answer."""
+        """Run one node's whole conversation; if it fails, answer every order with the error."""
         failed = contained(name, lambda: self._converse(name, begin))
         if isinstance(failed, GpuprovError):
             self._answers.put((name, failed))
@@ -91,10 +93,10 @@ class Mesh:
 
 
 def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str, Any]:
-    """One order and its answer.
+    """Send one order and return its answer.
 
     Raises:
-        GpuprovError: there is none, and there will be none to another.
+        GpuprovError: there is no answer, and there will be none to later orders.
     """
     nonce = secrets.token_hex(8)
     conversation.say(json.dumps({**order, "nonce": nonce}).encode() + b"\n")
@@ -103,7 +105,7 @@ def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str
 
 
 def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
-    """Conversations with programs of this machine."""
+    """Return the `Visits` of programs on this machine."""
 
     def visits(visit: Callable[[str, Callable[[], Conversation]], None]) -> None:
         def one(name: str) -> None:
@@ -119,7 +121,7 @@ def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
 
 
 def failed(told: Told) -> GpuprovError | None:
-    """Why an answer is none, if so."""
+    """Return the error of an answer, or None if the order succeeded."""
     if isinstance(told, GpuprovError):
         return told
     return NodeFailed(str(told["error"])) if "error" in told else None

@@ -14,7 +14,7 @@ LIMITS = ConnectionLimits(connect_s=15, answer_bytes=ANSWER_LIMIT)
 
 
 def over_ssh(nodes: list[Target], payload: Payload) -> Visits:
-    """Conversations with nodes, all of them at a time."""
+    """Return the `Visits` of nodes over SSH, all at the same time."""
 
     def visits(visit: Callable[[str, Callable[[], Conversation]], None]) -> None:
         def there(session: Session) -> None:
@@ -22,7 +22,7 @@ def over_ssh(nodes: list[Target], payload: Payload) -> Visits:
 
         for node, answer in fan_out(nodes, there, forks=len(nodes), limits=LIMITS):
             if isinstance(answer, GpuprovError):
-                failure = answer  # it was not even reached
+                failure = answer  # the node was not even reached
 
                 def fail(error: GpuprovError = failure) -> Conversation:
                     raise error

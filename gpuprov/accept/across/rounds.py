@@ -1,7 +1,7 @@
-"""Which nodes are put together in a round: pure functions of names.
+"""Groups of nodes for a round: pure functions of names.
 
-A group makes one communicator. In it, every node exchanges data with every other, one pair at a time and
-each direction by itself, and all reduce together; so a pair is a group of two, and a group of all nodes
+A group makes one communicator. In it, every node exchanges data with every other node, one pair at a time and
+each direction separately, and all reduce together; so a pair is a group of two, and a group of all nodes
 measures every link. Groups of one round share no node and run at the same time.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LARGEST = 64
-"""Nodes of a group at most: NCCL holds buffers for every peer that it was joined to."""
+"""Most nodes in a group: NCCL keeps buffers for every peer of a communicator."""
 BASE = 4
-"""Groups of a round that looks for a node by the digits of its number: 64 nodes need three rounds."""
+"""Number base of the search by digits, and groups in a round of it: 64 nodes need three rounds."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Group:
     """Nodes of one communicator; the first makes its id.
 
     Args:
-        exchange: also every node with every other, not the all-reduce alone.
+        exchange: measure every link in addition to the all-reduce.
     """
 
     nodes: tuple[str, ...]
@@ -29,10 +29,10 @@ class Group:
 
 
 def tournament(count: int) -> list[list[tuple[int, int]]]:
-    """Steps in which each of `count` meets each other once; in a step no one is in two pairs.
+    """Return steps in which each of `count` members meets each other once, at most one partner per step.
 
-    The circle method: the last one stands still, the others go round. The last two meet in the last step, so
-    that those who are under suspicion (they come last) meet the trusted one first.
+    The circle method: one place is fixed, the others rotate. The last two meet in the last step, so that
+    suspects (which come last) meet the trusted node first.
     """
     places = [*range(count), *([None] if count % 2 else [])]
     steps: list[list[tuple[int, int]]] = []
@@ -45,10 +45,10 @@ def tournament(count: int) -> list[list[tuple[int, int]]]:
 
 
 def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
-    """Everyone in one group of two (one of three where they are odd), so far apart in the list.
+    """Return groups of two (one of three if the count is odd) at a distance in the list.
 
     Args:
-        distance: half of the list when None: neighbours share a rack, and its switch would not be passed.
+        distance: half of the list when None: neighbours share a rack, and would not use the switch above it.
     """
     if len(nodes) < 2:
         return []
@@ -63,14 +63,16 @@ def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
 
 
 def all_together(nodes: Sequence[str], parts: int = 1) -> list[Group]:
-    """All in as few groups as may be, at least `parts`; each group has nodes from the whole list."""
+    """Return groups of all nodes: as few as possible, at least `parts`, each with
+    nodes from the whole list.
+    """
     count = max(parts, -(-len(nodes) // LARGEST))
     dealt = (tuple(nodes[start::count]) for start in range(count))
     return [Group(group) for group in dealt if len(group) > 1]
 
 
 def digits(count: int) -> int:
-    """How many digits number so many nodes from 0."""
+    """Return how many digits are needed to number `count` nodes from 0."""
     needed = 1
     while BASE**needed < count:
         needed += 1
@@ -78,13 +80,13 @@ def digits(count: int) -> int:
 
 
 def number_of(number: int, digit: int) -> int:
-    """One digit of a number, the lowest first."""
+    """Return one digit of a number; digit 0 is the lowest."""
     weight: int = BASE**digit
     return number // weight % BASE
 
 
 def by_digit(nodes: Sequence[str], digit: int) -> dict[int, tuple[str, ...]]:
-    """The nodes whose number has the same digit, by that digit."""
+    """Group the nodes by one digit of their number."""
     found: dict[int, list[str]] = {}
     for number, node in enumerate(nodes):
         found.setdefault(number_of(number, digit), []).append(node)

@@ -1,4 +1,4 @@
-"""Rounds carried out on nodes: communicators made, measured in, and told to the search."""
+"""Execution of rounds on nodes: make communicators, measure, and report to the search."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gpuprov.nccl.verdict import ExpectedPaths, Inter, judge_log
 
 MIB = 2**20
 START_S, ROUND_S = 90.0, 120.0
-"""For the first contact with a node's GPUs, and for a round."""
+"""Time limits in seconds for the first access to a node's GPUs, and for a round."""
 FIRST_BYTES, TURNS = 16 * MIB, 4
 SHORT_S = 0.01
-"""How long one direction of an exchange should take, once it is known how fast that is."""
+"""Target duration in seconds of one direction of an exchange, once its rate is known."""
 REDUCED_BYTES, REDUCED_TURNS = 256 * MIB, 8
 Note = Callable[[str], None]
 
 
 @dataclass
 class Outcome:
-    """What came of nodes together.
+    """Result of a search across nodes.
 
     Args:
-        refused: node → why it was not loaded at all.
-        paths: what NCCL's logs say of its paths, each once, with the nodes of whose group it is.
-        documents: node → what it said of itself.
-        rounds: for each, the groups with the GB/s of their all-reduce and of their slowest exchange.
+        refused: node → why it was not loaded.
+        paths: findings about NCCL's paths, each once, with the nodes of the group.
+        documents: node → its description of itself.
+        rounds: for each round, the groups with the GB/s of their all-reduce and of their slowest exchange.
     """
 
     search: Search
@@ -49,7 +49,7 @@ class Outcome:
     rounds: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def judged(self) -> list[Acceptance]:
-        """Every node with what speaks against it; a link speaks against both of its ends."""
+        """Return every node with its findings; a finding about a link counts for both ends."""
         found: dict[str, list[Finding]] = {name: [] for name in (*self.search.nodes, *self.refused)}
         for verdict in self.search.verdicts():
             for node in (*verdict.nodes, *verdict.others) or self.search.nodes:
@@ -70,12 +70,12 @@ def search_across(
     note: Note = lambda _: None,
     floors: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Outcome:
-    """Look for the node or link that holds up the others.
+    """Find the node or link that slows the others.
 
     Args:
-        names: nodes of `mesh`, neighbours near each other.
-        inter: the fabric that has to carry the traffic; None: RDMA where all nodes have an active port.
-        note: told what is done.
+        names: nodes of `mesh`, neighbours next to each other.
+        inter: the fabric that must carry the traffic; None: RDMA if all nodes have an active port.
+        note: called with a line of progress.
         floors: node → measurement → the site's own floor.
     """
     looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
@@ -101,7 +101,7 @@ def search_across(
 def _below(
     rounds: list[list[dict[str, Any]]], floors: Mapping[str, Mapping[str, float]]
 ) -> dict[Finding, tuple[str, ...]]:
-    """Groups that stay below what the site states for one of their nodes."""
+    """Return findings for groups whose rate is below the site's floor for one of their nodes."""
     least: dict[tuple[str, str, tuple[str, ...]], float] = {}
     for group in (group for groups in rounds for group in groups):
         for name, key, what in _FLOORED:
@@ -124,7 +124,9 @@ _FLOORED = (
 
 
 def expected_fabric(documents: Any) -> Inter | None:
-    """InfiniBand or RoCE where every node has an active port of it: then nothing may go over sockets."""
+    """Return InfiniBand or RoCE if every node has an active port of it (traffic must not use sockets then),
+    or None.
+    """
     kinds = []
     for told in documents:
         layers = {str(port.get("layer")) for port in rows(told, "rdma") if port.get("active") is True}
@@ -142,14 +144,14 @@ def _sizes(groups: list[Group]) -> dict[int, int]:
 
 
 class _Conductor:
-    """Carries out rounds."""
+    """Runner of rounds."""
 
     def __init__(self, mesh: Mesh, outcome: Outcome, inter: Inter | None) -> None:
         self._mesh, self._outcome, self._inter = mesh, outcome, inter
         self._bytes = FIRST_BYTES
 
     def round(self, groups: list[Group]) -> dict[str, Heard]:
-        """Make the groups' communicators, measure, and say what each node told."""
+        """Make the groups' communicators, measure, and return what each node reported."""
         ids = self._mesh.ask({group.nodes[0]: {"do": "id"} for group in groups}, START_S)
         orders: dict[str, Mapping[str, Any]] = {}
         heard: dict[str, Heard] = {}
@@ -214,7 +216,7 @@ class _Conductor:
         return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
 
     def _paths(self, groups: list[Group], answers: Mapping[str, Told]) -> None:
-        """What NCCL's own logs say of the way between these nodes."""
+        """Add findings from NCCL's own logs about the paths between these nodes."""
         for group in groups:
             logs = [str(part(answers.get(node), "value").get("log", "")) for node in group.nodes]
             if len(group.nodes) > FEW or not all(logs):
@@ -231,16 +233,17 @@ class _Conductor:
 
 _OF_PATHS = {"intra.transport", "inter.transport", "inter.gdrdma", "interface.local", "version.mixed"}
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
-"""Nodes that call themselves alike are told apart by the names that we have for them."""
+"""Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
+"""
 
 
 def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:
-    """The steps of one member: number, and who meets whom."""
+    """Return the steps of one member as rows of step number and pair."""
     return [[step, *pair] for step, pairs in enumerate(steps) for pair in pairs if place in pair]
 
 
 def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
-    """What a group reached, for the document."""
+    """Return a group's rates as plain data for the document."""
     told = [heard[node] for node in group.nodes]
     rates = [rate for each in told for rate in each.rates.values()]
     times = [time for each in told for time in each.times.values()]

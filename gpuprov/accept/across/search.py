@@ -1,9 +1,10 @@
-"""The search for a bad node or link among many: what the next round is, from what was seen in the last ones.
+"""Search for a bad node or link: choose the next round from the observations of the previous ones.
 
-Two rounds of pairs show every node beside two others, one round of all together every link. Who is under
-suspicion meets trusted nodes: one of them beside a pair that failed shows whether one of the two or what
-joins them is at fault. What shows only where many work at once is found by the digits of the nodes' numbers.
-Nothing here talks to a node.
+Two rounds of pairs test every node with two others, one round of all nodes tests every link. A suspect then
+meets trusted nodes: a trusted node in a group with a pair that failed shows whether one of the two or the
+link
+between them is at fault. A fault that appears only when many nodes work at once is found by the digits of the
+nodes' numbers. Nothing here connects to a node.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from gpuprov.accept.across.rounds import Group, all_together, pairs
 from gpuprov.accept.across.verdicts import Verdict, components, verdicts
 
 MOST = 8
-"""Rounds at most."""
+"""Most rounds of a search."""
 FEW = 3
-"""Nodes of a group that counts as a pair: one of three is made where they are odd, or one is a witness."""
+"""Most nodes of a group that counts as a pair: three when the count is odd or a trusted node is added."""
 
 
 class Search:
-    """Gives out rounds, takes in what nodes told of them, and says who is at fault.
+    """Search across nodes: gives rounds, processes their results, returns verdicts.
 
     Args:
-        nodes: names, in an order in which neighbours are near each other.
+        nodes: names, neighbours next to each other.
     """
 
     def __init__(self, nodes: Sequence[str]) -> None:
@@ -41,17 +42,17 @@ class Search:
         self._groups: list[Group] = []
         self._rates, self._times = Middle(), Middle()
         self._silent: set[frozenset[str]] = set()
-        """Links on which a group of two died before its first exchange: no one can be blamed for it."""
+        """Links whose group of two died before its first exchange; neither end can be blamed."""
         self._alone: set[str] = set()
-        """Nodes to be seen beside a trusted one before anything else."""
+        """Nodes that must first be tested with a trusted node."""
         self._met: set[str] = set()
-        """Nodes that were in a round of all together."""
+        """Nodes that took part in a round of all nodes."""
         self._together: dict[Group, float] = {}
         self._parts = 1
         self._since: dict[object, int] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """All that is known now, each with the round since when."""
+        """Return all verdicts known now, each with the round in which it was first known."""
         alive = tuple(node for node in self.nodes if node not in self.lost)
         found = verdicts(self.evidence, self.lost, self.nodes)
         if self.crowd is not None and self.crowd.verdict is not None:
@@ -62,7 +63,7 @@ class Search:
         return [self._completed(each) for each in found]
 
     def _completed(self, verdict: Verdict) -> Verdict:
-        """A verdict with the round since when it is known, and with nodes' own words where exchanges died."""
+        """Add the first round to a verdict, and the nodes' own messages where exchanges died."""
         ends = {node for seen in self.evidence.seen if seen.kind == "dead" for node in seen.link}
         named = (*verdict.nodes, *verdict.others)[:FEW]
         words = [f"{node}: {self.errors[node]}" for node in named if node in self.errors and node in ends]
@@ -72,7 +73,7 @@ class Search:
     # --- the next round -----------------------------------------------------------------------------------
 
     def next(self) -> list[Group]:
-        """The groups of the next round; none when all is known, or the last round is over."""
+        """Return the groups of the next round; an empty list ends the search."""
         alive = [node for node in self.nodes if node not in self.lost]
         self._groups = [] if self.rounds >= MOST or len(alive) < 2 else self._plan(alive)
         self.rounds += bool(self._groups)
@@ -92,11 +93,13 @@ class Search:
         if whole:
             return [*tests, *all_together(rest, self._parts)]
         if tests:
-            return [*tests, *pairs(rest)]  # they tell what is usual in this round
+            return [*tests, *pairs(rest)]  # these pairs give the reference values of this round
         return self._many(alive)
 
     def _sound(self, alive: Iterable[str]) -> list[str]:
-        """Those with whom a group comes to its end: no node that hangs, and one end of each dead link."""
+        """Return nodes with which a group can finish: no node that hangs, and only one
+        end of each dead link.
+        """
         dead = {each.link for each in self.evidence.seen if each.kind == "dead"}
         hung = {node for node in self.evidence.bad_nodes() if any(node in link for link in dead)}
         confirmed = (link for link in dead if self._confirmed(link) and not link & hung)
@@ -107,10 +110,10 @@ class Search:
         return sum(self.evidence.of_link(link).values()) > 1
 
     def _tests(self, trusted: list[str], only_dead: bool) -> list[Group]:
-        """Groups for those under suspicion, each with a trusted node, and no one in two of them.
+        """Return groups that test suspects, each with a trusted node, no node in two groups.
 
         Args:
-            only_dead: who is only slow meets all others in the same round.
+            only_dead: leave out links that are only slow; they are tested with all others in the same round.
         """
         opened = self._open(only_dead)
         suspects = {node for nodes in opened for node in nodes} | self._alone
@@ -126,7 +129,7 @@ class Search:
         return sorted(nodes, key=self.nodes.index)
 
     def _open(self, only_dead: bool) -> list[frozenset[str]]:
-        """Nodes that hang together by links which were bad once, and were not seen sound twice since."""
+        """Return sets of nodes connected by links that were bad once and not sound twice since."""
         once = set()
         for link, seen in self.evidence.bad_links(self.evidence.bad_nodes()).items():
             later = [number for number in self.evidence.of_link(link) if number > seen[-1].round]
@@ -137,7 +140,9 @@ class Search:
         return [nodes for nodes in components(once) if not nodes & self._alone]
 
     def _many(self, alive: list[str]) -> list[Group]:
-        """Whether all together are as fast as pairs are, and if not, who holds them up."""
+        """Return the groups of a search for a node that slows all nodes together; none if they are as fast as
+        pairs.
+        """
         if self.crowd is None:
             blamed = self._blamed()
             good = tuple(node for node in alive if node not in blamed)
@@ -148,7 +153,7 @@ class Search:
         return self.crowd.next()
 
     def _blamed(self) -> set[str]:
-        """Nodes that are at fault, and one end of every link that is."""
+        """Return nodes at fault, and one end of every link at fault."""
         blamed = set(self.lost)
         for each in self.verdicts():
             if each.rule in ("link", "between") and (each.others or each.rule == "link"):
@@ -157,10 +162,10 @@ class Search:
                 blamed |= set(each.nodes)
         return blamed
 
-    # --- what was seen in it ------------------------------------------------------------------------------
+    # --- its observations ---------------------------------------------------------------------------------
 
     def take(self, heard: Mapping[str, Heard]) -> None:
-        """Take up what the nodes of the last round told; one that is missing gave no answer."""
+        """Process the reports of the last round; a missing node counts as lost."""
         silence = Heard(lost="no answer")
         told = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in told.items() if each.lost}
@@ -185,7 +190,7 @@ class Search:
     def _links(
         self, node: str, told: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
     ) -> Iterator[Seen]:
-        """What a node told of the way from each other to it."""
+        """Yield a node's observations of the links from each peer to it."""
         for peer in self._ordered(told.rates.keys() | told.times.keys() | told.wrong):
             rate, time = told.rates.get(peer), told.times.get(peer)
             seen = Seen(self.rounds, peer, node, "fine", rate or 0.0, rates[0] if rates else 0.0)
@@ -204,7 +209,7 @@ class Search:
             self._met |= set(group.nodes)
 
     def _failed(self, told: Mapping[str, Heard]) -> None:
-        """What it means that a group did not come to its end; who is lost explains it."""
+        """Mark dead links after a group that did not finish; a lost node explains it without any."""
         if any(each.lost for each in told.values()):
             return
         stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in told.items() if each.stuck]
@@ -216,7 +221,7 @@ class Search:
         if len(told) == 2:
             self._silent.add(frozenset(told))
             self._dead(frozenset(told))
-            self._alone ^= set(told)  # one that was seen beside a trusted one was seen enough
+            self._alone ^= set(told)  # a node that was already tested with a trusted one needs no second test
         elif len(told) > FEW:
             self._parts *= 2
         else:
@@ -227,7 +232,7 @@ class Search:
         self.evidence.add([Seen(self.rounds, a, b, "dead"), Seen(self.rounds, b, a, "dead")])
 
     def _reduced(self, reduced: Mapping[Group, float]) -> None:
-        """What the all-reduces of a round say; 0 is one that did not come to its end."""
+        """Process the all-reduces of a round in GB/s; 0 means that the group did not finish."""
         if self.crowd is not None:
             self.crowd.take(reduced)
             return

@@ -1,4 +1,6 @@
-"""What the evidence of all rounds comes to: which nodes, links, ways between sets of nodes are not sound."""
+"""Verdicts from the evidence of all rounds: nodes, links and paths between sets of
+nodes that are not sound.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from gpuprov.model.nodeset import fold
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is not sound, and how that is known.
+    """Fault of nodes or links, with the evidence.
 
     Args:
         rule: `node`, `link`, `between` (two sets of nodes), `group` (only many at once), `lost`, `once`.
-        nodes: whom it names: a node, the ends of a link, one side of what lies between.
+        nodes: the node, the ends of the link, or one side of a faulty path.
         others: the other side; empty for `between` when that is all other nodes.
         round: after which it was known.
     """
@@ -32,21 +34,21 @@ class Verdict:
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """What makes it the same verdict in two rounds."""
+        """Return the identity of the verdict over rounds."""
         return self.rule, self.nodes, self.others
 
     @property
     def finding(self) -> Finding:
-        """The sentence of a report."""
+        """Return the verdict as a finding of the report."""
         return Finding(self.level, f"across.{self.rule}", self.text)
 
 
 def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) -> list[Verdict]:
-    """All that is known now, nodes first.
+    """Return all verdicts, nodes first.
 
     Args:
         lost: node → why it gave no answer.
-        order: all nodes, for the order in what is said.
+        order: all nodes, in the order of the report.
     """
     place = {node: number for number, node in enumerate(order)}
     found = [Verdict("bad", "lost", (node,), f"{node}: {why}") for node, why in lost.items()]
@@ -73,7 +75,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
 
 
 def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Nodes that hang together by some links."""
+    """Return sets of nodes connected by the links."""
     found: list[frozenset[str]] = []
     for link in links:
         touching = [each for each in found if each & link]
@@ -83,7 +85,7 @@ def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _mutually_fine(evidence: Evidence, bad: Iterable[str]) -> list[list[str]]:
-    """Bad nodes put together where they are sound to one another: then the way to the others is at fault."""
+    """Group bad nodes that are sound to one another: then the path to the other nodes is at fault."""
     found: list[list[str]] = []
     for node in bad:
         for alike in found:
@@ -109,7 +111,9 @@ def _of_node(evidence: Evidence, node: str) -> Verdict:
 def _of_links(
     nodes: frozenset[str], links: Mapping[frozenset[str], list[Seen]], place: Mapping[str, int]
 ) -> list[Verdict]:
-    """One verdict where every link between two sets is bad and none within them, else one for each link."""
+    """Return one verdict if every link between two sets is bad and none within them,
+    else one for each link.
+    """
     first = min(nodes, key=place.__getitem__)
     facing = frozenset(node for node in nodes if frozenset((first, node)) in links)
     beside = nodes - facing
@@ -131,7 +135,7 @@ def _of_links(
 
 
 def _described(seen: list[Seen]) -> str:
-    """The kind that was seen most, with the worst figure of it; then the other kinds."""
+    """Describe the most frequent kind by its worst value, then the other kinds."""
     kinds = [kind for kind, _ in Counter(each.kind for each in seen).most_common()]
     worst = {
         kind: min(

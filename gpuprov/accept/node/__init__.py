@@ -1,1 +1,1 @@
-"""What is sent to a node to load its GPUs: the standard library and ctypes alone, Python 3.6 or newer."""
+"""Program for a node that loads its GPUs: standard library and ctypes only, Python 3.6 or newer."""

@@ -1,4 +1,4 @@
-"""An all-reduce over the GPUs of one machine through libnccl, told in lines as nccl-tests does."""
+"""An all-reduce over the GPUs of one machine through libnccl, printed in the format of nccl-tests."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ SECONDS = 1.0
 
 
 def main(plan: "Values") -> None:
-    """Measure over so many GPUs as the first argument says; 0 only proves that the libraries load.
+    """Measure over the number of GPUs in the first argument; 0 only checks that the libraries load.
 
     Prints `allreduce_mb 1024 ms 4.560 busbw_GBs 328.8` for each size, where mb is 2**20 bytes and GB/s is
     10**9 bytes a second, then NCCL's own log.
@@ -38,13 +38,13 @@ def main(plan: "Values") -> None:
 
 
 def say(line: str) -> None:
-    """One line for the reader."""
+    """Print one line and flush it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def measure(count: int, folders: "list[str]") -> None:
-    """All sizes, each proven right before it is timed."""
+    """Measure all sizes; check the result of each before it is timed."""
     driver = Driver()
     nccl = Nccl([Gpu(driver, index) for index in range(count)], folders)
     wrong = 0

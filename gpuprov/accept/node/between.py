@@ -1,4 +1,4 @@
-"""Between the GPUs of one machine: copies from each to each, and collectives through libnccl."""
+"""Measurements between the GPUs of one machine: copies between each pair, and collectives through libnccl."""
 
 from ctypes import byref, c_int, c_size_t, c_void_p
 
@@ -17,7 +17,9 @@ MIB = 1024 * 1024
 
 
 def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
-    """GB/s of copies from every GPU to every other, one pair at a time, and whether they went directly."""
+    """Measure copies from every GPU to every other in GB/s, one pair at a time,
+    and whether they are direct.
+    """
     size, found = 256 * MIB, []
     memory = []
     for gpu in gpus:
@@ -61,7 +63,7 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
 
 
 class Nccl(Library):
-    """libnccl with one communicator over GPUs of this process."""
+    """NCCL with one communicator over GPUs of this process."""
 
     def __init__(self, gpus: "Sequence[Gpu]", folders: "Sequence[str]") -> None:
         super().__init__(folders)
@@ -71,17 +73,18 @@ class Nccl(Library):
         self.call("ncclCommInitAll", self._ranks, len(gpus), indices)
 
     def close(self) -> None:
-        """End the communicators."""
+        """Destroy the communicators."""
         for rank in self._ranks:
             self.call("ncclCommDestroy", c_void_p(rank))
 
     def measure(
         self, size: int, seconds: float, names: "Sequence[str]" = ("all_reduce", "all_gather", "all_to_all")
     ) -> "Values":
-        """Bus bandwidth in GB/s (as nccl-tests counts it) of each collective over `size` bytes, proven right.
+        """Measure each collective over `size` bytes: bus bandwidth in GB/s as nccl-tests counts it, result
+        checked.
 
         Raises:
-            Failed: NCCL or the driver fails, or a value is wrong.
+            Failed: NCCL or the driver fails.
         """
         count = len(self._gpus)
         piece = size // count // 256 * 256
@@ -110,7 +113,9 @@ class Nccl(Library):
         return told
 
     def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """As `Gpu.rate` of the first GPU: no rank ends a collective before the others took part in it."""
+        """Measure as `Gpu.rate` on the first GPU: no rank finishes a collective
+        before the others take part.
+        """
         self._gpus[0].use()
         told = self._gpus[0].rate(start, amount, seconds)
         for gpu in self._gpus:
@@ -155,7 +160,7 @@ class Nccl(Library):
             gpu.wait()
 
     def _wrong(self, name: str, take: "list[int]", piece: int) -> "Values | None":
-        """The first piece of a rank that does not hold what it must; None where all do."""
+        """Return the first piece with a wrong value, or None."""
         count = len(self._gpus)
         for rank, gpu in enumerate(self._gpus):
             gpu.use()
@@ -169,5 +174,5 @@ class Nccl(Library):
 
 
 def _sent(name: str, rank: int, peer: int) -> float:
-    """The number that fills the piece which one rank has for another; in all but all-to-all all are alike."""
+    """Return the number that fills the piece from one rank for another; only all-to-all uses `peer`."""
     return float(rank + 1 if name != "all_to_all" else 1000 * (rank + 1) + peer)

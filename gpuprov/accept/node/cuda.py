@@ -1,4 +1,4 @@
-"""The CUDA driver of this machine by ctypes: contexts, memory, kernels and time, each call proven."""
+"""The CUDA driver of this machine by ctypes: contexts, memory, kernels and timing; every error raises."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 BATCHES = 5
 PLAIN = (0, 0xFFFFFFFF, 0, 0xFFFFFFFF)
-"""A pattern of 32-bit words without any structure: base and mask of the even words, and of the odd ones."""
+"""A pattern of unmasked 32-bit words: base and mask of the even words, and of the odd ones."""
 _SIGNATURES = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
@@ -57,7 +57,7 @@ _SIGNATURES = {
 
 
 class Driver:
-    """libcuda.so.1; a call that fails raises `Failed` with the driver's own words."""
+    """libcuda.so.1; a call that fails raises `Failed` with the driver's own message."""
 
     def __init__(self) -> None:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -72,7 +72,7 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: "Any") -> None:
-        """One function of the driver by its name."""
+        """Call one function of the driver by its name."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise Failed("{}: {}".format(name, self._words(code)))
@@ -86,23 +86,23 @@ class Driver:
         )
 
     def count(self) -> int:
-        """GPUs that a program may use."""
+        """Return the number of GPUs that a program may use."""
         number = c_int()
         self.call("cuDeviceGetCount", byref(number))
         return number.value
 
     def version(self) -> str:
-        """The CUDA version that this driver can run: `13.0`."""
+        """Return the CUDA version that this driver supports: `13.0`."""
         number = c_int()
         self.call("cuDriverGetVersion", byref(number))
         return "{}.{}".format(number.value // 1000, number.value % 1000 // 10)
 
 
 class Gpu:
-    """One GPU's primary context, with our kernels loaded into it.
+    """One GPU's primary context, with the kernels loaded into it.
 
     Args:
-        index: in the order of the bus.
+        index: in the order of PCI addresses.
     """
 
     def __init__(self, driver: Driver, index: int) -> None:
@@ -130,17 +130,17 @@ class Gpu:
         return event
 
     def use(self) -> None:
-        """Make it the one that calls of this thread are about."""
+        """Make this the current context of the thread."""
         self.call("cuCtxSetCurrent", self.context)
 
     def attribute(self, which: int) -> int:
-        """A number that the driver states of it."""
+        """Return an attribute of the device (CUdevice_attribute)."""
         value = c_int()
         self.call("cuDeviceGetAttribute", byref(value), which, self._device)
         return value.value
 
     def describe(self) -> "Values":
-        """Who it is."""
+        """Return name, PCI address, UUID, compute capability, multiprocessors and memory in bytes."""
         name, bus, raw = (ctypes.create_string_buffer(96) for _ in range(3))
         self.call("cuDeviceGetName", name, 96, self._device)
         self.call("cuDeviceGetPCIBusId", bus, 96, self._device)
@@ -158,37 +158,37 @@ class Gpu:
         }
 
     def memory(self) -> "tuple[int, int]":
-        """Bytes that are free, and all."""
+        """Return the free and the total memory in bytes."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
 
     def allocate(self, size: int) -> int:
-        """Plain memory of the GPU; its address."""
+        """Allocate device memory and return its address."""
         address = c_ulonglong()
         self.call("cuMemAlloc_v2", byref(address), size)
         return address.value
 
     def free(self, *addresses: int) -> None:
-        """Give memory back."""
+        """Free device memory."""
         for address in addresses:
             self.call("cuMemFree_v2", address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes out of its memory."""
+        """Copy bytes from device memory."""
         buffer = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", buffer, address, size)
         return buffer.raw
 
     def launch(self, name: str, *arguments: "Any", blocks: "int | None" = None) -> None:
-        """Start a kernel on the stream; it is not waited for."""
+        """Start a kernel on the stream; do not wait for it."""
         holders = (c_void_p * len(arguments))(*[ctypes.addressof(each) for each in arguments])
         grid = blocks or self.processors * 4
         function = self._functions[name]
         self.call("cuLaunchKernel", function, grid, 1, 1, kernels.BLOCK, 1, 1, 0, self.stream, holders, None)
 
     def wait(self) -> None:
-        """Until all that was started is done."""
+        """Wait until all work on the stream is done."""
         self.call("cuStreamSynchronize", self.stream)
 
     def fill(
@@ -200,7 +200,9 @@ class Gpu:
     def check(
         self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
     ) -> "Values | None":
-        """None where the pattern stands; else how many words differ, where first, in which bits."""
+        """Compare memory with a pattern; return None, or the number of wrong words, the first offset and the
+        wrong bits.
+        """
         self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 2**64 - 1, 0), 24)
         self.launch("check", *_pattern(address, size, seed, shape, flip), c_ulonglong(self._result))
         self.wait()
@@ -210,18 +212,18 @@ class Gpu:
         return {"words": words, "first": first * 16, "bits": "{:#010x}".format(bits & 0xFFFFFFFF)}
 
     def checksum(self, address: int, size: int) -> int:
-        """All words of a piece of memory, one after the other in exclusive or."""
+        """Return the exclusive or of all 32-bit words of a piece of memory."""
         self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 0, 0), 24)
         self.start_checksum(address, size)
         self.wait()
         return int.from_bytes(self.read(self._result, 4), "little")
 
     def start_checksum(self, address: int, size: int) -> None:
-        """The same, not waited for and not told: it only reads."""
+        """Start the checksum; do not wait for it or read its result."""
         self.launch("checksum", c_ulonglong(address), c_ulonglong(size // 16), c_ulonglong(self._result))
 
     def seconds(self, work: "Callable[[], None]", times: int) -> float:
-        """How long the GPU takes for so many turns of what `work` starts on the stream."""
+        """Return the seconds that the GPU takes for `times` turns of what `work` starts on the stream."""
         begin, end = self._events
         self.call("cuEventRecord", begin, self.stream)
         for _ in range(times):
@@ -233,7 +235,9 @@ class Gpu:
         return milliseconds.value / 1000.0
 
     def rate(self, work: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """`amount` of one turn over its time, as the median of several batches that last `seconds` in all."""
+        """Return `amount` of one turn per second: the median of several batches
+        that last `seconds` in all.
+        """
         self.seconds(work, 2)
         once = max(self.seconds(work, 2) / 2, 1e-6)
         times = max(1, min(4000, int(seconds / BATCHES / once)))

@@ -1,4 +1,4 @@
-"""DCGM's own diagnosis, where it is installed; what it says is handed on as it is."""
+"""DCGM's own diagnostics, if DCGM is installed; its output is returned unparsed."""
 
 from gpuprov.probe.node.base import find_program, run_anyway
 
@@ -12,15 +12,15 @@ TEXT_LIMIT = 256 * 1024
 
 
 def installed() -> bool:
-    """Whether DCGM's tool is here."""
+    """Return whether DCGM's tool is installed."""
     return find_program("dcgmi") is not None
 
 
 def diagnose(_: str, arguments: "Any") -> "Values":
-    """What a worker does: `dcgmi diag` at one of its levels, within so many seconds.
+    """Run `dcgmi diag` in a worker at a level, with a time limit in seconds.
 
     Raises:
-        Failed: it did not end in time.
+        Failed: it did not finish in time.
     """
     level, seconds = arguments
     code, said, errors = run_anyway("dcgmi", "diag", "-r", str(level), "-j", seconds=seconds)

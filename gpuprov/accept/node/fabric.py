@@ -1,6 +1,6 @@
-"""One node among several: joins groups as it is told, a line an order, and measures the ways to the others.
+"""One node among several: joins groups by orders, one a line, and measures the links to the other nodes.
 
-It meets the other nodes through NCCL alone, whose id the controller carries from one to all.
+Nodes connect only through NCCL; the controller passes its id from one node to the others.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """The whole program: looks at the machine, then does what it is told."""
+    """The program's state: examines the machine, then carries out orders."""
 
     def __init__(self, crew: Crew, plan: "Values") -> None:
         self._crew, self._plan = crew, plan
@@ -33,10 +33,10 @@ class Node:
         self._worker = None  # type: Worker | None
 
     def carry_out(self, order: "Values") -> "Values":
-        """One order; whatever goes wrong is its answer.
+        """Carry out one order; a failure becomes its answer.
 
         Raises:
-            Gone: the controller is.
+            Gone: the controller is gone.
         """
         name = order["do"]
         if name == "look":
@@ -45,13 +45,13 @@ class Node:
         answer = self._crew.ask([worker], name, order.get("with"), order["seconds"])[0]
         if "error" not in answer:
             return {"value": answer["value"]}
-        # A communicator that broke takes the process with it: the next order finds a new one.
+        # A broken communicator takes the process with it; the next order gets a new one.
         worker.end()
         step, member = struct.unpack("<ii", self._progress[:8])
         return {"error": answer["error"], "step": step, "member": member}
 
     def _hired(self) -> "Worker":
-        """The worker that holds the GPUs; a new one where the last one broke."""
+        """Return the worker that holds the GPUs; start a new one if the last one died."""
         if self._worker is None or not self._worker.alive:
             member = Member(self._indices, list(self._plan.get("folders") or ()), self._progress)
             self._worker = self._crew.hire("NCCL", member)
@@ -78,11 +78,11 @@ class Node:
 
 
 def main(plan: "Values") -> None:
-    """Carry out orders until no one gives any more; leave nothing behind."""
+    """Carry out orders until the input ends, then end all processes."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.update(plan.get("environment") or {})
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.alarm(int(plan["seconds"]))  # a controller that is cut off without a word
+    signal.alarm(int(plan["seconds"]))  # if the controller is cut off without closing the connection
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
     node = Node(crew, plan)
     try:

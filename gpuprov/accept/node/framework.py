@@ -1,4 +1,4 @@
-"""What the frameworks of one Python interpreter make of the machine's GPUs; runs in that interpreter."""
+"""Measurements by the frameworks of one Python interpreter; runs in that interpreter."""
 
 import os
 import signal
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 SCHEMA = "gpuprov.accept.framework/1"
 EDGE, WARM_UP, TURNS, BATCHES = 8192, 10, 20, 5
 LIMIT_S = 180.0
-"""For one framework; the first import of one reads gigabytes."""
+"""Time limit for one framework; its first import reads gigabytes."""
 
 
 def brought(name: str) -> "Any":
-    """A module of the interpreter's own.
+    """Import a module of the interpreter.
 
     Raises:
-        Failed: it is not there, or breaks as it is imported.
+        Failed: it is missing or cannot be imported.
     """
     try:
         return import_module(name)
@@ -37,7 +37,7 @@ def brought(name: str) -> "Any":
 
 
 def torch() -> "Values":
-    """PyTorch: every GPU it sees, and a product on each."""
+    """Measure a bf16 product on every GPU that PyTorch sees."""
     framework = brought("torch")
 
     cuda = framework.cuda
@@ -62,7 +62,7 @@ def _torch_rate(framework: "Any", place: str) -> float:
 
 
 def jax() -> "Values":
-    """JAX: the same."""
+    """Measure a bf16 product on every GPU that JAX sees."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     framework, numpy = brought("jax"), brought("jax.numpy")
 
@@ -81,7 +81,7 @@ def _jax_rate(framework: "Any", numpy: "Any", device: "Any") -> float:
 
 
 def tensorflow() -> "Values":
-    """TensorFlow: the same."""
+    """Measure a bf16 product on every GPU that TensorFlow sees."""
     framework = brought("tensorflow")
 
     rows = []  # type: list[Values]
@@ -109,7 +109,7 @@ FRAMEWORKS = {"torch": torch, "jax": jax, "tensorflow": tensorflow}
 
 
 def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
-    """TFLOP/s of a product, the middle of several batches."""
+    """Return the rate of a matrix product in TFLOP/s: the median of several batches."""
     out = None
     for _ in range(WARM_UP):
         out = multiply()
@@ -125,17 +125,17 @@ def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
 
 
 def work(name: str, _: "Any") -> "Values":
-    """What a worker does, each with one framework alone."""
+    """Measure one framework in a worker of its own."""
     return FRAMEWORKS[name]()
 
 
 def installed() -> "list[str]":
-    """The frameworks that this interpreter finds."""
+    """Return the frameworks that are installed for this interpreter."""
     return [name for name in FRAMEWORKS if find_spec(name) is not None]
 
 
 def main(plan: "Values") -> None:
-    """Ask every framework that is there, each in a process of its own, one after the other."""
+    """Measure every installed framework, each in a process of its own, one after the other."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
     told = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values

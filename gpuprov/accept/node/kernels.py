@@ -1,7 +1,8 @@
-"""The kernels that accept runs, as PTX: the driver compiles them for whatever GPU is there.
+"""The kernels of an acceptance run as PTX, which the driver compiles for the GPU.
 
-`fill` writes words that a hash of their place gives, `check` reads them back and compares, `checksum` reads
-all, `copy` reads and writes. Every one goes over 16 bytes at a time in a grid-stride loop.
+`fill` writes words that are a hash of their index, `check` reads and compares them, `checksum` reads all,
+`copy`
+reads and writes. Each handles 16 bytes at a time in a grid-stride loop.
 """
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ _LOAD_PATTERN = """    ld.param.u64 %rd1, [memory];
 
 
 def _words() -> "Iterable[str]":
-    """%r20 to %r23 are the four words that belong at vector %rd3."""
+    """Yield PTX that puts the four words of vector %rd3 into %r20 to %r23."""
     yield "    cvt.u32.u64 %r5, %rd3;\n    shl.b32 %r5, %r5, 2;\n"
     for place in range(4):
         word = "%r{}".format(20 + place)
@@ -61,10 +62,10 @@ def _words() -> "Iterable[str]":
 
 
 def word(place: int, seed: int, flip: int, base: int, mask: int) -> int:
-    """What `fill` writes as the 32-bit word at `place`, counted on the host: what a kernel is held against.
+    """Compute on the host the 32-bit word that `fill` writes at index `place`.
 
     Args:
-        base, mask: of that place: the even ones' or the odd ones'.
+        base, mask: those of even or of odd words, as fits `place`.
     """
     value = ((place & 0xFFFFFFFF) ^ seed) & 0xFFFFFFFF
     value ^= value >> 16
@@ -87,7 +88,9 @@ def _fill() -> str:
 
 
 def _check() -> str:
-    """Result: words that differ (u64), the least of their vectors (u64), all bits that differ (u32)."""
+    """Return the kernel `check`; it counts wrong words (u64), their lowest vector (u64) and all wrong bits
+    (u32).
+    """
     compare = "".join(
         "    xor.b32 %r{0}, %r{0}, %r{1};\n    or.b32 %r31, %r31, %r{0};\n"
         "    setp.ne.u32 %p2, %r{0}, 0;\n    selp.u32 %r7, 1, 0, %p2;\n    add.u32 %r30, %r30, %r7;\n".format(
@@ -120,7 +123,9 @@ def _check() -> str:
 _STRIDES = """    shl.b64 %rd6, %rd4, 4;
     mul.lo.u64 %rd7, %rd4, {};
 """.format(UNROLL - 1)
-"""%rd6: bytes between a thread's vectors; %rd7: vectors from a thread's first to its last of one turn."""
+"""PTX for %rd6: bytes between a thread's vectors, and %rd7: vectors from a thread's first to its last of one
+turn.
+"""
 
 _TWO_POINTERS = """    ld.param.u64 %rd1, [memory];
     cvta.to.global.u64 %rd1, %rd1;
@@ -147,7 +152,9 @@ done:
 
 
 def _vectors(line: str, pointer: str, turns: int) -> str:
-    """`line` for four registers at a time, the pointer moved on after each where there are several turns."""
+    """Return `line` for four registers at a time; advance the pointer after each
+    if there are several turns.
+    """
     step = "    add.u64 {0}, {0}, %rd6;\n".format(pointer) if turns > 1 else ""
     registers = (
         "{{%r{}, %r{}, %r{}, %r{}}}".format(*range(20 + 4 * turn, 24 + 4 * turn)) for turn in range(turns)
@@ -168,7 +175,7 @@ def _mix(turns: int) -> str:
 
 
 def _entry(name: str, other: str) -> str:
-    """A kernel's head up to its loop: over `memory`, with one more pointer."""
+    """Return a kernel up to its loop, with `memory` and one more pointer as parameters."""
     head = ".visible .entry {}(\n    .param .u64 memory, .param .u64 vectors, .param .u64 {})\n{{\n"
     return head.format(name, other) + _REGISTERS + _TWO_POINTERS.format(other) + _PLACE + _STRIDES
 
@@ -187,5 +194,5 @@ def _copy() -> str:
 
 
 def ptx() -> str:
-    """All kernels in one module."""
+    """Return all kernels as one PTX module."""
     return _HEAD + _fill() + _check() + _checksum() + _copy()

@@ -1,4 +1,4 @@
-"""Loads every GPU of this machine by a plan, and answers with what was measured; it judges nothing."""
+"""Load on every GPU of this machine by a plan, and the document of measurements; nothing is judged here."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = "gpuprov.accept.measured/1"
 GIB = 1024**3
 START_S, SPARE_S = 60.0, 45.0
-"""For the first contact with a GPU, and for every step beyond what is planned for it."""
+"""Seconds for the first access to a GPU, and for every step beyond its planned duration."""
 FOLDERS = (
     "/usr/local/cuda/lib64",
     "/usr/local/cuda-*/lib64",
@@ -31,7 +31,7 @@ FOLDERS = (
 
 
 class OneGpu:
-    """What a worker does with its GPU."""
+    """Steps of a worker for one GPU."""
 
     def __init__(self, index: int, plan: "Values") -> None:
         self._index, self._plan = index, plan
@@ -43,7 +43,7 @@ class OneGpu:
         return getattr(self, name)(arguments)
 
     def start(self, _: "Any") -> "Values":
-        """A context, a kernel, a right result."""
+        """Create a context, run a kernel and check its result."""
         begun = time.monotonic()
         self._driver = Driver()
         self._gpu = Gpu(self._driver, self._index)
@@ -56,15 +56,15 @@ class OneGpu:
         return told
 
     def bandwidth(self, seconds: float) -> "Values":
-        """Of its memory."""
+        """Measure the bandwidth of the GPU's memory."""
         return memory.bandwidth(self._gpu, seconds)
 
     def host(self, seconds: float) -> "Values":
-        """Copies to and from the host."""
+        """Measure copies to and from the host."""
         return memory.host_copies(self._gpu, self._gpu.describe()["bus_id"], seconds)
 
     def matrix(self, arguments: "Any") -> "Values":
-        """Products of one kind of number."""
+        """Measure matrix products of one number format."""
         kind, seconds, hold = arguments
         if self._products is None:
             self._products = Products(self._gpu, self._folders)
@@ -72,13 +72,13 @@ class OneGpu:
         return dict(told, library=self._products.path, version=self._products.version)
 
     def pattern(self, arguments: "Any") -> "Values":
-        """Patterns in its memory."""
+        """Test the GPU's memory with patterns."""
         gib, seconds = arguments
         return memory.pattern(self._gpu, int(gib * GIB), seconds)
 
 
 class AllGpus:
-    """What one worker does with all of them."""
+    """Steps of the worker that uses all GPUs."""
 
     def __init__(self, count: int, plan: "Values") -> None:
         self._count, self._plan = count, plan
@@ -90,13 +90,13 @@ class AllGpus:
         return getattr(self, name)(arguments)
 
     def pairs(self, seconds: float) -> "Any":
-        """Copies between all of them."""
+        """Measure copies between all GPUs."""
         driver = Driver()
         self._gpus = [Gpu(driver, index) for index in range(self._count)]
         return between.pairs(self._gpus, seconds)
 
     def collectives(self, arguments: "Any") -> "Values":
-        """All-reduce, all-gather and all-to-all at each size in MiB."""
+        """Measure all-reduce, all-gather and all-to-all at each size in MiB."""
         sizes, seconds = arguments
         nccl = between.Nccl(self._gpus, self._folders)
         told = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
@@ -107,12 +107,12 @@ class AllGpus:
 
 
 def looks(name: str, _: "Any") -> "Values":
-    """What the worker that reads NVML does."""
+    """Read NVML in a worker: before the load if `name` is `first`, else after it."""
     return watch.first_look() if name == "first" else watch.last_look()
 
 
 def main(plan: "Values") -> None:
-    """Measure, answer, and leave nothing behind."""
+    """Measure, print the document and end all processes."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
@@ -128,10 +128,10 @@ def main(plan: "Values") -> None:
 
 
 def measure(crew: Crew, plan: "Values") -> "Values":
-    """The whole run: look, load, look again.
+    """Examine the machine, load its GPUs, examine it again; return the document.
 
     Raises:
-        Gone: the controller is.
+        Gone: the controller is gone.
     """
     begun = time.monotonic()
     told = {
@@ -163,7 +163,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
 
 
 def refusal(before: "Values", plan: "Values") -> "str | None":
-    """Why nothing is loaded here, if so."""
+    """Return why the GPUs must not be loaded, or None."""
     if "error" in before:
         return str(before["error"])
     if not before["gpus"]:
@@ -183,7 +183,7 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
 
 
 def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
-    """Every GPU by itself; host copies one GPU after the other, the rest on all at once."""
+    """Measure every GPU; copies to the host one GPU after the other, the rest on all GPUs at once."""
     workers = [crew.hire("GPU {}".format(index), OneGpu(index, plan)) for index in range(count)]
     rows = [{"index": index} for index in range(count)]  # type: list[Values]
 
@@ -210,7 +210,7 @@ def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
 
 
 def join(crew: Crew, count: int, plan: "Values") -> "Values":
-    """What is between them."""
+    """Measure copies between the GPUs, and the collectives."""
     worker = crew.hire("all GPUs", AllGpus(count, plan))
     pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
     told = {"pairs": pairs.get("value", pairs)}  # type: Values
@@ -221,19 +221,19 @@ def join(crew: Crew, count: int, plan: "Values") -> "Values":
 
 
 def host_devices(crew: Crew, seconds: float) -> "Values":
-    """What the host has beside its GPUs: each NVMe drive read for so long, and the ports of the network."""
+    """Measure the host's devices: read each NVMe drive for some seconds, and list the network ports."""
     worker = crew.hire("drives", storage.measure)
     told = _plain(crew.ask([worker], "list", None, SPARE_S)[0])
     for drive in told.get("drives", ()):
         drive["read"] = _plain(crew.ask([worker], "read", [drive["name"], seconds], seconds + SPARE_S)[0])
-        if not worker.alive:  # a drive that hangs costs no other its turn
+        if not worker.alive:  # a drive that hangs must not stop the others
             worker = crew.hire("drives", storage.measure)
     worker.end()
     return told
 
 
 def _plain(answer: "Values") -> "Values":
-    """What was measured with its times, or the error."""
+    """Return the measurement with its times, or the error."""
     if "value" not in answer:
         return {"error": answer.get("error", "no answer")}
     value = answer["value"]  # type: Values
@@ -241,7 +241,7 @@ def _plain(answer: "Values") -> "Values":
 
 
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
-    """Give every product what its GPU said while it ran."""
+    """Add to every product the samples of its GPU from the same time."""
     for row in rows:
         for told in row.get("matrix", {}).values():
             if "error" not in told:
@@ -249,9 +249,9 @@ def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
 
 
 def held(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
-    """Least, middle and most of clock, power and temperature under load, and every reason to slow down.
+    """Return least, median and most of clock, power and temperature under load, and all throttle reasons.
 
-    The first readings of a load are left out: clocks and power lag behind it.
+    The first samples are left out: clocks and power lag behind the load.
     """
     inside = [
         row

@@ -1,4 +1,4 @@
-"""Dense matrix products by cublasLt: their rate, and whether the numbers are right."""
+"""Dense matrix products by cublasLt: their rate, and whether the results are right."""
 
 import ctypes
 import glob
@@ -26,7 +26,7 @@ WORKSPACE = 64 * 1024 * 1024
 CANDIDATES = 8
 SAMPLES = 12
 BURST = 10
-"""Products in a row that are over before the GPU's power limit can slow them."""
+"""Number of products in a row that finish before the GPU's power limit takes effect."""
 EDGE, SMALL_EDGE = 8192, 2048
 """Rows and columns of the matrices."""
 FULL_FP64 = {"7.0", "8.0", "9.0", "10.0"}
@@ -35,13 +35,13 @@ NOT_SUPPORTED = 15
 
 
 class Kind:
-    """One kind of number: what goes in and out of a product, and how a word of random ones is made.
+    """One number format: types of a product, and the pattern of its random numbers.
 
     Args:
         inside, outside: cudaDataType_t of the factors and of the product.
         sizes: bytes of one number inside and outside.
         shape: base and mask of even and odd words, for random signs, fractions and four exponents below 2.
-        close: how far from the right result it may be, as a part of the sum of the products' sizes.
+        close: largest error allowed, as a share of the sum of the products' absolute values.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ KINDS = {
 
 
 class Algorithm(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, opaque, and what it needs."""
+    """cublasLtMatmulHeuristicResult_t: an opaque algorithm and its requirements."""
 
     _fields_ = (
         ("algorithm", c_uint64 * 8),
@@ -80,10 +80,10 @@ class Algorithm(ctypes.Structure):
 
 
 def load(names: "Sequence[str]", folders: "Sequence[str]") -> "tuple[Any, str]":
-    """A shared library by the first of its names that loads, and where it was found.
+    """Load a shared library by the first name that works; return it and its path.
 
     Raises:
-        Failed: none does.
+        Failed: none could be loaded.
     """
     said = "not found"
     for name in names:
@@ -111,13 +111,13 @@ class Products:
         self._workspace = gpu.allocate(WORKSPACE)
 
     def close(self) -> None:
-        """Give back what it holds on the GPU."""
+        """Free the workspace and the handle."""
         self._gpu.free(self._workspace)
         self._do("cublasLtDestroy", self._handle)
 
     @property
     def version(self) -> str:
-        """`13.0.2`."""
+        """Return the version of cublasLt: `13.0.2`."""
         number = int(self._library.cublasLtGetVersion())
         big, small = (10000, 100) if number >= 100000 else (1000, 100)
         return "{}.{}.{}".format(number // big, number % big // small, number % small)
@@ -129,14 +129,14 @@ class Products:
             raise Failed("{}: {}".format(name, told))
 
     def measure(self, name: str, seconds: float, hold: float) -> "Values":
-        """TFLOP/s of a product of large square matrices, and whether the product is right.
+        """Measure products of large square matrices in TFLOP/s, and check the result.
 
-        `value` is what the GPU keeps up under its power limit, `burst` what it reaches before.
+        `value` is the rate under the GPU's power limit, `burst` the rate before the limit takes effect.
 
         Args:
             name: of `KINDS`.
             seconds: for the rate.
-            hold: seconds for which the load is kept up before it is measured.
+            hold: seconds of load before the rate is measured.
         """
         kind, gpu = KINDS[name], self._gpu
         edge = EDGE if name != "fp64" or gpu.capability in FULL_FP64 else SMALL_EDGE
@@ -176,7 +176,9 @@ class Products:
     def _best(
         self, kind: Kind, edge: int, factors: "Sequence[int]", out: int
     ) -> "tuple[Callable[[], None], int]":
-        """What starts the product by the fastest of those algorithms that cublasLt proposes."""
+        """Return a function that starts the product by the fastest algorithm, and the number of algorithms
+        tried.
+        """
         described, layouts, wish = c_void_p(), [c_void_p() for _ in range(3)], c_void_p()
         self._do("cublasLtMatmulDescCreate", byref(described), kind.compute, kind.scale)
         self._set("cublasLtMatmulDescSetAttribute", described, TRANS_A, c_int(TRANSPOSED))
@@ -224,7 +226,9 @@ class Products:
         self._do(function, holder, which, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _worst(self, kind: Kind, edge: int, factors: "Sequence[int]", out: int) -> float:
-        """The largest error of some numbers of the product, as a part of the sum of the products' sizes."""
+        """Return the largest error among random entries, as a share of the sum of the products' absolute
+        values.
+        """
         inner, outer = kind.sizes
         worst = 0.0
         for _ in range(SAMPLES):
@@ -241,7 +245,7 @@ class Products:
 
 
 def numbers(kind: int, raw: bytes) -> "list[float]":
-    """Numbers of a cudaDataType_t out of memory."""
+    """Decode numbers of a cudaDataType_t."""
     if kind == R_16BF:
         spread = bytearray(len(raw) * 2)
         spread[2::4], spread[3::4] = raw[0::2], raw[1::2]
@@ -253,7 +257,7 @@ def numbers(kind: int, raw: bytes) -> "list[float]":
 
 
 def _e4m3(bits: int) -> float:
-    """One byte of FP8: sign, 4 bits of exponent with bias 7, 3 bits of fraction; 0x7f is no number."""
+    """Decode one byte of FP8: sign, 4 bits of exponent with bias 7, 3 bits of fraction; 0x7f is NaN."""
     sign, exponent, fraction = -1.0 if bits & 0x80 else 1.0, bits >> 3 & 15, bits & 7
     if bits & 0x7F == 0x7F:
         return float("nan")

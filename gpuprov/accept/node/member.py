@@ -1,4 +1,4 @@
-"""What one node does in a group: joins its communicator, exchanges with every other member, reduces."""
+"""One node's part in a group: join the communicator, exchange with every other member, reduce."""
 
 import binascii
 import struct
@@ -21,10 +21,10 @@ JOINING, REDUCING = -1, -2
 
 
 class Member:
-    """What the worker does that holds this node's GPUs.
+    """Steps of the worker that holds this node's GPUs.
 
     Args:
-        progress: shared with the parent: the step of the exchange, and with which member.
+        progress: memory shared with the parent: the current step of the exchange, and its member.
     """
 
     def __init__(self, indices: "list[int]", folders: "list[str]", progress: "mmap.mmap") -> None:
@@ -38,7 +38,7 @@ class Member:
         return getattr(self, name)(arguments)
 
     def id(self, _: "Any") -> str:
-        """A new communicator's id."""
+        """Return the id of a new communicator, in hexadecimal."""
         self._start()
         return binascii.hexlify(self._nccl.unique_id()).decode()
 
@@ -49,12 +49,13 @@ class Member:
             self._nccl = Library(self._folders)
 
     def join(self, order: "Values") -> "Values":
-        """Be in a group: exchange with every other member, then reduce together.
+        """Take part in a group: exchange with every other member, then reduce together.
 
         Args:
-            order: `id`; `members`, a list of [first rank, indices of its GPUs]; `me`, our place in it; our
+            order: `id`; `members`, a list of [first rank, indices of its GPUs]; `me`, this node's index in
+            it; this node's
                 `steps` of the exchange, [number, one member, other member]; `bytes` and `turns` of an
-                exchange; `reduce`, bytes and turns of the all-reduce; `log`, whether NCCL's is wanted.
+                exchange; `reduce`, bytes and turns of the all-reduce; `log`, whether to return NCCL's log.
         """
         self._note(JOINING, 0)
         self._start()
@@ -89,7 +90,7 @@ class Member:
             gpu.wait()
 
     def _exchange(self, order: "Values") -> "list[Values]":
-        """Each direction with every other member by itself, in the order of the steps."""
+        """Exchange with every other member, each direction separately, in the order of the steps."""
         size, me = order["bytes"], order["me"]
         memory = []
         for gpu in self._gpus:
@@ -108,7 +109,7 @@ class Member:
         return found
 
     def _with(self, peer: int, pair: "list[int]", memory: "Any", order: "Values") -> "Values":
-        """What comes from one member: GB/s, whether it is what was sent, and µs of a small message."""
+        """Measure the data from one member: GB/s, the first wrong lane, and µs of a small message."""
         size, turns = order["bytes"], order["turns"]
         lanes = min(len(self._gpus), len(order["members"][peer][1]))
         told = {"member": peer}  # type: Values
@@ -157,7 +158,7 @@ class Member:
             gpu.wait()
 
     def _wrong(self, peer: int, memory: "Any", lanes: int, size: int, order: "Values") -> "Values | None":
-        """The first lane on which something else came than was sent; None where all is right."""
+        """Return the first lane whose data differs from what was sent, or None."""
         for lane in range(lanes):
             gpu = self._gpus[lane]
             gpu.use()
@@ -168,7 +169,7 @@ class Member:
         return None
 
     def _reduce(self, order: "Values", total: int) -> "Values":
-        """Bus bandwidth of the group's all-reduce in GB/s, as nccl-tests counts it, proven right."""
+        """Measure the group's all-reduce: bus bandwidth in GB/s as nccl-tests counts it, result checked."""
         size, turns = order["reduce"]
         first = order["members"][order["me"]][0]
         self._note(REDUCING, order["me"])

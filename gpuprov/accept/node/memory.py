@@ -1,4 +1,4 @@
-"""A GPU's own memory, and the way between it and the host's."""
+"""Tests of a GPU's own memory and of copies to and from the host's memory."""
 
 import os
 import random
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 RESERVE = 2 * GIB
-"""Bytes of a GPU's free memory that the test leaves alone."""
+"""Bytes of a GPU's free memory that the test does not allocate."""
 PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
-"""A hash of the address and its complement: every bit holds both values, and no two words are alike."""
+"""A hash of the address and its complement: every bit holds both values, and no two words are equal."""
 
 
 def prove(gpu: "Gpu") -> "Values":
-    """A kernel writes, the host counts the same: that the GPU computes at all, and rightly.
+    """Check a pattern written by the GPU against the host's computation.
 
     Raises:
-        Failed: it does not, with the first word that differs.
+        Failed: they differ; the message has the first wrong word.
     """
     size = 64 * MIB
     address = gpu.allocate(size)
@@ -40,7 +40,7 @@ def prove(gpu: "Gpu") -> "Values":
             if told != right:
                 raise Failed("word {} is {:#010x}, expected {:#010x}".format(place + offset, told, right))
     differs = gpu.check(address, size, seed)
-    # A check that finds nothing must be able to: the complement of what was written differs in every word.
+    # the comparing kernel must be able to fail: the complement differs in every word
     inverse = gpu.check(address, size, seed, flip=0xFFFFFFFF)
     gpu.free(address)
     if differs or not inverse or inverse["words"] != size // 4:
@@ -51,7 +51,9 @@ def prove(gpu: "Gpu") -> "Values":
 
 
 def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
-    """GB/s of the GPU's memory: read, copied by a kernel and by the driver; copies count both directions."""
+    """Measure the GPU's memory in GB/s: read, copied by a kernel and by the driver; copies count both
+    directions.
+    """
     size = min(4 * GIB, (gpu.memory()[0] - RESERVE) // 2 // (64 * MIB) * (64 * MIB))
     if size < 256 * MIB:
         raise Failed("{} MiB of memory are free".format(gpu.memory()[0] // MIB))
@@ -79,11 +81,11 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
-    """Write and read back patterns over as much of the free memory as may be, in blocks of plain allocations.
+    """Write and check patterns over most of the free memory, in blocks of plain allocations.
 
     Args:
         most: bytes at most.
-        seconds: after which no further pattern is begun.
+        seconds: after which no further pattern starts.
     """
     begun, block = time.monotonic(), 1 * GIB
     free = gpu.memory()[0]
@@ -117,9 +119,10 @@ def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
 
 
 def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
-    """GB/s to and from pinned memory of the NUMA node beside the GPU, and of the one farthest in number.
+    """Measure copies in GB/s to and from pinned memory of the GPU's NUMA node, and of the highest-numbered
+    other node.
 
-    The thread moves to processors of that node for as long; the memory is where it runs.
+    The thread is bound to the node's processors meanwhile, so that its memory is allocated there.
     """
     nodes, stated = numa_nodes(), _node_of(bus_id)
     allowed = os.sched_getaffinity(0)
@@ -162,7 +165,7 @@ def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def numa_nodes() -> "dict[int, set[int]]":
-    """NUMA node → its processors, of those nodes that have any."""
+    """Return the processors of each NUMA node that has any."""
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()
@@ -172,7 +175,7 @@ def numa_nodes() -> "dict[int, set[int]]":
 
 
 def _processors(listed: str) -> "set[int]":
-    """`0-3,8` as numbers."""
+    """Parse a list of processors such as `0-3,8`."""
     found = set()
     for part in listed.split(","):
         first, _, last = part.partition("-")
@@ -181,7 +184,7 @@ def _processors(listed: str) -> "set[int]":
 
 
 def _node_of(bus_id: str) -> "int | None":
-    """The NUMA node that the kernel states for a PCI device; None where it states none."""
+    """Return the kernel's NUMA node of a PCI device, or None if it has none."""
     domain, _, rest = bus_id.rpartition(":")[0].partition(":")
     address = "{}:{}:{}".format(domain[-4:], rest, bus_id.rpartition(":")[2])
     told = (read_or_none("/sys/bus/pci/devices/{}/numa_node".format(address)) or "-1").strip()

@@ -1,4 +1,4 @@
-"""libnccl by ctypes: its log, its errors, its communicators."""
+"""libnccl by ctypes: log, errors and communicators."""
 
 import ctypes
 import os
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 UINT8, FLOAT32, SUM = 1, 7, 0
 LOG_LIMIT = 512 * 1024
-# NVLS allocates multicast memory on the NVSwitches, which a program that dies badly can leave unusable for
-# others until the GPUs are reset.
+# NVLS allocates multicast memory on the NVSwitches; a program that crashes can leave it unusable for others
+# until the GPUs are reset.
 ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
 
 
@@ -28,7 +28,7 @@ class UniqueId(ctypes.Structure):
 
 
 class Library:
-    """libnccl of this machine, whose log goes to a file without a name."""
+    """libnccl of this machine, with its log in an unnamed file."""
 
     def __init__(self, folders: "Sequence[str]") -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as NCCL
@@ -37,26 +37,26 @@ class Library:
         self._library.ncclCommInitRank.argtypes = (c_void_p, c_int, UniqueId, c_int)
 
     def log(self) -> str:
-        """What NCCL said since it was asked last; the paths that it took only after the first collective."""
+        """Return NCCL's log since the last call; it contains the paths only after the first collective."""
         return self._log.read(LOG_LIMIT).decode("utf-8", "replace")
 
     def _last_warning(self) -> str:
-        """The last line of its log that warns, after `: `; empty where none does."""
+        """Return the last warning of the log after `: `, or an empty string."""
         warned = [line for line in self.log().splitlines() if "NCCL WARN" in line]
         return ": " + warned[-1].partition("NCCL WARN")[2].strip()[:200] if warned else ""
 
     @property
     def version(self) -> str:
-        """`2.27.3`."""
+        """Return the version of NCCL: `2.27.3`."""
         number = c_int()
         self.call("ncclGetVersion", byref(number))
         return "{}.{}.{}".format(number.value // 10000, number.value % 10000 // 100, number.value % 100)
 
     def call(self, name: str, *arguments: "Any") -> None:
-        """One function of NCCL's.
+        """Call one function of NCCL.
 
         Raises:
-            Failed: with NCCL's own words.
+            Failed: with NCCL's own message.
         """
         code = getattr(self._library, name)(*arguments)
         if code:
@@ -64,41 +64,41 @@ class Library:
             raise Failed("{}: error {}{}{}".format(name, code, _words(said, code), self._last_warning()))
 
     def unique_id(self) -> bytes:
-        """A new communicator's id; this process is where the others meet."""
+        """Return the id of a new communicator; its ranks meet through this process."""
         made = UniqueId()
         self.call("ncclGetUniqueId", byref(made))
         return bytes(made)
 
     def join(self, unique_id: bytes, ranks: int, rank: int) -> c_void_p:
-        """Become a rank of a communicator; GPUs of one process join within `together`."""
+        """Join a communicator as `rank`; GPUs of one process join within `together`."""
         communicator = c_void_p()
         self.call("ncclCommInitRank", byref(communicator), ranks, UniqueId.from_buffer_copy(unique_id), rank)
         return communicator
 
     def together(self, work: "Callable[[], None]") -> None:
-        """What `work` calls becomes one operation of NCCL's."""
+        """Run `work` within one NCCL group operation."""
         self.call("ncclGroupStart")
         work()
         self.call("ncclGroupEnd")
 
     def all_reduce(self, send: int, take: int, size: int, communicator: "Any", stream: "Any") -> None:
-        """Sums of float32."""
+        """Start an all-reduce: sums of float32."""
         self.call(
             "ncclAllReduce", c_void_p(send), c_void_p(take), c_size_t(size // 4), FLOAT32, SUM,
             communicator, stream,
         )  # fmt: skip
 
     def send(self, memory: int, size: int, peer: int, communicator: "Any", stream: "Any") -> None:
-        """Bytes to another rank."""
+        """Start sending bytes to another rank."""
         self.call("ncclSend", c_void_p(memory), c_size_t(size), UINT8, peer, communicator, stream)
 
     def receive(self, memory: int, size: int, peer: int, communicator: "Any", stream: "Any") -> None:
-        """Bytes from another rank."""
+        """Start receiving bytes from another rank."""
         self.call("ncclRecv", c_void_p(memory), c_size_t(size), UINT8, peer, communicator, stream)
 
 
 def constant(number: float) -> "tuple[int, int, int, int]":
-    """The pattern that fills memory with one float32."""
+    """Return the pattern that fills memory with one float32."""
     bits = struct.unpack("<I", struct.pack("<f", number))[0]
     return (bits, 0, bits, 0)
 

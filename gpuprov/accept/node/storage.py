@@ -1,4 +1,4 @@
-"""Local NVMe drives, read only, and the links by which ports of the network hang on the host."""
+"""Read rates of local NVMe drives, and the PCIe links of network ports."""
 
 import mmap
 import os
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 BLOCK = 1024 * 1024
 READERS = 16
-"""Blocks asked for at a time: drives reach their rate of sequential reads from 8 to 32 MiB under way."""
+"""Concurrent reads: drives reach their sequential rate with 8 to 32 MiB in flight."""
 RUN = 64
-"""Neighbouring blocks that a reader takes before it goes elsewhere."""
+"""Consecutive blocks that a reader reads before it moves to another place."""
 DRIVES_AT_MOST = 32
 
 
 def measure(name: str, arguments: "Any") -> "Any":
-    """What a worker does: read one drive, or list what there is."""
+    """Read one drive, or list drives and ports, in a worker."""
     if name == "list":
         return {"drives": drives(), "ports": ports()}
     device, seconds = arguments
@@ -32,7 +32,7 @@ def measure(name: str, arguments: "Any") -> "Any":
 
 
 def drives(root: str = "/sys") -> "list[Values]":
-    """NVMe namespaces with a size, and the PCIe link of each."""
+    """List NVMe namespaces with a size, each with its PCIe link."""
     found = []  # type: list[Values]
     for name in names_in(root + "/block"):
         folder = root + "/block/" + name
@@ -43,7 +43,7 @@ def drives(root: str = "/sys") -> "list[Values]":
 
 
 def ports(root: str = "/sys") -> "list[Values]":
-    """Ports of the network that are up, what they negotiated, and the PCIe link behind each."""
+    """List active network ports with their negotiated rate and PCIe link."""
     found = []  # type: list[Values]
     for port in rdma_ports(root):
         told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
@@ -63,7 +63,7 @@ def ports(root: str = "/sys") -> "list[Values]":
 
 
 def rdma_ports(root: str = "/sys") -> "list[Values]":
-    """Ports of RDMA devices: `mlx5_0/1`, whether active, InfiniBand or Ethernet, and the rate in words."""
+    """List RDMA ports: `mlx5_0/1`, whether active, InfiniBand or Ethernet, and the rate as text."""
     found = []  # type: list[Values]
     for device in names_in(root + "/class/infiniband"):
         ports_of = root + "/class/infiniband/" + device + "/ports/"
@@ -77,7 +77,7 @@ def rdma_ports(root: str = "/sys") -> "list[Values]":
 
 
 def link(path: str) -> "Values":
-    """The nearest PCI device at or above a place of sysfs: its address, and the link that was trained."""
+    """Return the nearest PCI device at or above a sysfs path: its address, and its current link."""
     while len(path) > 1:
         address = os.path.basename(path)
         if re.match(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", address):
@@ -95,7 +95,7 @@ def link(path: str) -> "Values":
 
 
 def rate(path: str, seconds: float) -> "Values":
-    """GB/s of reads past the page cache, in runs of neighbouring blocks from places all over the drive.
+    """Read a drive without the page cache, in runs of consecutive blocks at random places; return GB/s.
 
     Raises:
         Failed: it cannot be opened or read.
@@ -125,8 +125,8 @@ def rate(path: str, seconds: float) -> "Values":
 
 
 def _read(path: str, size: int, until: float, number: int, done: "list[int]", errors: "list[str]") -> None:
-    """One reader; os.readv holds no lock of the interpreter while the drive works."""
-    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it
+    """Read in one thread until the given time; os.readv releases the interpreter's lock."""
+    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT requires
     blocks = size // BLOCK
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)

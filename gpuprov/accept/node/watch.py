@@ -1,4 +1,4 @@
-"""What GPUs say of themselves while they are loaded, and what they counted before and after; read only."""
+"""Samples of the GPUs under load, and their error counters before and after; read only."""
 
 import json
 import os
@@ -26,14 +26,14 @@ SCHEDULERS = {
     "lim": "LSF",
     "execd": "Grid Engine",
 }
-"""Name of the program on a node that starts jobs there -> whose it is."""
+"""Program that starts jobs on a node → its scheduler."""
 
 
 class Watch(Nvml):
-    """NVML with the counters that a fault moves."""
+    """NVML with the counters that a fault increases."""
 
     def counters(self) -> "list[Values]":
-        """One row a GPU; what it does not count is None."""
+        """Return one row for each GPU; a counter that the GPU does not have is None."""
         return [self._counted(index, handle) for index, handle in self._handles]
 
     def _counted(self, index: int, handle: "Any") -> "Values":
@@ -60,7 +60,7 @@ class Watch(Nvml):
         return value.value if code == 0 else None
 
     def _links(self, handle: "Any") -> "Values":
-        """How many links are up, and the errors of all of them by kind."""
+        """Return the number of active links, and the sum of their errors by kind."""
         up, errors = 0, {}  # type: int, Values
         for link in range(LINKS):
             active, value = c_uint(), c_ulonglong()
@@ -74,7 +74,7 @@ class Watch(Nvml):
 
 
 def first_look() -> "Values":
-    """Every GPU as it is before any load, who uses it, and who else gives out this node."""
+    """Return the GPUs' state before the load, the programs on them and the schedulers on this node."""
     watch = Watch()
     return {
         "gpus": watch.read(),
@@ -86,13 +86,13 @@ def first_look() -> "Values":
 
 
 def last_look() -> "Values":
-    """The counters and the kernel's log afterwards."""
+    """Return the GPUs' state, the counters and the kernel log's errors after the load."""
     watch = Watch()
     return {"gpus": watch.read(), "counters": watch.counters(), "xids": xids()}
 
 
 def sample(pipe: int) -> None:
-    """Write a line of readings every so often, until the pipe is closed."""
+    """Write a line of samples at an interval until the pipe is closed."""
     watch = Watch()
     while True:
         keys = ("index", "clock", "power_w", "temperature", "reasons", "gpu")
@@ -105,7 +105,7 @@ def sample(pipe: int) -> None:
 
 
 def xids() -> "Values":
-    """NVIDIA's error lines in the kernel's log since boot; `error` where it cannot be read."""
+    """Return NVIDIA's error lines in the kernel log since boot, or `error` if it cannot be read."""
     try:
         told = kernel_log({})
     except Failed as failed:
@@ -115,7 +115,7 @@ def xids() -> "Values":
 
 
 def schedulers() -> "list[str]":
-    """Names of the schedulers whose program runs here."""
+    """Return the names of schedulers whose program runs here."""
     running = {
         (read_or_none("/proc/{}/comm".format(pid), 64) or "").strip()
         for pid in names_in("/proc")

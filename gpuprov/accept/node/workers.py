@@ -1,4 +1,4 @@
-"""Processes that measure, each apart: one that hangs in the driver is ended, and the others go on."""
+"""Worker processes: one that hangs in the driver is killed, and the others continue."""
 
 import contextlib
 import ctypes
@@ -24,11 +24,11 @@ PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """A child that carries out orders, a line each, and answers a line each.
+    """A child process that reads orders, one a line, and writes one line of answer each.
 
     Args:
-        work: takes the orders' names and arguments; it lives in the child alone.
-        free: it writes lines unasked, and gets the descriptor instead of orders.
+        work: called in the child with each order's name and arguments.
+        free: call it once with the descriptor of the answers; it writes lines without orders.
     """
 
     def __init__(self, name: str, work: "Callable[..., Any]", free: bool = False) -> None:
@@ -46,7 +46,7 @@ class Worker:
         self.alive = True
 
     def order(self, name: str, arguments: "Any") -> None:
-        """Tell it what to do."""
+        """Send an order."""
         self.answer, self.busy = None, True
         try:
             os.write(self._orders, (json.dumps([name, arguments]) + "\n").encode())
@@ -54,7 +54,7 @@ class Worker:
             self.end("it is gone")
 
     def take(self) -> None:
-        """Read what it wrote; called when there is something."""
+        """Read the answers that are available."""
         chunk = os.read(self.answers, 65536)
         if not chunk:
             self.end("it ended by itself")
@@ -65,14 +65,14 @@ class Worker:
             self.lines.append(self.answer)
 
     def end(self, why: str = "") -> None:
-        """Kill it; `why` is its answer, if it still owes one."""
+        """Kill the process; `why` becomes its answer if one is outstanding."""
         if not self.alive:
             return
         self.alive = False
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
         status = 0
-        for _ in range(50):  # one that sleeps in the kernel is not waited for
+        for _ in range(50):  # a process that sleeps in the kernel is not waited for
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 break
@@ -88,7 +88,7 @@ class Worker:
 
 
 def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) -> None:
-    """The child's whole life; it dies with its parent, and prints nothing."""
+    """Run the child process: it dies with its parent and prints nothing."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -109,7 +109,7 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
 
 
 def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
-    """Whatever goes wrong is its answer."""
+    """Run `work` and return its value or its error."""
     begun = time.monotonic()
     try:
         told = {"value": work(name, arguments)}  # type: Values
@@ -122,15 +122,15 @@ def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
 
 
 class Gone(Exception):
-    """No one waits for the answer any more."""
+    """The controller no longer waits for the answer."""
 
 
 class Crew:
-    """All workers of one run, and its end.
+    """All workers of one run.
 
     Args:
-        deadline: of time.monotonic(), after which everything is ended.
-        beat: write an empty line every so often, so that a controller which is gone is noticed.
+        deadline: of time.monotonic(), after which everything is killed.
+        beat: write an empty line at an interval, to notice that the controller is gone.
     """
 
     def __init__(self, deadline: float, beat: bool) -> None:
@@ -139,16 +139,16 @@ class Crew:
         self._said = time.monotonic()
 
     def hire(self, name: str, work: "Callable[..., Any]", free: bool = False) -> Worker:
-        """One more worker."""
+        """Start one more worker."""
         worker = Worker(name, work, free)
         self._workers.append(worker)
         return worker
 
     def ask(self, workers: "list[Worker]", name: str, arguments: "Any", seconds: float) -> "list[Any]":
-        """The answers of workers that do one thing at the same time; one that is late is ended.
+        """Give workers the same order at the same time and return their answers; kill those that are late.
 
         Raises:
-            Gone: the controller is.
+            Gone: the controller is gone.
         """
         until = min(time.monotonic() + seconds, self._deadline)
         for worker in workers:
@@ -178,6 +178,6 @@ class Crew:
                 raise Gone from None
 
     def end(self) -> None:
-        """End all."""
+        """Kill all workers."""
         for worker in self._workers:
             worker.end()
