@@ -1,4 +1,6 @@
-"""The catalog: what is true of the world, as data with sources, and the rules as plain predicates."""
+"""The catalog: facts about hardware and software with their sources,
+and compatibility rules as predicates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog for people: its tables by name, and one record with its sources."""
+"""The catalog as tables by name, and single records with their sources."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COLUMNS = {
 
 
 def table(catalog: Catalog, name: str) -> list[Plain]:
-    """The records of a table as JSON-ready data, in the catalog's order."""
+    """Return the records of a table as JSON-ready data, in the catalog's order."""
     return [_plain_record(record) for record in TABLES[name](catalog)]
 
 
@@ -72,7 +72,7 @@ def _plain_record(record: Any) -> Plain:
 
 
 def to_plain(value: Any) -> Any:
-    """JSON-ready data: versions as text, tuples as lists."""
+    """Return JSON-ready data: versions as text, tuples as lists."""
     if isinstance(value, Version):
         return str(value)
     if isinstance(value, dict):
@@ -83,12 +83,14 @@ def to_plain(value: Any) -> Any:
 
 
 def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
-    """The table and the record that `name` means: a GPU by any of its names, a driver branch or version, an
-    operating system, a CUDA, cuDNN or NCCL release, a known issue, a policy, a cloud's machine type. Sources
-    are spelled out, and so is what they say against the record.
+    """Find the record with the given name, and its table.
+
+    The name is that of a GPU (any of its names), a driver branch or version, an operating system, a CUDA,
+    cuDNN or
+    NCCL release, a known issue, a policy or a cloud's machine type. Sources and doubts are returned as text.
 
     Raises:
-        InvalidInput: nothing is called that, or several things are.
+        InvalidInput: no record has that name, or several have.
     """
     found = _by_key(catalog, name) or _gpu_or_system(catalog, name)
     where, record = found

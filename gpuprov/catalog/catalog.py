@@ -1,4 +1,4 @@
-"""The catalog in memory: typed tables, and the questions that are asked of them by name."""
+"""The catalog in memory: typed tables, and look-ups by name."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from gpuprov.catalog.version import Version
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """All facts, typed. `load` makes one; every table is in the order of its file.
+    """All facts, typed, as `load` returns them; every table is in the order of its file.
 
-    `facts` holds what no rule reads (clock commands, set-up steps, traps, tables as published), by file and
+    `facts` contains what no rule uses (clock commands, set-up steps, traps, tables as published), by file and
     section.
     """
 
     as_of: str
-    """The day the facts speak of, ISO. "Supported" and "end of life" are judged on that day, not on
-    today's."""
+    """Day of the facts in ISO format; "supported" and "end of life" are judged on that day, not on today's.
+    """
     tables: Mapping[str, tuple[Any, ...]]
     sources: Mapping[str, r.Source]
     facts: Mapping[str, Mapping[str, Any]]
     devices: Devices
-    """Every GPU that a list of devices names, beside the boards that are described one by one."""
+    """GPUs of the lists of devices, in addition to the boards with records of their own."""
     default_policy: str
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What others have worked out of it once and for all: indexes of names."""
+    """Cache of data derived from the catalog, such as indexes of names."""
     _cited: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def boards(self) -> tuple[r.GpuModel, ...]:
-        """GPU models that are described one by one."""
+        """GPU models with a record of their own."""
         return self.tables["gpus.gpus"]
 
     @cached_property
     def gpus(self) -> tuple[r.GpuModel, ...]:
-        """All GPU models: boards first, then those that lists of devices name. Takes milliseconds; one is
-        `gpu`'s."""
+        """All GPU models: boards, then those of the lists of devices. Takes milliseconds; for one model use
+        `gpu`.
+        """
         return (*self.boards, *self.devices.all())
 
     @cached_property
@@ -49,18 +50,18 @@ class Catalog:
         return {gpu.id.lower(): gpu for gpu in self.boards}
 
     def gpu(self, id: str) -> r.GpuModel | None:  # noqa: A002 - the word of the records
-        """The GPU model of that id, in upper or lower case."""
+        """Return the GPU model with that id, in upper or lower case, or None."""
         return self._boards_by_id.get(id.lower()) or self.devices.get(id)
 
     def place(self, gpu: r.GpuModel) -> tuple[int, int | str]:
-        """Where a GPU stands in the catalog's order."""
+        """Return a GPU's sort key in the catalog's order."""
         if gpu in self.boards:
             return 0, self.boards.index(gpu)
         return 1, gpu.pci_device_ids[0]
 
     @cached_property
     def doubts(self) -> Mapping[str, r.Doubt]:
-        """What sources say against records, by id."""
+        """Contradictions between sources and records, by id."""
         return {doubt.id: doubt for doubt in self.tables["doubts.doubts"]}
 
     @cached_property
@@ -71,12 +72,12 @@ class Catalog:
 
     @cached_property
     def known_issues(self) -> tuple[r.KnownIssue, ...]:
-        """Failures that somebody met."""
+        """Known failures."""
         return self.tables["drivers.known_issues"]
 
     @cached_property
     def known_drivers(self) -> frozenset[Version]:
-        """Every driver version that any table names."""
+        """Every driver version in any table."""
         named = {v for branch in self.branches.values() for v in branch.known_versions}
         for toolkit in self.toolkits:
             paired = (toolkit.driver_corresponding_linux_x86_64, toolkit.driver_bundled_linux_x86_64)
@@ -90,7 +91,7 @@ class Catalog:
 
     @cached_property
     def released_toolkits(self) -> tuple[r.Toolkit, ...]:
-        """CUDA toolkits that were really released, oldest first."""
+        """CUDA toolkits with status `released`, oldest first."""
         return tuple(toolkit for toolkit in self.toolkits if toolkit.status == "released")
 
     @cached_property
@@ -149,12 +150,12 @@ class Catalog:
         return {policy.name: policy for policy in self.tables["policies.policies"]}
 
     def hold_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """Shell patterns of the packages that belong to a component; one with `!` excludes."""
+        """Return shell patterns of a component's packages; a pattern with `!` excludes."""
         rule = self._hold_rule(component, manager)
         return (*rule.patterns, *rule.shared) if rule else ()
 
     def own_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """The same without packages that serve others as well."""
+        """Return the component's patterns without packages that other components also use."""
         rule = self._hold_rule(component, manager)
         return rule.patterns if rule else ()
 
@@ -163,12 +164,12 @@ class Catalog:
         return next((each for each in rules if (each.component, each.manager) == (component, manager)), None)
 
     def storage_client(self, client: str, family: str) -> r.StorageClient | None:
-        """The package that mounts such a file system on systems of a family; None where none is known."""
+        """Return the package that mounts a kind of file system on systems of a family, or None."""
         rows: tuple[r.StorageClient, ...] = self.tables["packages.storage_clients"]
         return next((row for row in rows if row.client == client and family in row.family), None)
 
     def cite(self, *keys: str) -> str:
-        """Titles, addresses and dates of sources, for a person."""
+        """Return titles, addresses and dates of sources as text."""
         if keys not in self._cited:
             self._cited[keys] = "; ".join(str(self.sources[key]) for key in keys)
         return self._cited[keys]

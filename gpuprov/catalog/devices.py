@@ -1,4 +1,4 @@
-"""Every GPU that a list of devices names: rows of what sets one apart, a record when it is asked for."""
+"""GPUs of the lists of devices: rows of distinguishing fields, and records made on demand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from gpuprov.catalog.records import GpuModel
 
 Row = Mapping[str, Any]
 Make = Callable[[dict[str, Any]], GpuModel]
-"""A record of a GPU's own fields, completed by what holds for its architecture and segment."""
+"""Function that makes a GPU's record from its own fields and the defaults of its architecture and segment."""
 
 
 class Devices:
     """The rows of `devices.json`, by id and by PCI device id."""
 
     def __init__(self, read: Callable[[], tuple[Mapping[str, Row], tuple[Row, ...]]], make: Make) -> None:
-        """
+        """Keep `read` and `make`; nothing is read yet.
+
         Args:
-            read: gives id → row, and runs: ranges of neighbouring device ids with the compute capability of
-                those that are known. Called once, when first anything is asked: most requests name a board.
+            read: returns id → row, and runs: ranges of neighbouring device ids with the compute capability of
+                the known ones. Called once, on first use: most requests name a board.
+            make: makes a record from a row's fields.
         """
         self._read, self._make = read, make
         self._made: dict[str, GpuModel] = {}
@@ -45,7 +47,7 @@ class Devices:
         return found
 
     def get(self, id: str) -> GpuModel | None:  # noqa: A002 - the word of the records
-        """The GPU of that id, in upper or lower case."""
+        """Return the GPU with that id, in upper or lower case, or None."""
         key = id.lower()
         if key not in self._made:
             if key not in self._rows:
@@ -54,15 +56,15 @@ class Devices:
         return self._made[key]
 
     def all(self) -> Iterator[GpuModel]:
-        """All of them, in the order of the table."""
+        """Yield all GPUs, in the order of the table."""
         return (gpu for key in self._rows if (gpu := self.get(key)))
 
     def names(self) -> Iterator[tuple[str, Row]]:
-        """Id and row of each, for an index of their names."""
+        """Yield id and row of each GPU, for an index of their names."""
         return iter(self._rows.items())
 
     def of_board(self, device: str, subsystem: str) -> tuple[GpuModel, ...]:
-        """The GPUs that name this very board.
+        """Return the GPUs whose row names this board.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -71,7 +73,8 @@ class Devices:
         return self._of(device, lambda row: subsystem in row.get("subsystems", {}).get(device, ()))
 
     def of(self, device: str) -> tuple[GpuModel, ...]:
-        """The GPU that stands for all boards of a device that no other names; without one, all that do.
+        """Return the GPU for all boards of a device without a row of their own; if there is none, all GPUs of
+        the device.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -84,8 +87,8 @@ class Devices:
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 
     def guess(self, device: str) -> GpuModel | None:
-        """A GPU for a device id that no row has: the architecture is that of the ids around it; None where
-        the id lies outside all runs.
+        """Return a GPU for a device id without a row: its architecture is that of neighbouring ids; None
+        outside all runs.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -110,7 +113,7 @@ class Devices:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    """A row in the words of a GPU's record."""
+    """Convert a row to the fields of a GPU's record."""
     listed = {device: release for device, release in row["devices"].items() if release}
     fields = {
         "id": row["id"],
@@ -132,11 +135,11 @@ def _fields(row: Row) -> dict[str, Any]:
 
 _OF_CHIP = ("compute_capability", "superchip", "open_kernel_module", "max_driver_branch")
 _MOST_CAREFUL = {"segment": "unknown", "forward_compat": "no", "ecc": None, "mig": None, "memory_gb": None}
-"""What is taken for models that share a device id and differ in it."""
+"""Values for a GPU that represents several models with one device id which differ in the field."""
 
 
 def one_of_all(device: str, gpus: tuple[GpuModel, ...]) -> GpuModel | None:
-    """One GPU for a device id that several models share; None where even the chip differs."""
+    """Return one GPU for a device id that several models share; None if their chips differ."""
     first = gpus[0]
 
     def differ(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Which GPU a person means: the names that NVIDIA, `nvidia-smi`, `lspci`, clouds and shops give it.
+"""Look-up of GPUs by the names that NVIDIA, `nvidia-smi`, `lspci`, clouds and shops use.
 
-"GH200" is not "H200" and "L4" is not "L40S": words match whole. A name is looked up as it stands, then with
-its memory and form told apart from it, and without the words that say nothing of the model. What matches
-nothing, or several, raises with names that can be pasted.
+"GH200" is not "H200" and "L4" is not "L40S": words match whole. A name is looked up unchanged, then with
+its memory and form separated, and without words that do not identify the model. A name that matches no GPU,
+or several, raises an error with candidates that can be copied.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LEAST_BEGINNING = 3
 
 
 def counted(name: str) -> tuple[int | None, str]:
-    """`8x NVIDIA H200` as (8, "NVIDIA H200"); without a count (None, name)."""
+    """Split `8x NVIDIA H200` into (8, "NVIDIA H200"); without a count return (None, name)."""
     if match := _COUNT.fullmatch(name.strip()):
         return int(match["count"]), match["name"]
     return None, name.strip()
 
 
 def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
-    """A count and a model of GPU: `8x NVIDIA H200`, or a cloud's machine type (`p5.48xlarge`).
+    """Return the count and model of GPUs in `8x NVIDIA H200`, or of a cloud's machine type (`p5.48xlarge`).
 
     Raises:
         InvalidInput: as `find_gpu`.
@@ -47,8 +47,9 @@ def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
 
 
 def instance_named(catalog: Catalog, name: str) -> InstanceType | None:
-    """The machine type of that id, with its cloud (`aws:p5.48xlarge`) or without, in any case; None: no such
-    type."""
+    """Return the machine type with that id, with its cloud (`aws:p5.48xlarge`) or without, in any case, or
+    None.
+    """
     if "instances" not in catalog.memo:
         spelled = {each.id.lower(): each for each in catalog.instances.values()}
         catalog.memo["instances"] = {key.partition(":")[2]: each for key, each in spelled.items()} | spelled
@@ -57,19 +58,21 @@ def instance_named(catalog: Catalog, name: str) -> InstanceType | None:
 
 
 def stated_device(name: str) -> str | None:
-    """The PCI device id, in capitals, where a name is one (`10de:2330`); None for a product's name."""
+    """Return the PCI device id in capitals if the name is one (`10de:2330`); None for a product's name."""
     match = _PCI.fullmatch(undecorated(name).lower())
     return (match["device"] or match["packed"]).upper() if match else None
 
 
 def find_gpu(catalog: Catalog, name: str) -> GpuModel:
-    """The GPU of that PCI id (`10de:2330`, `2330`, with `/10de:16c0` for the board), or of that product name
-    as NVIDIA, `nvidia-smi`, `lspci`, clouds or shops write it.
+    """Return the GPU with that PCI id or product name.
 
-    A PCI id that no source names, stated with its vendor, gives a GPU whose architecture is guessed.
+    A PCI id is `10de:2330` or `2330`, with `/10de:16c0` for the board. A product name is as NVIDIA,
+    `nvidia-smi`,
+    `lspci`, clouds or shops write it. An unknown PCI id with its vendor returns a GPU with a guessed
+    architecture.
 
     Raises:
-        InvalidInput: the name fits no GPU of the catalog, or several; lists the candidates.
+        InvalidInput: the name matches no GPU of the catalog, or several; lists the candidates.
     """
     names = _names(catalog)
     said = undecorated(name)
@@ -95,7 +98,7 @@ LETTER_FOR_DIGIT = str.maketrans("Oo", "00")
 
 
 def _choices(gpus: Iterable[GpuModel]) -> str:
-    """One line each, the name in quotes to be pasted."""
+    """Return one line for each GPU, its name in quotes to be copied."""
     found = list(gpus)
     lines = [
         f'\n  "{gpu.id}"  ({", ".join(gpu.pci_device_ids[:4])}; {gpu.nvidia_smi_name})'
@@ -112,31 +115,35 @@ def _names(catalog: Catalog) -> _Names:
 
 
 class _Names:
-    """Indexes of one catalog's names, each made when it is first asked: most requests name a board."""
+    """Indexes of one catalog's names, each built on first use: most requests name a board."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._idle = frozenset(catalog.facts["gpus"]["idle_words"])
         self._of_boards = _index((gpu.id, key) for gpu in catalog.boards for key in _board_keys(gpu))
-        for gpu in catalog.boards:  # the catalog's own name beats a product name that two models share
+        for gpu in catalog.boards:  # an id takes precedence over a product name that two models share
             self._of_boards[gpu.id.lower()] = (gpu.id,)
         self._of_devices: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
         self._cores: dict[str, tuple[str, ...]] | None = None
         self._several: dict[str, GpuModel] = {}
 
     def board(self, said: str) -> tuple[GpuModel, ...]:
-        """A board by any of its names."""
+        """Return a board by any of its names."""
         index, simple = self._of_boards, plain(said)
         found = index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", ""), ())
         return self._records(found)
 
     def row(self, said: str) -> tuple[GpuModel, ...]:
-        """A model of the lists by its id."""
+        """Return a model of the lists of devices by its id."""
         return self._records((said,))
 
     def by_pci(self, said: str) -> tuple[GpuModel, ...]:
-        """Models by PCI id: the one whose board it is, or all that the device stands for as one, unless they
-        differ in what anything is judged by; or one that is guessed."""
+        """Return models by PCI id.
+
+        The model of that board; else one that represents all models of the device, or all of them if they
+        differ
+        in a field that rules use; else a guessed one.
+        """
         match = _PCI.fullmatch(said.lower())
         if not match:
             return ()
@@ -157,8 +164,10 @@ class _Names:
         return found
 
     def listed(self, said: str) -> tuple[GpuModel, ...]:
-        """Models of the lists by the names in NVIDIA's tables, or else by those in pci.ids; with boards whose
-        longer names hold that name: one device is called no more than "NVIDIA H100"."""
+        """Return models of the lists by their names in NVIDIA's tables, or else in pci.ids.
+
+        Boards whose longer names contain the name are included: one device is called just "NVIDIA H100".
+        """
         if self._of_devices is None:
             named = list(self._catalog.devices.names())
             nvidias = _index((own, key) for own, row in named if _listed(row) for key in _row_keys(row))
@@ -172,7 +181,9 @@ class _Names:
         return ()
 
     def spoken(self, said: str) -> tuple[GpuModel, ...]:
-        """Models whose name is the core of what was said, and whose memory and form agree with the rest."""
+        """Return models whose core name matches, and whose memory and form agree with
+        the rest of the name.
+        """
         if self._cores is None:
             boards = ((gpu, name) for gpu in self._catalog.boards for name in (gpu.id, gpu.nvidia_smi_name))
             rows = ((gpu, gpu.id) for gpu in self._catalog.devices.all())
@@ -184,8 +195,9 @@ class _Names:
         return found if spoken.quadro else (*found, *self._fitting(spoken, f"{spoken.model}ada"))
 
     def _fitting(self, spoken: Spoken, model: str) -> tuple[GpuModel, ...]:
-        """Of the GPUs of that core those that agree with the rest: boards before what lists name, and those
-        with exactly the memory before others."""
+        """Return the GPUs of a core name that agree with the rest; prefer boards, then those with exactly
+        that memory.
+        """
         fitting = [gpu for gpu in self._records((self._cores or {}).get(model, ())) if spoken.fits(gpu)]
         for kept in (
             [gpu for gpu in fitting if gpu in self._catalog.boards]
@@ -200,7 +212,9 @@ class _Names:
         yield from (gpu for gpu in self._catalog.devices.all() if gpu.first_listed)
 
     def holding(self, said: str) -> tuple[GpuModel, ...]:
-        """GPUs one of whose names holds every word ("V100" is nine of them), or begins so."""
+        """Return GPUs with a name that contains every word ("V100" gives nine), or whose id begins with the
+        name.
+        """
         simple, first = plain(said), plain(said).replace(" ", "")
         found = self._holding(simple, self._every())
         if found or not first:
@@ -215,7 +229,7 @@ class _Names:
         return tuple(gpu for gpu in gpus if any(words <= set(each.split()) for each in _plains(gpu)))
 
     def similar(self, said: str) -> tuple[GpuModel, ...]:
-        """GPUs whose id is spelled nearly so."""
+        """Return GPUs with a similarly spelled id."""
         known = {plain(gpu.id): gpu for gpu in self._every()}
         return tuple(known[key] for key in get_close_matches(plain(said), known, n=5, cutoff=0.5))
 
@@ -248,13 +262,13 @@ def _listed(row: Row) -> bool:
 
 
 def _row_keys(row: Row) -> Iterator[str]:
-    """Its names; as `nvidia-smi` prints it too, which a model for laptops often shares."""
+    """Yield a row's names, including that of `nvidia-smi`, which a laptop model often shares."""
     yield from squeezed({plain(row["id"]), plain(row["name"])})
     yield row["name"].lower()
 
 
 def _other_keys(row: Row) -> Iterator[str]:
-    """Names of pci.ids; one that says `Mobile / Max-Q` stands for both."""
+    """Yield a row's names in pci.ids; `Mobile / Max-Q` gives both names."""
     for name in (row["name"], *row.get("lspci", ())):
         both = [name, *(name.replace(text, "") for text in (" / Max-Q", "Max-Q / ") if text in name)]
         yield from squeezed({plain(each) for each in both})

@@ -1,4 +1,4 @@
-"""The words around a GPU's name: what they say of memory and form, and which say nothing of the model."""
+"""Words around a GPU's name: memory, form, and words that do not identify the model."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SMI_LIST = re.compile(r"gpu \d+: (?P<name>.+?) \(uuid: .*\)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A name taken apart."""
+    """A name split into its parts."""
 
     model: str
-    """Its words without those below, in one."""
+    """The remaining words, joined."""
     memory_gb: int | None
     form: str | None
-    """`pcie`, `sxm`, `nvl`."""
+    """`pcie`, `sxm` or `nvl`."""
     quadro: bool
 
     def fits(self, gpu: GpuModel) -> bool:
-        """Whether what the catalog knows of the GPU's memory and form agrees with the words.
+        """Return whether the GPU's memory and form in the catalog agree with the name.
 
         Sellers round: 180 GB are sold as 192, clouds show 22 of 24.
         """
@@ -55,22 +55,22 @@ def _form_of(gpu: GpuModel) -> str | None:
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """A name in small letters, its words apart, without those that every name may have."""
+    """Return a name in lower case, split into words, without words that any name may have."""
     text = re.sub(r"[\s_/()\[\]{},;®™\"'-]+", " ", name.lower())
     words = _NOISE.sub(" ", _SUPER.sub(r"\1 super", text)).split()
     return " ".join([_SAME.get(word, word) for word in words]).replace("super ti", "ti super")
 
 
 def squeezed(plains: Iterable[str]) -> set[str]:
-    """Plain names, and the same without spaces."""
+    """Return plain names, also without spaces."""
     return {form for each in plains if each for form in (each, each.replace(" ", ""))}
 
 
 def core(name: str, idle: Set[str]) -> Spoken:
-    """A name taken apart into its model, memory and form.
+    """Split a name into model, memory and form.
 
     Args:
-        idle: words that set no model apart from another.
+        idle: words that do not distinguish models.
     """
     words = re.sub(r"\b(\d{1,3}) (gb|gib|g|go)\b", r"\1\2", plain(name)).split()
     memory, form, kept = None, None, []
@@ -89,7 +89,7 @@ def core(name: str, idle: Set[str]) -> Spoken:
 
 
 def undecorated(line: str) -> str:
-    """The name inside a line of `lspci` or `nvidia-smi -L`; a PCI id, where the line has one."""
+    """Return the name in a line of `lspci` or `nvidia-smi -L`; the PCI id if the line has one."""
     text = line.strip()
     if listed := _SMI_LIST.fullmatch(text):
         return listed["name"]

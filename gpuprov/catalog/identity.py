@@ -1,5 +1,4 @@
-"""Which system, which architecture, which version: what people write in, catalog records and plain versions
-out."""
+"""Parsers of systems, architectures and versions as users write them."""
 
 from __future__ import annotations
 
@@ -12,11 +11,12 @@ from gpuprov.errors import InvalidInput
 
 
 def find_system(catalog: Catalog, name: str) -> System | None:
-    """The system that `name` spells (`Ubuntu 22.04`, `rocky9.4`, `bookworm`), or None when the name is
-    understood and no repository of the catalog serves that release.
+    """Return the system with that name (`Ubuntu 22.04`, `rocky9.4`, `bookworm`).
+
+    None: the name is understood, but no repository of the catalog has that release.
 
     Raises:
-        InvalidInput: no system is called that; lists what is near.
+        InvalidInput: no system has that name; lists similar ones.
     """
     squeezed = re.sub(r"[\s_/-]+", "", name.lower()).removesuffix("linux")
     if squeezed in catalog.systems:
@@ -44,7 +44,7 @@ def find_system(catalog: Catalog, name: str) -> System | None:
 
 
 def _release(number: str, scheme: str) -> str:
-    """22.04 of `22.04.3` and `2204`; 9 of `9.4`; 15 of `15sp6`."""
+    """Return the release in the family's scheme: 22.04 of `22.04.3` and `2204`; 9 of `9.4`; 15 of `15sp6`."""
     digits = re.match(r"[0-9]+(?:\.[0-9]+)*", number)
     parts = digits[0].split(".") if digits else [number]
     if scheme == "major":
@@ -53,7 +53,7 @@ def _release(number: str, scheme: str) -> str:
 
 
 def find_arch(name: str) -> str:
-    """`x86_64` or `aarch64`; a name of another architecture as it stands.
+    """Return `x86_64` or `aarch64`; the name of another architecture unchanged.
 
     Raises:
         InvalidInput: not the name of an architecture.
@@ -70,8 +70,7 @@ def find_arch(name: str) -> str:
 
 
 def driver_text(text: str) -> str:
-    """A driver's branch or version, freed of `R`, an epoch and a package revision: `580.95.05-0ubuntu1` →
-    `580.95.05`.
+    """Strip `R`, an epoch and a package revision from a driver's version: `580.95.05-0ubuntu1` → `580.95.05`.
 
     Raises:
         InvalidInput: neither a branch nor a version.
@@ -80,7 +79,7 @@ def driver_text(text: str) -> str:
 
 
 def library_text(what: str, text: str) -> str:
-    """A version freed of `v`, an epoch and a package revision: `1.17.8-1` → `1.17.8`.
+    """Strip `v`, an epoch and a package revision from a version: `1.17.8-1` → `1.17.8`.
 
     Raises:
         InvalidInput: not a version.

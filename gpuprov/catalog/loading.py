@@ -1,4 +1,4 @@
-"""The catalog read from its files: the package's own facts, with a site's folders laid over them."""
+"""Loader of the catalog's files: a release's own facts, overlaid by a site's folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
 from gpuprov.errors import InvalidInput
 
-# file → section → (record type, the field that names a record)
+# file → section → (record type, key field)
 LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "cuda": {
         "releases": (r.Toolkit, "version"),
@@ -64,9 +64,9 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "doubts": {"doubts": (r.Doubt, "id")},
 }
 DEVICES = "devices"
-"""The file whose rows become records when they are asked for."""
+"""The file whose rows become records on demand."""
 
-# What a GPU has of its architecture: field of the architecture → field of the GPU.
+# Fields that a GPU inherits from its architecture: field of the architecture → field of the GPU.
 OF_ARCHITECTURE = {
     "architecture": "architecture",
     "first_cuda": "first_cuda",
@@ -84,18 +84,18 @@ Layers = list[tuple[Path, Raw]]
 
 
 def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog:
-    """The catalog, with the same-named files of site folders laid over it, in order.
+    """Load the catalog, overlaid by the same-named files of site folders, in order.
 
-    A site's record replaces fields of the catalog's record of the same name, or is added. It needs a source:
+    A site's record replaces fields of the catalog's record with the same name, or is added. It needs a
+    source:
     keys of the file's own `sources`, or of the catalog's.
 
     Args:
-        release: the folder of a release; by default that of the newest release that is here.
+        release: the folder of a release; by default the newest release on this machine.
 
     Raises:
-        InvalidInput: a folder or file that cannot be read, a record that does not fit; names file, record,
-            field.
-        Refused: the newest release is not what it was.
+        InvalidInput: a folder or file that cannot be read, or an invalid record; names file, record, field.
+        Refused: the newest release was modified.
     """
     return _load(release or current_folder(), *(Path(folder) for folder in site_dirs))
 
@@ -106,7 +106,7 @@ def _load(*folders: Path) -> Catalog:
 
 
 def read_data(*folders: Path) -> Catalog:
-    """The catalog of a folder with every file, and of site folders, read anew.
+    """Read a complete folder and site folders without a cache.
 
     Raises:
         InvalidInput: as `load`.
@@ -142,14 +142,14 @@ def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
 
 
 class Whole:
-    """Completes the record of a GPU by what holds for its architecture and for its segment."""
+    """Defaults of a GPU's record from its architecture and segment."""
 
     def __init__(self, documents: Mapping[str, Layers]) -> None:
         self._architectures = _merged(documents["cuda"], "architectures", "compute_capability")
         self._segments = _merged(documents["gpus"], "segments", "segment")
 
     def complete(self, raw: Raw) -> Raw:
-        """The record with its own fields first."""
+        """Add the defaults to a record; its own fields take precedence."""
         architecture, _ = self._architectures.get(str(raw.get("compute_capability")), ({}, ""))
         segment, _ = self._segments.get(str(raw.get("segment")), ({}, ""))
         whole = {name: architecture[of] for of, name in OF_ARCHITECTURE.items() if of in architecture}
@@ -160,7 +160,7 @@ class Whole:
 
 
 def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
-    """The catalog's rows, unread until they are asked for; a site's are read at once, to name what is bad."""
+    """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones."""
 
     @cache
     def layers() -> Layers:
@@ -213,9 +213,9 @@ def _section(path: Path, raw: Raw, name: str, kind: Callable[[], Any]) -> Any:
 
 
 def _merged(layers: Layers, section: str, key: str) -> dict[str, tuple[Raw, str]]:
-    """Name → (record, its place), each laid field by field over the one of the same name in earlier layers.
+    """Merge the layers of a section: name → (record, its place), later layers override field by field.
 
-    Records without a name are searched in order, so a later layer's go first.
+    Records without a name are searched in order, so a later layer's come first.
     """
     found: dict[str, tuple[Raw, str]] = {}
     for path, document in layers:

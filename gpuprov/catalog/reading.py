@@ -1,7 +1,7 @@
-"""JSON objects into typed records: every field checked against the record's own annotations.
+"""Conversion of JSON objects to typed records: every field is checked against the record's annotations.
 
 A record is a frozen dataclass of str, int, float, bool, `Version`, `Literal`, optional, `tuple[X, ...]`,
-`dict[str, X]` and records. That is all the catalog needs, and it reads 250 kB in milliseconds.
+`dict[str, X]` and records. The catalog needs no more, and 250 kB are read in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Reader = Callable[[Any], Any]
 
 
 class BadField(Exception):
-    """A field that does not fit: the path within the record, what was seen, what was expected."""
+    """An invalid field: its path within the record, the value seen, and what was expected."""
 
     def __init__(self, seen: str, expected: str, path: str = "") -> None:
         self.seen, self.expected, self.path = seen, expected, path
@@ -27,7 +27,7 @@ class BadField(Exception):
 
 
 def read(kind: type[Record], raw: object) -> Record:
-    """One record of `kind` from a JSON object.
+    """Read one record of `kind` from a JSON object.
 
     Raises:
         BadField: a field that is unknown, missing or of the wrong type.

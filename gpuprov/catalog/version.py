@@ -1,4 +1,4 @@
-"""Versions compare as tuples of integers, never as text: 580.65.06 is (580, 65, 6)."""
+"""Versions that compare as tuples of integers, never as text: 580.65.06 is (580, 65, 6)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DIGITS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})*")
 
 
 class Version:
-    """An upstream version: its text as published, and the integers it compares by."""
+    """An upstream version: its text as published, and the integers for comparison."""
 
     __slots__ = ("major", "minor", "parts", "text")
 
@@ -24,13 +24,13 @@ class Version:
         """The first two numbers: `12.4` of `12.4.1`."""
 
     def within(self, prefix: Version) -> bool:
-        """Whether `prefix` names this version or a group that holds it: 12.4.1 is within 12.4 and 12."""
+        """Return whether `prefix` is this version or its beginning: 12.4.1 is within 12.4 and 12."""
         return self.parts[: len(prefix.parts)] == prefix.parts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Version) and self.parts == other.parts
 
-    # all four spelled out: comparisons are the resolver's inner loop, and total_ordering costs a call each
+    # all four written out: comparisons are the resolver's inner loop, and total_ordering costs one call each
     def __lt__(self, other: Version) -> bool:
         return self.parts < other.parts
 
@@ -55,7 +55,7 @@ class Version:
 
 @lru_cache(maxsize=4096)
 def version(text: str) -> Version:
-    """The version that `text` spells.
+    """Return the version that `text` states.
 
     Raises:
         ValueError: anything but integers with dots between them.

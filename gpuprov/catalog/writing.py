@@ -1,4 +1,4 @@
-"""The catalog's data files as text: one form, so that a change shows as the lines that it changes."""
+"""Text format of the catalog's data files: stable, so that a diff shows only the changed lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 119
 
 
 def render(document: dict[str, Any]) -> str:
-    """The text of a data file: sections below each other, a record on as few lines as it needs."""
+    """Return the text of a data file: sections below each other, a record on as few lines as it needs."""
     sections = [f" {_flat(name)}: {_section(name, value)}" for name, value in document.items()]
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
@@ -24,7 +24,7 @@ def _flat(value: Any) -> str:
 
 
 def _broken(value: Any, indent: int) -> str:
-    """An object or a list over several lines, filled; each object of a list begins a line of its own."""
+    """Return an object or a list on several lines, filled; each object of a list begins a new line."""
     if isinstance(value, dict):
         edges, parts = "{}", [(f"{_flat(key)}: ", each) for key, each in value.items()]
     else:

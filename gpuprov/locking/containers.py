@@ -1,6 +1,6 @@
-"""Whether what is locked of Docker, containerd and the toolkit fits together and suits the settings.
+"""Compatibility of the locked Docker, containerd and toolkit with each other and with the settings.
 
-Only here are all versions known: the resolver does not choose containerd's, the archive does.
+All versions are known only here: containerd's is chosen by the archive, not by the resolver.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def check_containers(
     catalog: Catalog,
     narrate: Callable[[str], None],
 ) -> None:
-    """Hold the components of a group against each other.
+    """Check that the container components of a group work together.
 
     Args:
-        name: the group, for what is told.
+        name: the group, for messages.
 
     Raises:
-        Refused: they cannot work together; says why.
+        Refused: they cannot work together.
     """
     stated = settings["containers"].value if "containers" in settings else {}
     _check_engines(name, found, stated_texts(want.policy, "containerd"))
@@ -47,7 +47,7 @@ def check_containers(
 
 
 def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str, ...]) -> None:
-    """Docker runs on containerd: the one that it comes with."""
+    """Check that a stated containerd is the one that Docker depends on."""
     if "docker" not in found or not stated or stated == (AUTO,):
         return
     if ABSENT in stated:
@@ -62,7 +62,7 @@ def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str,
 def _check_interface(
     name: str, found: Mapping[str, Any], catalog: Catalog, narrate: Callable[[str], None]
 ) -> None:
-    """Whether containerd can give GPUs to pods by the Container Device Interface."""
+    """Check that containerd can give GPUs to pods by the Container Device Interface."""
     toolkit = found.get("container_toolkit")
     locked = found["containerd"].version
     release = version(locked.partition("~")[0])

@@ -1,4 +1,4 @@
-"""Whether the settings of a group are such as its GPUs have."""
+"""Check of a group's GPU settings against its GPU model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuprov.model.lock import Setting
 def check_gpu_settings(
     name: str, gpu: GpuModel, settings: Mapping[str, Setting], narrate: Callable[[str], None]
 ) -> None:
-    """Hold the settings against what is known of the model. What is not known of it speaks against nothing.
+    """Check settings against the known features of the model; an unknown feature is no objection.
 
     Args:
-        name: the group, for what is told.
+        name: the group, for messages.
 
     Raises:
-        Refused: instances are asked for of a GPU that cannot be divided.
+        Refused: GPU instances are requested from a GPU without MIG.
     """
 
     def stated(setting: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a profile states of a server's hardware, as the lock records it."""
+"""The lock's record of a profile's hardware."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from gpuprov.model.hardware import HardwareProfile, NvmeHardware
 from gpuprov.model.lock import Hardware
 
 KERNELS_SHARE = 0.96
-"""What a kernel reports of the memory that is sold, at the least: firmware, page tables and crash kernels
-take the rest. TorchX counts with the same 4 % for every AWS instance type ("based on empirical
-observation"); of 16 DIMMs and fewer per socket one that is gone takes more than that."""
+"""Least share of the installed memory that a kernel reports: firmware, page tables and crash kernels use the
+rest. TorchX also assumes 4 % for every AWS instance type ("based on empirical observation"); with at most 16
+DIMMs per socket, a missing one takes more than that.
+"""
 
 
 def locked_hardware(catalog: Catalog, profile: str, stated: HardwareProfile) -> Hardware:
-    """The hardware that nodes of a profile must have.
+    """Return the hardware that nodes of a profile must have.
 
     Args:
-        profile: its name, for complaints.
+        profile: its name, for messages.
 
     Raises:
-        InvalidInput: a GPU that the catalog does not know.
-        Refused: the profile does not say which GPUs, or how many.
+        InvalidInput: a GPU that is not in the catalog.
+        Refused: the profile does not state which GPUs, or how many.
     """
     gpu = stated.gpu
     if gpu.model is None or gpu.count is None:

@@ -1,4 +1,4 @@
-"""What a lock is made from, read without a catalog: enough to say whether it still is."""
+"""Inputs of a lock, read without a catalog to detect a stale lock."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STALE = "was not made from {fleet} and its profiles as they are now"
 
 
 def profile_folders(fleet: Fleet, folder: Path) -> list[Path]:
-    """Where a fleet's own profiles are.
+    """Return the folders of a fleet's own profiles.
 
     Args:
-        folder: that of fleet.yml.
+        folder: of fleet.yml.
     """
     return [folder / each for each in ["profiles", *fleet.profile_dirs]]
 
@@ -31,9 +31,9 @@ def digest(
     network: NcclRecord | None,
     secure_boot: LockedSecureBoot | None,
 ) -> str:
-    """A digest of the fleet, the profiles it uses and the network that was derived."""
+    """Return a digest of the fleet, its profiles, the derived network and the Secure Boot certificate."""
     read = [*profiles, *([network] if network else []), *([secure_boot] if secure_boot else [])]
-    # Where the key is differs from controller to controller.
+    # The key's path differs between controllers.
     said = [
         fleet.model_dump_json(exclude={"secure_boot": {"key"}}),
         *(each.model_dump_json() for each in read),
@@ -42,7 +42,8 @@ def digest(
 
 
 def changed_since(lock: Lock, lock_path: Path) -> Path | None:
-    """The fleet.yml beside a lock, where the lock was made from another one, or from other profiles.
+    """Return the fleet.yml next to a lock if the lock was made from another fleet or other profiles, else
+    None.
 
     Raises:
         GpuprovError: the fleet or a profile cannot be read.

@@ -1,4 +1,4 @@
-"""The network that NCCL is told of: what was derived from the nodes, under what the site states."""
+"""NCCL's network settings of a group: values derived from the nodes, overridden by the site's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def with_network(
     record: NcclRecord | None,
     narrate: Callable[[str], None],
 ) -> dict[str, Setting]:
-    """The settings of a group with `nccl` complete, each variable with its reason.
+    """Complete `nccl` in a group's settings, each variable with its reason.
 
     Args:
-        narrate: is told of hosts that no one asked for their network.
+        narrate: called with hosts whose network was not derived.
     """
     derived = record.groups.get(name) if record else None
     stated = settings.get("nccl")

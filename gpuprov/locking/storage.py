@@ -1,4 +1,4 @@
-"""The clients of storage elsewhere, with the packages that the system has for them."""
+"""Packages of network storage clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuprov.model.lock import Setting
 
 
 def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catalog) -> dict[str, Setting]:
-    """The same settings; of `storage_clients` every kind with its package: `{"nfs": "nfs-common"}`.
+    """Replace the kinds in `storage_clients` by the system's package of each: `{"nfs": "nfs-common"}`.
 
     Raises:
-        Refused: no package for one is known on that system.
+        Refused: no package of a kind is known on that system.
     """
     stated = settings.get("storage_clients")
     if stated is None:

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a fleet's files, as far as it shows without a network."""
+"""Validation of a fleet's files without a network."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Narrate = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One error in a file.
 
     Attributes:
         kind: `unknown-key`, `missing-key`, `wrong-value`, `not-yaml`, `key-twice`, `host-twice`,
             `group-twice`, `unknown-name`, `invalid`, `refused`, `stale-lock` or `unreadable`.
-        line: from 1; None where it is of the whole file.
+        line: from 1; None if it concerns the whole file.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Problem:
 
 @dataclass
 class Validation:
-    """What was read, and what is wrong with it."""
+    """The files that were read, and their problems."""
 
     files: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -55,13 +55,13 @@ class Validation:
 def validate_files(
     fleet_path: Path, lock_path: Path | None = None, narrate: Narrate = lambda line: None
 ) -> Validation:
-    """Read fleet.yml, the site's profiles, what was derived of its networks, and the lock.
+    """Validate fleet.yml, the site's profiles, the derived networks, and the lock.
 
-    No index of packages is read: whether a repository holds what is wanted is for `gpuprov lock` to say.
+    No package index is read: only `gpuprov lock` checks whether a repository has the packages.
 
     Args:
-        lock_path: the lock; where none is named, the one beside the fleet if there is one.
-        narrate: gets the resolver's warnings.
+        lock_path: the lock; by default the one next to the fleet, if it exists.
+        narrate: called with the resolver's warnings.
     """
     result = Validation()
     place = lock_path or lock_beside(fleet_path)
@@ -84,7 +84,7 @@ def validate_files(
 
 
 def _document(path: Path, result: Validation, missing: str = "") -> Marked | None:
-    """A file of ours; None, and a problem, where it cannot be read."""
+    """Parse a file; return None and add a problem if it cannot be read."""
     result.files.append(str(path))
     try:
         return Marked(read_text(path, missing), str(path))
@@ -94,7 +94,7 @@ def _document(path: Path, result: Validation, missing: str = "") -> Marked | Non
 
 
 def _whole(path: Path, shape: type[Strict], result: Validation) -> Marked | None:
-    """A file of ours that has its shape; None, and its problems, where it has not."""
+    """Parse a file and check its structure; return None and add its problems if it is invalid."""
     document = _document(path, result)
     wrong = complaints(document, shape) if document else []
     result.problems += map(_of_file, wrong)
@@ -109,7 +109,7 @@ def _lock(path: Path, result: Validation) -> Lock | None:
 def _meaning(
     path: Path, document: Marked, lock: Lock | None, lock_path: Path, narrate: Narrate
 ) -> Iterator[Problem]:
-    """What is wrong with a fleet whose shape is right."""
+    """Yield problems of a fleet whose structure is valid."""
     try:
         fleet = fleet_of(document)
         release, _ = release_for(lock, (), narrate)
@@ -142,7 +142,7 @@ def _of_file(error: InFile) -> Problem:
 
 
 def _problem(error: GpuprovError, file: str, line: int | None = None) -> Problem:
-    """An error of any kind, at the place it names or at the one that was read."""
+    """Convert an error to a problem, at the place it names or at `file` and `line`."""
     if isinstance(error, InFile):
         return _of_file(error)
     refused = isinstance(error, Refused)

@@ -1,4 +1,4 @@
-"""What is asked of the resolver for a group: what is stated, and what is locked already and still meant."""
+"""The resolver's input for a group: stated versions, and locked versions that are still valid."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpuprov.model.lock import Components, Cuda
 from gpuprov.model.stack import StackPolicy
 
 AUTO = "auto"
-"""The word for a component that is wanted in whatever version the resolver chooses."""
+"""Value of a component whose version the resolver chooses."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The software of one group as far as it is decided: by statement, or by a lock whose versions stay.
+    """The software of one group as far as it is decided: stated, or kept from a lock.
 
     Attributes:
-        policy: what the fleet and its profiles state.
-        kept: versions of the previous lock that still are what is stated, by component.
+        policy: statements of the fleet and its profiles.
+        kept: versions of the previous lock that still match the statements, by component.
         toolkits: the same for CUDA toolkits, by the text that states each.
     """
 
@@ -32,37 +32,37 @@ class Wanted:
     toolkits: dict[str, str]
 
     def text(self, component: str) -> str | None:
-        """What the resolver is told of a component; None leaves it the choice."""
+        """Return the resolver's input for a component; None lets it choose."""
         stated = next(iter(stated_texts(self.policy, component)), None)
         return self.kept.get(component) or (None if stated == AUTO else stated)
 
     def managed(self, component: str) -> bool:
-        """Whether the component is to be locked."""
+        """Return whether the component is to be locked."""
         stated = stated_texts(self.policy, component)
         return component == "driver" or (bool(stated) and ABSENT not in stated)
 
     def without(self, components: Collection[str]) -> Wanted:
-        """The same with some locked versions given up."""
+        """Return a copy that no longer keeps the locked versions of some components."""
         kept = {name: text for name, text in self.kept.items() if name not in components}
         return replace(self, kept=kept)
 
     def only(self, **versions: str) -> Wanted:
-        """These versions and no libraries, under the same policy."""
+        """Return a copy with these versions and no libraries, under the same policy."""
         policy = self.policy.model_copy(update={"cudnn": ABSENT, "nccl": ABSENT, "cuda": (versions["cuda"],)})
         return Wanted(policy.model_copy(update={"driver": versions["driver"]}), kept={}, toolkits={})
 
 
 def stated_texts(policy: StackPolicy, component: str) -> tuple[str, ...]:
-    """What a policy says of a component: nothing, one text, or several toolkits."""
+    """Return a policy's texts for a component: empty, one text, or several toolkits."""
     stated: str | tuple[str, ...] | None = getattr(policy, component)
     return () if stated is None else (stated,) if isinstance(stated, str) else stated
 
 
 def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[str]) -> Wanted:
-    """What is wanted of a group, with everything that is locked and need not move.
+    """Return the wanted software of a group; keep locked versions that still match.
 
     Args:
-        upgrade: components whose locked versions are given up.
+        upgrade: components whose locked versions are not kept.
 
     Raises:
         InvalidInput: `none` or `auto` among several toolkits.
@@ -88,7 +88,7 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
 
 
 def _still_meant(texts: Collection[str], versions: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each text with the locked version that is what it says: `12.8` with `12.8.1`, not with `12.80.1`."""
+    """Yield each text with the locked version that matches it: `12.8` with `12.8.1`, not with `12.80.1`."""
     for text in texts:
         for version in versions:
             plain = version if "+" in text else version.partition("+")[0]
@@ -103,13 +103,13 @@ def resolve_group(
     catalog: Catalog,
     narrate: Callable[[str], None],
 ) -> tuple[Answer, Wanted]:
-    """The resolver's answer; locked versions that stand in its way are given up, and no others.
+    """Resolve a group; drop only those locked versions that prevent a working stack.
 
     Args:
-        name: the group, for what is told.
+        name: the group, for messages.
 
     Raises:
-        Refused: no such stack can work; says which rules.
+        Refused: no such stack can work; the message names the rules.
     """
     while True:
         answer = resolve(request(want), catalog)

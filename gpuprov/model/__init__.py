@@ -1,1 +1,1 @@
-"""What people write, and the lock that says exactly what it means; reading YAML well."""
+"""Models of the files that people write and of the lock, and their YAML parser."""

@@ -1,4 +1,4 @@
-"""The table of components: the only list of the pieces of software that a lock can hold."""
+"""The table of components: the only list of the software that a lock can contain."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ComponentKind:
-    """One row.
+    """One row of the table.
 
     Attributes:
         name: the field of the lock's `components`, of the fleet's `stack` and of the resolver's stack.
         stated: whether a fleet states it and `gpuprov lock --upgrade` can name it; others follow the driver
             or the toolkit.
-        with_driver: whether it moves with the driver, in one transaction.
-        rule: how the names of the resolver's rules begin that give it its version.
-        by_repository: whether only the repository tells its full version.
-        requested: whether a request to the resolver can state its version, beside the driver's.
-        unrelated: packages that have nothing to do with each other: no version is that of them all.
+        with_driver: whether it changes with the driver, in one transaction.
+        rule: prefix of the names of the resolver's rules that decide its version.
+        by_repository: whether only the repository knows its full version.
+        requested: whether a request to the resolver can state its version, in addition to the driver's.
+        unrelated: whether its packages are independent of each other, without a common version.
     """
 
     name: str
@@ -30,7 +30,7 @@ class ComponentKind:
 
 
 def _follows(name: str, rule: str | None = None, **more: bool) -> ComponentKind:
-    """What moves with the driver."""
+    """Return a row for a component that changes with the driver."""
     return ComponentKind(name, stated=False, with_driver=True, rule=rule, **more)
 
 
@@ -55,4 +55,4 @@ COMPONENTS = (
 COMPONENT = {each.name: each for each in COMPONENTS}
 MOVE_WITH_DRIVER = tuple(each.name for each in COMPONENTS if each.with_driver)
 MOVABLE = tuple(each.name for each in COMPONENTS if each.stated)
-"""What `gpuprov lock --upgrade` can name."""
+"""Components that `gpuprov lock --upgrade` can name."""

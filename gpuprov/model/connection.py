@@ -1,6 +1,6 @@
-"""How hosts are reached, as people state it: for the fleet, a group or one host.
+"""Connections to hosts, as stated for the fleet, a group or one host.
 
-What is stated nowhere is left open here; `gpuprov.ssh.route` decides it.
+Values that are not stated are left open here; `gpuprov.ssh.route` decides them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 USER_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?$")
 BRACKETS = re.compile(r"^\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?$")
 LOCAL = "local"
-"""The address of the machine that gpuprov itself runs on: nothing of SSH is used."""
+"""Address of the machine that gpuprov itself runs on: SSH is not used."""
 NO_JUMP = "none"
-"""ssh's word for going straight where something else states a way through another host."""
+"""ssh's value for a direct connection where another file states a jump host."""
 
 
 class Connection(Strict):
@@ -54,7 +54,7 @@ class Connection(Strict):
 
 
 def lay_over(base: Connection, *over: Connection | None) -> Connection:
-    """`base` with what each of `over` states laid over it; the last one wins."""
+    """Return `base` overlaid by the stated values of each of `over`; the last one wins."""
     stated: dict[str, object] = {}
     for each in over:
         stated |= each.model_dump(exclude_none=True) if each else {}
@@ -62,7 +62,7 @@ def lay_over(base: Connection, *over: Connection | None) -> Connection:
 
 
 class Destination(NamedTuple):
-    """`[USER@]HOST[:PORT]`, taken apart."""
+    """`[USER@]HOST[:PORT]`, split into its parts."""
 
     user: str | None
     host: str
@@ -70,12 +70,12 @@ class Destination(NamedTuple):
 
 
 def parse_destination(text: str) -> Destination:
-    """`ubuntu@203.0.113.7:40022`, `[2001:db8::2]:22`, `gpu01`.
+    """Parse `ubuntu@203.0.113.7:40022`, `[2001:db8::2]:22` or `gpu01`.
 
-    An IPv6 address with a port needs brackets; one without may go without.
+    An IPv6 address with a port needs brackets; without a port they are optional.
 
     Raises:
-        ValueError: it is none of these; says what is wrong with it.
+        ValueError: none of these formats; the message states the error.
     """
     name, at, place = text.rpartition("@")
     if at and ("@" in name or not USER_NAME.match(name)):

@@ -1,4 +1,4 @@
-"""What a site expects of its servers under load: the least that `gpuprov accept` may measure."""
+"""Model of a site's own floors for `gpuprov accept`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Floors(Strict):
     across_nodes: Rate | None = Field(default=None, description="GB/s of all-reduce over several nodes")
 
     def stated(self) -> dict[str, float]:
-        """Those that the site states."""
+        """Return the stated floors."""
         return self.model_dump(exclude_none=True)
 
 

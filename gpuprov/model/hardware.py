@@ -1,4 +1,4 @@
-"""What a server is made of, as profiles, fleets and the lock state it."""
+"""Models of a server's hardware, as profiles, fleets and the lock state it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock on the machine that gpuprov itself runs on: which of its nodes that is."""
+"""A lock's node on the machine that gpuprov itself runs on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gpuprov.model.lock import Lock
 
 
 def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
-    """The node of a lock that this machine is.
+    """Return the name of the node that this machine is.
 
     Args:
-        names: those that come into question.
-        stated: whether a person named them.
+        names: candidates.
+        stated: whether the user named them.
 
     Raises:
-        InvalidInput: it cannot be told which.
+        InvalidInput: it is ambiguous.
     """
     own = os.uname().nodename
     hosts = lock.hosts()
@@ -32,7 +32,7 @@ def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
 
 
 def with_here(lock: Lock, node: str) -> Lock:
-    """The lock, with this machine in place of one node."""
+    """Return the lock with this machine in place of one node."""
     groups = {
         name: group.model_copy(update={"hosts": {**group.hosts, node: LOCAL}})
         if node in group.hosts
@@ -43,7 +43,7 @@ def with_here(lock: Lock, node: str) -> Lock:
 
 
 def as_stated(lock: Lock, before: Lock) -> Lock:
-    """The lock with the addresses of nodes that this machine took the place of, as another lock has them."""
+    """Return the lock with addresses restored from another lock for nodes that this machine replaced."""
     known = {name: group.hosts[name] for name, group in before.hosts().items()}
     groups = dict(lock.groups)
     for name, group in lock.groups.items():

@@ -1,4 +1,4 @@
-"""YAML that remembers its lines: what people write, as plain data with the place of each key."""
+"""YAML parser that keeps line numbers: plain data with the place of each key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MENDS = {
     "'\\t'": "indent with spaces, YAML allows no tabs there",
     "mapping values are not allowed": "indent the line as its neighbours are, or put the value in quotes",
 }
-"""Words of PyYAML's complaint → what to do about it."""
+"""Text in PyYAML's error → what to do about it."""
 
 
 class Marked:
-    """A YAML document: plain data, the line of each key and item, each decimal number as it is written."""
+    """A YAML document: plain data, the line of each key and item, and each decimal number as written."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class Marked:
             self.data = self._plain(node, ()) if node is not None else None
         except RecursionError:
             raise InvalidInput(f"{name}: nested too deeply") from None
-        except ValueError as error:  # a number of thousands of digits, a date that is none
+        except ValueError as error:  # a number of thousands of digits, an invalid date
             raise InvalidInput(f"{name}: not a value: {error}") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
@@ -66,21 +66,21 @@ class Marked:
         return plain
 
     def line(self, path: Path_) -> int:
-        """The line of the nearest thing on `path` that stands in the file."""
+        """Return the line of the nearest element of `path` that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def wrong(self, kind: str, path: Path_, seen: str, *, expected: str = "", do: str = "") -> InFile:
-        """What is wrong with the thing at `path`, with its place."""
+        """Return the error at `path`, with its place."""
         return InFile(kind, self.name, self.line(path), seen, expected=expected, do=do)
 
 
 class Loader(yaml.SafeLoader):
-    """YAML without aliases: no document of ours needs them, and nested ones are a bomb."""
+    """YAML without aliases: no document needs them, and nested ones expand without limit."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose one node, refusing aliases."""
+        """Compose one node; refuse aliases."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(
                 None,
@@ -92,9 +92,9 @@ class Loader(yaml.SafeLoader):
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The node tree of a document, by libyaml where there is one: ten times as fast on 10,000 lines.
+    """Parse a document to nodes, by libyaml if available: ten times as fast on 10,000 lines.
 
-    What it cannot read, and what might hold an alias, is Python's to complain about.
+    Text that it cannot parse, or that may contain an alias, is parsed by PyYAML for its error messages.
     """
     fast = getattr(yaml, "CSafeLoader", None)
     if fast is not None and not POSSIBLE_ALIAS.search(text):
@@ -109,5 +109,5 @@ _constructor = yaml.constructor.SafeConstructor()
 
 
 def dotted(path: Path_) -> str:
-    """`groups.train.hosts` for a person; `the document` for the top."""
+    """Return `groups.train.hosts` for a path; `the document` for the top."""
     return ".".join(map(str, path)) or "the document"

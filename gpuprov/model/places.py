@@ -1,4 +1,4 @@
-"""Where the words of a file stand, for complaints that come when the file has long been read."""
+"""Places of words in a file, for errors that occur after it was parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprov.model.marked import Marked, Path_
 
 
 class Words(dict[tuple[Path_, str], tuple[str, int]]):
-    """A path in a document and a word of a person's below it → file and line."""
+    """A path in a document and a word below it → file and line."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Words)
@@ -18,12 +18,12 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
     __hash__ = None
 
     def add(self, document: Marked, below: Path_, key: str, word: str) -> None:
-        """Remember the word that stands at a key."""
+        """Store the place of the word at a key."""
         self[below, word] = document.name, document.line((*below, key))
 
     @contextmanager
     def placing(self, *below: str) -> Iterator[None]:
-        """Give errors that quote one of the words below a path its file and line.
+        """Add file and line to errors that quote one of the words below a path.
 
         Raises:
             InFile: in place of an InvalidInput that quotes a word.

@@ -1,4 +1,6 @@
-"""Profiles: what one kind of server is and should be. They extend one another; the nearest statement wins."""
+"""Model of profiles: hardware and wanted state of one kind of server. They extend one another; the nearest
+statement wins.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Profile(Strict):
 
 
 class ResolvedProfile(Strict):
-    """A profile with everything it extends laid under it; `origins` says which file stated each setting."""
+    """A profile overlaid on all that it extends; `origins` has the file that states each setting."""
 
     name: str
     profile: Profile
@@ -41,7 +43,7 @@ S = TypeVar("S", bound=Strict)
 
 
 def overlay(base: S, over: S) -> S:
-    """`base` with everything that `over` states laid over it, record by record."""
+    """Return `base` overlaid by everything that `over` states, record by record."""
     stated: dict[str, Any] = {}
     for name in over.model_fields_set:
         value = getattr(over, name)
@@ -52,7 +54,7 @@ def overlay(base: S, over: S) -> S:
 
 
 def profile_paths(folders: list[Path]) -> dict[str, Path]:
-    """Profile name → file: the site's folders first, then those that gpuprov ships."""
+    """Return profile name → file: the site's folders first, then gpuprov's."""
     found: dict[str, Path] = {}
     for folder in [*folders, share("inventory") / "profiles"]:
         for path in sorted(folder.glob("*.yml")):
@@ -61,13 +63,13 @@ def profile_paths(folders: list[Path]) -> dict[str, Path]:
 
 
 def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
-    """A profile by name, with what it extends.
+    """Load a profile by name, with all that it extends.
 
     Args:
         folders: the site's own folders of profiles, searched before gpuprov's.
 
     Raises:
-        InvalidInput: no such profile, a wrong file, or a circle of `extends`.
+        InvalidInput: no such profile, an invalid file, or a circle of `extends`.
     """
     paths = profile_paths(folders)
     chain: list[tuple[str, Profile]] = []
@@ -88,13 +90,13 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
     origins: dict[str, str] = {}
     for stated_in, profile in reversed(chain):
         merged = overlay(merged, profile)
-        # Not the set's own order, which is another in each process: the lock has a digest of this.
+        # A set's order differs between processes, and the lock has a digest of this.
         stated = [key for key in Settings.model_fields if key in profile.settings.model_fields_set]
         origins |= dict.fromkeys(stated, f"profile {stated_in}")
     return ResolvedProfile(name=name, profile=merged, origins=origins)
 
 
 def shipped_profiles() -> Iterator[tuple[str, Profile]]:
-    """Every profile that gpuprov ships."""
+    """Yield every profile of gpuprov."""
     for name, path in profile_paths([]).items():
         yield name, read_document(path, Profile)

@@ -1,4 +1,4 @@
-"""How a running fleet is moved from one lock to the next: order, hooks, window, what a failure means."""
+"""Model of a rollout from one lock to the next: order, hooks, window, reaction to failures."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Rollout(Strict):
 
     @model_serializer(mode="wrap")
     def _as_ever(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         return written if self.accept else {key: each for key, each in written.items() if key != "accept"}
 
@@ -124,5 +124,5 @@ class Rollout(Strict):
 
 
 def portion(share: int | str, whole: int) -> int:
-    """How many of `whole` a share is, rounded down."""
+    """Return the number of nodes of a share of `whole`, rounded down."""
     return share if isinstance(share, int) else whole * int(share.rstrip("%")) // 100

@@ -1,4 +1,4 @@
-"""Secure Boot as a fleet states it: whose signature modules have, and who signs."""
+"""Model of a fleet's Secure Boot: the certificate, and its key."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class LockedSecureBoot(Strict):
 
     @property
     def signature(self) -> str:
-        """What is read of a module's signature."""
+        """Signer and serial number in a module's signature."""
         return f"{self.signer} {self.serial}"

@@ -1,4 +1,4 @@
-"""The records of the catalog, one class per kind of fact. What a field means: `fields` in the data files."""
+"""Record types of the catalog, one class per kind of fact. `fields` in the data files explains each field."""
 
 from __future__ import annotations
 

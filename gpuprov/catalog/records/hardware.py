@@ -1,4 +1,4 @@
-"""GPUs, drivers, and what went wrong with them."""
+"""Records of GPUs, drivers and their known failures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ BranchType = Literal["LTSB", "PB", "NFB", "evaluation"]
 SegmentName = Literal["data-center", "workstation", "geforce", "laptop", "embedded", "mining", "unknown"]
 Sources = tuple[str, ...]
 Doubts = tuple[str, ...]
-"""Ids of what sources say against a record."""
+"""Ids of contradictions between sources and a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a fact was read: title, address if there is one, age of the copy."""
+    """The source of a fact: title, address if it has one, and date of the copy."""
 
     title: str
     dated: str
@@ -29,9 +29,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """What a source says against a record, or what no source says of it.
+    """A contradiction between a source and a record, or a fact without a source.
 
-    It concerns stacks with a driver or a CUDA release below those named, or from there on; all where none is.
+    It concerns stacks with a driver or CUDA release below or from those named; all stacks if no release is
+    named.
     """
 
     id: str
@@ -44,7 +45,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What holds for all boards that are sold for one purpose; a GPU's own record may say otherwise."""
+    """Defaults for all boards of a market segment; a GPU's own record overrides them."""
 
     segment: SegmentName
     forward_compat: Literal["yes", "selected", "no"]
@@ -57,9 +58,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GpuModel:
-    """One GPU model. Compares by identity: the catalog holds each once.
+    """One GPU model. Compares by identity: the catalog has one instance of each.
 
-    What a record leaves out is that of its architecture and of its segment.
+    Missing fields are inherited from its architecture and its segment.
     """
 
     id: str
@@ -69,7 +70,7 @@ class GpuModel:
     pci_device_ids: tuple[str, ...]
     pci_subsystem_example: str | None = None
     subsystems: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Device id → the boards that bear this name, where the device has other names too."""
+    """Device id → the boards with this name, if the device has other names too."""
     pci_ids_name: str | None = None
     architecture: str
     compute_capability: Version
@@ -91,16 +92,17 @@ class GpuModel:
     open_kernel_module: Literal["unsupported", "default_from_560", "required"]
     open_module_first_release_listing_device: Version | None = None
     min_driver_branch: int
-    """Lowest branch whose device list has it: an upper bound of the true minimum."""
+    """Lowest branch whose device list contains it: an upper bound of the true minimum."""
     listed_only: bool = False
-    """Whether the lists are all that stands behind `min_driver_branch`: older branches are unproven then, not
-    excluded."""
+    """Whether `min_driver_branch` comes only from device lists: older branches are then unproven, not
+    excluded.
+    """
     first_listed: dict[str, Version] = field(default_factory=dict)
     """Device id → the oldest release read that lists it; a device that is missing is in no list."""
     since: dict[str, Version] = field(default_factory=dict)
-    """Branch → its first release that lists the GPU, where older ones of that branch do not."""
+    """Branch → its first release that lists the GPU, if older releases of that branch do not."""
     unseen_branches: tuple[int, ...] = ()
-    """Newer branches that ended before they learned of it."""
+    """Newer branches that ended before they listed the GPU."""
     min_driver: Version | None = None
     advised_driver: Version | None = None
     max_driver_branch: int | None = None
@@ -112,7 +114,7 @@ class GpuModel:
     clocks_mhz: dict[str, int] = field(default_factory=dict)
     application_clocks_max_aws: dict[str, int] = field(default_factory=dict)
     guessed: bool = False
-    """Whether no source names the device: its architecture is that of the ids around its own."""
+    """Whether no source lists the device; its architecture is that of neighbouring ids."""
     source: Sources
     unsourced_fields: tuple[str, ...] = ()
     doubts: Doubts = ()
@@ -136,7 +138,7 @@ class Branch:
     open_modules: Literal["none", "available", "default", "only"]
     open_modules_geforce_workstation: Literal["none", "alpha", "beta", "supported"]
     archives_only: bool = False
-    """Whether distributions' archives alone have it."""
+    """Whether only distributions' archives have the branch."""
     source: Sources
     doubts: Doubts = ()
     note: str = ""
@@ -144,7 +146,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSeries:
-    """What a driver does on one kernel series: builds up to one release, fails from another."""
+    """Build result of a driver on one kernel series: builds up to one release, fails from another."""
 
     series: Version
     builds_to: Version | None = None
@@ -153,7 +155,7 @@ class KernelSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownIssue:
-    """A failure that somebody met: a build against a kernel, a firmware floor."""
+    """A known failure: a build against a kernel, or a required firmware version."""
 
     id: str
     kind: Literal["build", "firmware"]

@@ -1,4 +1,4 @@
-"""Machine types that clouds rent out."""
+"""Records of clouds' machine types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprov.catalog.records.hardware import Sources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Network ports of one kind, in the words of a profile's `nics`."""
+    """Network ports of one kind, with the fields of a profile's `nics`."""
 
     kind: str
     speed_gbits: int
@@ -18,17 +18,16 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """One machine type: the profile of its kind, and in what it is more or less than that.
+    """One machine type: the profile of its kind, and its differences from that.
 
-    `vcpus` are processors that the guest sees, `memory_gib` what the cloud sells; None where no source was
-    read.
+    `vcpus` are the guest's processors, `memory_gib` the memory sold by the cloud; None if no source was read.
     """
 
     id: str
     """The cloud and its name for the type: `aws:p5.48xlarge`."""
     profile: str
     gpu: str
-    """The model, as the profile has it."""
+    """The model, as the profile names it."""
     gpus: int
     vcpus: int | None = None
     threads_per_core: int = 2

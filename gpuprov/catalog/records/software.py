@@ -1,4 +1,4 @@
-"""CUDA, its libraries, frameworks and the container toolkit."""
+"""Records of CUDA, its libraries, frameworks and the container toolkit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpublishedToolkit:
-    """A CUDA version that a driver reports and that no toolkit ever had."""
+    """A CUDA version that a driver reports without a toolkit release."""
 
     version: Version
     driver_branch: int
@@ -48,7 +48,7 @@ class MinorCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardCompat:
-    """One row of the forward-compatibility matrix: `cuda-compat-X-Y` and the branches it goes on."""
+    """One row of the forward-compatibility matrix: `cuda-compat-X-Y` and the branches that support it."""
 
     cuda: Version
     base_branches: tuple[int, ...]
@@ -59,18 +59,18 @@ class ForwardCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What CUDA, the drivers and all boards say of one compute capability."""
+    """Facts about one compute capability: CUDA, drivers and boards."""
 
     compute_capability: Version
     architecture: str
     first_cuda: Version | None = None
     last_cuda: Version | None = None
     first_driver_branch: int
-    """Lowest branch whose device lists have a GPU of it."""
+    """Lowest branch whose device lists contain a GPU of it."""
     last_driver_branch: int | None = None
     open_kernel_module: Literal["unsupported", "default_from_560", "required"]
     mig: bool
-    """Whether any board has it."""
+    """Whether any board supports MIG."""
     lgc_supported: bool
     lmc_runtime: Literal["yes", "no", "deferred"]
     source: Sources
@@ -80,7 +80,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRange:
-    """For which releases of a library builds exist for one CUDA major (bounds inclusive)."""
+    """Releases of a library with builds for one CUDA major (bounds inclusive)."""
 
     cuda_major: int
     first: Version
@@ -91,7 +91,7 @@ class BuildRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilityFloor:
-    """Releases after `after` need this compute capability."""
+    """The compute capability required by releases after `after`."""
 
     after: Version
     min_compute_capability: Version
@@ -124,7 +124,7 @@ class Nccl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFloor:
-    """From a release on, builds for a CUDA major hold code for this compute capability and up."""
+    """The lowest compute capability with code in builds for a CUDA major, from a release on."""
 
     cuda_major: int
     since: Version
@@ -208,7 +208,7 @@ class ContainerToolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNeed:
-    """What a way of giving GPUs to containers asks of Docker, or of containerd."""
+    """The version of Docker or containerd required by a way to give GPUs to containers."""
 
     what: str
     from_toolkit: Version | None = None
@@ -218,7 +218,7 @@ class EngineNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLimit:
-    """What container toolkits before a release lack."""
+    """A limitation of container toolkits before a release."""
 
     rule: str
     before: Version

@@ -1,4 +1,4 @@
-"""Operating systems, repositories, package names and policies."""
+"""Records of operating systems, repositories, package names and policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arch = Literal["x86_64", "aarch64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveDriver:
-    """A driver in a distribution's own archive: a version, or a branch whose newest version it keeps."""
+    """A driver in a distribution's own archive: a version, or a branch with its newest version."""
 
     version: Version | None = None
     branch: int | None = None
@@ -21,7 +21,7 @@ class ArchiveDriver:
     flavours: tuple[Flavour, ...]
     series: str | None = None
     by_name_only: bool = False
-    """Never chosen, only taken when the request names it."""
+    """Whether only a request that names the driver selects it."""
     source: Sources
 
 
@@ -36,7 +36,7 @@ class ArchiveCuda:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One operating system release, and what repositories hold for it."""
+    """One operating system release, and the software in its repositories."""
 
     id: str
     family: str
@@ -44,7 +44,7 @@ class System:
     folder: str
     """Its folder in NVIDIA's repository."""
     arch: tuple[Arch, ...]
-    """What NVIDIA's repository serves."""
+    """Architectures in NVIDIA's repository."""
     manager: Literal["apt", "dnf", "zypper"]
     key_file: str | None = None
     cuda_first: Version | None = None
@@ -58,7 +58,7 @@ class System:
     archive_drivers: tuple[ArchiveDriver, ...] = ()
     archive_cuda: tuple[ArchiveCuda, ...] = ()
     archive_components: tuple[str, ...] = ()
-    """Components of its archive, where they are not those of its repository's record."""
+    """Components of its archive, if they differ from those of its repository's record."""
     docker: Version | None = None
     podman: Version | None = None
     toolkit_listed: bool = False
@@ -70,7 +70,7 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How people spell the systems of a family."""
+    """Spellings of a family's systems."""
 
     family: str
     names: tuple[str, ...]
@@ -83,13 +83,13 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """A package repository, by its id."""
+    """A package repository."""
 
     id: str
     title: str
     url: str | None = None
     url_aarch64: str | None = None
-    """Where that architecture is elsewhere."""
+    """The URL for that architecture, if it differs."""
     components: tuple[str, ...] = ()
     note: str = ""
     source: Sources
@@ -97,7 +97,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageRule:
-    """Names of a component's packages under some conditions; the first rule that fits counts."""
+    """Names of a component's packages under some conditions; the first rule that matches counts."""
 
     component: str
     repository: tuple[str, ...]
@@ -122,7 +122,7 @@ class PackageRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageClient:
-    """The package that mounts a kind of file system of other machines."""
+    """The package that mounts a kind of network file system."""
 
     client: str
     family: tuple[str, ...]
@@ -133,9 +133,9 @@ class StorageClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRule:
-    """Which installed packages belong to a component: shell patterns of names, `!` excludes.
+    """Packages of a component: shell patterns of names, `!` excludes.
 
-    `shared` are held with it and serve others too: they stay where the component must not be.
+    `shared` packages are held with it and serve others too: they are kept when the component must be absent.
     """
 
     component: str
@@ -147,7 +147,7 @@ class HoldRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One step of a policy: branch types, and whether end of life counts against a branch."""
+    """One step of a policy: branch types, and whether branches past end of life are excluded."""
 
     types: tuple[BranchType | None, ...]
     supported: bool
@@ -155,7 +155,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """In which order driver branches are tried when none is stated."""
+    """The order in which driver branches are tried if none is stated."""
 
     name: str
     title: str

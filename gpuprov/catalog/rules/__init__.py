@@ -1,5 +1,5 @@
 """The compatibility rules: plain, named predicates over catalog records, each with its source.
 
-They say what is so; the resolver says it to a person. Null in a record means unknown, and a predicate
-never says no because of it.
+They decide; the resolver words the message. Null in a record means unknown, and no predicate is
+false because of it.
 """

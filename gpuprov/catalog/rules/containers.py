@@ -1,4 +1,4 @@
-"""Container engines and the NVIDIA container toolkit.
+"""Rules of container engines and the NVIDIA container toolkit.
 
 Source: NVIDIA/nvidia-container-toolkit changelog; NVIDIA cloud-native documentation.
 """
@@ -13,15 +13,16 @@ from gpuprov.catalog.version import Version
 
 
 def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
-    """What Docker is too old for: `--gpus` needs 19.03, the CDI specification of toolkit 1.19.1 and later
-    26.1.0."""
+    """Yield features for which Docker is too old: `--gpus` needs 19.03, CDI of toolkit 1.19.1 and later
+    26.1.0.
+    """
     return _unmet(catalog.tables["containers.docker_needs"], docker, toolkit)
 
 
 def unmet_containerd_needs(
     catalog: Catalog, containerd: Version, toolkit: Version | None
 ) -> Iterable[EngineNeed]:
-    """What containerd is too old for where GPUs are given to pods by the Container Device Interface."""
+    """Yield features for which containerd is too old, if pods get GPUs by the Container Device Interface."""
     return _unmet(catalog.tables["containers.containerd_needs"], containerd, toolkit)
 
 
@@ -33,7 +34,7 @@ def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None
 
 
 def newest_toolkit(catalog: Catalog, docker: Version | None) -> ContainerToolkit | None:
-    """The newest container toolkit whose own needs that Docker meets (None: any Docker)."""
+    """Return the newest container toolkit whose requirements this Docker meets (None: any Docker)."""
     for toolkit in reversed(catalog.container_toolkits):
         unmet = unmet_docker_needs(catalog, docker, toolkit.version) if docker else ()
         if not any(need.from_toolkit for need in unmet):

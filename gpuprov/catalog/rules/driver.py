@@ -1,4 +1,4 @@
-"""Driver, CUDA and GPU: what runs on what. For Linux.
+"""Rules of drivers, CUDA and GPUs: compatible combinations on Linux.
 
 Sources: CUDA Toolkit Release Notes (driver tables), CUDA Compatibility guide (minor-version and forward
 compatibility), NVIDIA Data Center Drivers: CUDA Toolkit, Driver, and Architecture Matrix.
@@ -14,15 +14,15 @@ from gpuprov.catalog.records import Branch, GpuModel, Toolkit
 from gpuprov.catalog.version import Version
 
 Way = Literal["native", "minor", "forward", "forward?", "unknown", "no"]
-"""How a toolkit runs on a driver: with everything, by minor-version compatibility, by a forward-compatibility
-package (with ? where the vendor does not say whether the GPU is one of those selected), not known, not at
-all."""
+"""How a toolkit runs on a driver: fully, by minor-version compatibility, by a forward-compatibility package
+(with ? if the vendor does not say whether the GPU is one of those selected), unknown, or not at all.
+"""
 
 HOPPER = Version("9.0")
 
 
 def native(driver: Version, toolkit: Toolkit) -> bool:
-    """Everything in the toolkit works: the driver is at least the one that the release notes pair with it.
+    """Return whether everything in the toolkit works: the driver is at least the one in the release notes.
 
     Where the notes give a branch only (13.4 and later, some patches) the branch decides. A newer driver
     runs any older toolkit. Source: CUDA Toolkit Release Notes, "CUDA Toolkit and Corresponding Driver
@@ -33,7 +33,7 @@ def native(driver: Version, toolkit: Toolkit) -> bool:
 
 
 def min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
-    """The driver floor of a CUDA major under minor-version compatibility; None when it is not in the catalog.
+    """Return the driver floor of a CUDA major under minor-version compatibility; None if not in the catalog.
 
     Source: CUDA Compatibility guide, "Minor Version Compatibility".
     """
@@ -42,28 +42,29 @@ def min_driver(catalog: Catalog, cuda_major: int) -> Version | None:
 
 
 def minor_compat(catalog: Catalog, driver: Version, cuda_major: int) -> bool:
-    """Works within limits: no PTX newer than the driver (error 222), no feature that needs a newer one
-    (error 801).
+    """Return whether a driver runs a CUDA major by minor-version compatibility.
 
-    A major without a floor in the catalog is never compatible by this rule. Source: as `min_driver`.
+    Limits: no PTX newer than the driver (error 222), no feature that needs a newer one (error 801). A major
+    without a floor in the catalog is not compatible by this rule. Source: as `min_driver`.
     """
     floor = min_driver(catalog, cuda_major)
     return floor is not None and driver >= floor
 
 
 def forward_compat_gpu(gpu: GpuModel) -> bool | None:
-    """Whether the vendor supports compat packages on that GPU; None for workstation boards: "selected
-    NGC-Ready RTX boards", and the catalog does not know which.
+    """Return whether the vendor supports compat packages on that GPU.
 
+    None for workstation boards: "selected NGC-Ready RTX boards", which the catalog does not list.
     Source: CUDA Compatibility guide, "Forward Compatibility".
     """
     return {"yes": True, "selected": None, "no": False}[gpu.forward_compat]
 
 
 def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
-    """Whether `cuda-compat-X-Y` goes on a host with that driver branch.
+    """Return whether `cuda-compat-X-Y` works on a host with that driver branch.
 
-    New-feature branches are out although the printed matrix has columns for them: the text of the same page
+    New-feature branches are excluded although the printed matrix has columns for them: the text of the same
+    page
     excludes such hosts. A branch missing from the matrix is out of support. Source: as `forward_compat_gpu`.
     """
     row = catalog.forward_compat.get(cuda.minor)
@@ -74,10 +75,9 @@ def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
 def way(
     catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[GpuModel]
 ) -> Way:
-    """How CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on the driver of a host with
-    `gpus`.
+    """Return how CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on a host's driver.
 
-    Whether the GPUs themselves are supported is `gpu_driver_ok` and `gpu_cuda_ok`.
+    Whether the GPUs themselves are supported is decided by `gpu_driver_ok` and `gpu_cuda_ok`.
     """
     if toolkit and native(driver, toolkit):
         return "native"
@@ -100,11 +100,13 @@ def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
 
 
 def gpu_driver_ok(gpu: GpuModel, driver: Version) -> bool | None:
-    """Whether the driver supports the GPU; None: no list names it that early, and nothing rules it out.
+    """Return whether the driver supports the GPU; None: older than the lists that contain it, but not
+    excluded.
 
     `min_driver_branch` comes from device lists with gaps: below it a GPU is unproven, unless the branch is
-    older than the CUDA release that brought the architecture. For the boards of Hopper and later that are
-    described one by one it fits the release history, and rules older branches out. Sources: Architecture
+    older than the CUDA release that introduced the architecture. For boards of Hopper and later with a record
+    of
+    their own it agrees with the release history, and excludes older branches. Sources: Architecture
     Matrix, README device tables of the open kernel modules, nvidia-detect.
     """
     if gpu.max_driver_branch is not None and driver.major > gpu.max_driver_branch:
@@ -117,7 +119,7 @@ def gpu_driver_ok(gpu: GpuModel, driver: Version) -> bool | None:
 
 
 def predates_architecture(branch: Branch, gpu: GpuModel) -> bool:
-    """Whether the branch's own CUDA is older than the first one that knows the GPU's compute capability.
+    """Return whether the branch's own CUDA is older than the first CUDA for the GPU's compute capability.
 
     Source: Architecture Matrix (first CUDA by compute capability, native CUDA by branch).
     """
@@ -125,8 +127,7 @@ def predates_architecture(branch: Branch, gpu: GpuModel) -> bool:
 
 
 def gpu_cuda_ok(gpu: GpuModel, cuda: Version) -> bool:
-    """Whether a toolkit can build for and run on the GPU: between the first and the last CUDA of its
-    architecture.
+    """Return whether a CUDA release supports the GPU: between the first and last CUDA of its architecture.
 
     Source: Architecture Matrix.
     """
@@ -135,14 +136,16 @@ def gpu_cuda_ok(gpu: GpuModel, cuda: Version) -> bool:
 
 
 def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuModel, ...]) -> bool:
-    """What a plan may accept: every GPU fits driver and toolkit, and there is a way for the toolkit to
-    run."""
+    """Return whether every GPU is supported by driver and toolkit, and the toolkit runs on the driver in some
+    way.
+    """
     fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)
     return fits and way(catalog, driver, toolkit.version, toolkit, gpus) != "no"
 
 
 def end_of_life(branch: Branch, as_of: str) -> bool:
-    """Whether the branch's last month of support is over on the day `as_of` (ISO). False when none is known.
+    """Return whether the branch's last month of support is before the day `as_of` (ISO); False if it is
+    unknown.
 
     Source: NVIDIA Data Center Drivers, "Supported Drivers and CUDA Toolkit Versions".
     """

@@ -1,4 +1,4 @@
-"""NVSwitch and NVLink: fabric manager, NSCQ, NVSDM, IMEX.
+"""Rules of NVSwitch and NVLink: fabric manager, NSCQ, NVSDM, IMEX.
 
 Sources: Fabric Manager for NVIDIA NVSwitch Systems User Guide; NVIDIA gpu-driver-container (detection of
 switches, package names); catalog of GPUs and their boards.
@@ -12,19 +12,21 @@ from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.version import Version
 
 Need = Literal["required", "likely", "possible", "never"]
-"""Whether a host carries NVSwitches, judged before anybody looked at its PCI bus."""
+"""Whether a host has NVSwitches, judged without its PCI bus."""
 
 _RANK: dict[Need, int] = {"required": 3, "likely": 2, "possible": 1, "never": 0}
 SWITCHED_GROUP = 8
-"""NVSwitch boards carry 8 GPUs (HGX-2 two such boards): fewer visible GPUs are a board without switches, or
-a guest whose host runs the fabric manager."""
+"""GPUs of an NVSwitch board (HGX-2 has two such boards). Fewer visible GPUs are a board without switches, or
+a guest whose host runs the fabric manager.
+"""
 
 
 def gpu_need(gpu: GpuModel, count: int | None) -> Need:
-    """What `count` GPUs of a model (None: a machine of that model, number not stated) say about NVSwitches.
+    """Return whether `count` GPUs of a model (None: a machine of that model, number not stated) imply
+    NVSwitches.
 
-    Superchips reach their switches in the rack, not on the host: GB200 and GB300 run no fabric manager,
-    GH200 only beside an NVLink switch.
+    Superchips have their switches in the rack, not on the host: GB200 and GB300 run no fabric manager,
+    GH200 only with an NVLink switch.
     """
     if gpu.fabric_manager == "no":
         return "never"
@@ -34,24 +36,24 @@ def gpu_need(gpu: GpuModel, count: int | None) -> Need:
 
 
 def host_need(counts: dict[GpuModel, int | None]) -> Need:
-    """The strongest need among the host's GPUs."""
+    """Return the strongest need among the host's GPUs."""
     return max(
         (gpu_need(gpu, count) for gpu, count in counts.items()), key=_RANK.__getitem__, default="never"
     )
 
 
 def matches_driver(component: Version, driver: Version) -> bool:
-    """Fabric manager, NSCQ, NVSDM and IMEX have exactly the driver's version; a bare branch names any of
-    it."""
+    """Return whether fabric manager, NSCQ, NVSDM or IMEX have the driver's version; a bare branch matches any
+    of it.
+    """
     return component == driver or (len(component.parts) == 1 and driver.within(component))
 
 
 def needs_nvlsm(gpus: tuple[GpuModel, ...]) -> bool:
-    """Whether the switches are NVLink 5: then the fabric manager works through nvlsm, and telemetry through
-    NVSDM."""
+    """Return whether the switches are NVLink 5: the fabric manager then needs nvlsm, and telemetry NVSDM."""
     return any(gpu.fabric_manager == "nvlink5" and not gpu.superchip for gpu in gpus)
 
 
 def needs_imex(gpus: tuple[GpuModel, ...]) -> bool:
-    """Whether the host is part of a multi-node NVLink domain (GB200, GB300)."""
+    """Return whether the host is part of a multi-node NVLink domain (GB200, GB300)."""
     return any(gpu.multi_node_nvlink for gpu in gpus)

@@ -1,4 +1,4 @@
-"""PyTorch and TensorFlow: the CUDA that a wheel brings. The host's toolkit does not matter to it.
+"""Rules of PyTorch and TensorFlow: the CUDA in a wheel, independent of the host's toolkit.
 
 Sources: wheel metadata; PyTorch RELEASE.md; TensorFlow's table of tested builds.
 """
@@ -23,7 +23,7 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Builds that hold code for fewer GPUs than their toolkit can."""
+    """Builds with code for fewer GPUs than their toolkit supports."""
 
     version: Version
     cuda: Version
@@ -31,23 +31,24 @@ class Trimmed:
 
 
 TORCH_WITHOUT_OLD_GPUS = Trimmed(Version("2.8"), Version("12.8"), Version("7.5"))
-"""From PyTorch 2.8 on, builds for CUDA 12.8 and later leave out Pascal and Volta: those take cu126
-(RELEASE.md)."""
+"""Builds of PyTorch 2.8 and later for CUDA 12.8 and later lack Pascal and Volta, which need cu126
+(RELEASE.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework release as a request names it, and what the catalog says of it."""
+    """A framework release as a request names it, and its facts in the catalog."""
 
     name: Literal["torch", "tensorflow", "jax"]
     version: Version
     build: str | None
     """`cu126`, `cpu`; None: the default wheel."""
     cuda: Version | None
-    """CUDA X.Y inside the wheel; None: not known, or a CPU build."""
+    """CUDA X.Y inside the wheel; None: unknown, or a CPU build."""
     source: tuple[str, ...] = ()
     builds: tuple[Version, ...] = ()
-    """CUDA of every build of that minor on the framework's own index, as far as its table goes."""
+    """CUDA of every build of that minor on the framework's own index, as far as its table extends."""
     known: bool = True
 
     def __str__(self) -> str:
@@ -55,10 +56,10 @@ class Framework:
 
 
 def find_framework(catalog: Catalog, text: str) -> Framework:
-    """The framework that `torch==2.6.0`, `torch==2.6.0+cu126` or `tensorflow==2.15` names.
+    """Parse `torch==2.6.0`, `torch==2.6.0+cu126` or `tensorflow==2.15`.
 
     Raises:
-        InvalidInput: not of that form, or a framework the catalog does not have.
+        InvalidInput: another format, or a framework that the catalog lacks.
     """
     match = _SPEC.fullmatch(text.strip().lower())
     if not match or match["name"] not in _NAMES:
@@ -107,7 +108,8 @@ def _tensorflow(catalog: Catalog, release: Version) -> Framework:
 
 
 def build_exists(framework: Framework) -> bool | None:
-    """Whether the named CUDA build of a PyTorch release was published; None: that release is in no table.
+    """Return whether the named CUDA build of a PyTorch release was published; None: the release is in no
+    table.
 
     Source: PyTorch RELEASE.md.
     """

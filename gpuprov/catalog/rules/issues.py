@@ -1,4 +1,4 @@
-"""Known failures: records in the catalog, met by somebody and told with their source."""
+"""Rules of known failures: records in the catalog, each with its source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ Build = Literal["builds", "fails", "unknown"]
 
 
 def kernel_version(uname: str) -> Version | None:
-    """The upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None when there is none in
-    front."""
+    """Return the upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None if it does not begin
+    with one.
+    """
     match = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6})+", uname)
     return version(match[0]) if match else None
 
@@ -21,7 +22,9 @@ def kernel_version(uname: str) -> Version | None:
 def concerns(
     issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[GpuModel, ...]
 ) -> bool:
-    """Whether an issue is about this driver, flavour, system and these GPUs. An empty field concerns all."""
+    """Return whether an issue concerns this driver, flavour, system and these GPUs; an empty field concerns
+    all.
+    """
     of_driver = driver in issue.drivers or driver.major in issue.branches
     of_flavour = issue.module is None or flavour is None or issue.module == flavour
     of_system = not issue.os or system in issue.os
@@ -30,8 +33,11 @@ def concerns(
 
 
 def build_outcome(issue: KnownIssue, kernel: Version) -> Build:
-    """What the record says of building against a kernel; a series it does not name, and the gap between the
-    last release that builds and the first that fails, are unknown."""
+    """Return the recorded result of a build against a kernel.
+
+    Unknown are a series without a record, and the gap between the last release that builds and the first that
+    fails.
+    """
     for series in issue.kernels:
         if kernel.within(series.series):
             return _in_series(series, kernel)

@@ -1,4 +1,4 @@
-"""cuDNN and NCCL: which builds exist, and for which GPUs.
+"""Rules of cuDNN and NCCL: existing builds, and the GPUs that they support.
 
 Sources: cuDNN Support Matrix; wheel listings of nvidia-cudnn-cuNN and nvidia-nccl-cuNN; NVIDIA/nccl
 makefiles.
@@ -12,8 +12,9 @@ from gpuprov.catalog.version import Version
 
 
 def _covers(row: BuildRange, release: Version) -> bool:
-    """Whether a release lies in a range; a bound of fewer digits takes in all it names (9.10.2 holds
-    9.10.2.21)."""
+    """Return whether a release is in a range; a bound with fewer digits includes all it names (9.10.2:
+    9.10.2.21).
+    """
     below = row.last is None or release <= row.last or release.within(row.last)
     return release >= row.first and below
 
@@ -24,23 +25,25 @@ def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: in
 
 
 def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> bool | None:
-    """Whether cuDNN is built for a CUDA major: 11 up to 9.10.2, 12 from 8.8.0, 13 from 9.12.0; None for
-    other majors.
+    """Return whether cuDNN is built for a CUDA major; None for an unknown major.
 
-    Source: cuDNN Support Matrix and the wheels' version listings.
+    11 up to 9.10.2, 12 from 8.8.0, 13 from 9.12.0. Source: cuDNN Support Matrix and the wheels' version
+    listings.
     """
     return _build_exists(catalog.tables["cudnn.builds"], cudnn, cuda_major)
 
 
 def cudnn_min_driver(catalog: Catalog, cudnn: Version, cuda_major: int) -> Version | None:
-    """The driver floor of a cuDNN release built for a CUDA major; None up to 8.2, whose matrix asks for the
-    toolkit's own branch alone. Source: cuDNN Support Matrix."""
+    """Return the driver floor of a cuDNN release built for a CUDA major.
+
+    None up to 8.2, whose matrix requires only the toolkit's own branch. Source: cuDNN Support Matrix.
+    """
     rows = (row for row in catalog.tables["cudnn.builds"] if row.cuda_major == cuda_major)
     return next((row.min_driver for row in rows if _covers(row, cudnn)), None)
 
 
 def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: GpuModel) -> bool:
-    """Whether cuDNN still holds code for the GPU: after 9.10.2 nothing below compute capability 7.5.
+    """Return whether cuDNN has code for the GPU: after 9.10.2 nothing below compute capability 7.5.
 
     Source: cuDNN Support Matrix 9.10.2 (Maxwell to Volta deprecated) and 9.17.0.
     """
@@ -55,23 +58,23 @@ def cudnn_gpu_ok(catalog: Catalog, cudnn: Version, gpu: GpuModel) -> bool:
 
 
 def cudnn_release_floor(catalog: Catalog, cudnn: Version) -> Version | None:
-    """The lowest compute capability in the support matrix of that very release; None when it was not read."""
+    """Return the lowest compute capability in the support matrix of that release; None if it was not read."""
     record = catalog.cudnn_by_version.get(cudnn)
     return record.min_compute_capability if record else None
 
 
 def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool | None:
-    """Whether NCCL is built for a CUDA major: 11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7; None for
-    other majors.
+    """Return whether NCCL is built for a CUDA major; None for an unknown major.
 
-    Source: version listings of the wheels; packages follow the same split.
+    11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7. Source: version listings of the wheels; packages follow
+    the same
+    split.
     """
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 
 
 def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel) -> bool:
-    """Whether builds of NCCL hold code for the GPU: CUDA 12 builds from 2.28 start at 6.0, CUDA 13 builds
-    at 7.5.
+    """Return whether builds of NCCL have code for the GPU: CUDA 12 from 2.28 start at 6.0, CUDA 13 at 7.5.
 
     Source: NVIDIA/nccl makefiles/common.mk.
     """
@@ -82,10 +85,14 @@ def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel)
 
 
 def nccl_needs_newer_driver(build: Version, native_cuda: Version) -> bool:
-    """Whether an NCCL build's CUDA minor is newer than the driver's: then it needs code for the GPU itself
-    (its PTX cannot be compiled), or a forward-compatibility package. Source: NCCL package notes."""
+    """Return whether an NCCL build's CUDA minor is newer than the driver's.
+
+    The build then needs code for the GPU itself (its PTX cannot be compiled), or a forward-compatibility
+    package.
+    Source: NCCL package notes.
+    """
     return build > native_cuda
 
 
 LAST_CUDNN_WITHOUT_BLACKWELL = Version("9.5")
-"""The newest cuDNN minor whose support matrix was read and ends at compute capability 9.0."""
+"""The newest cuDNN minor that was read whose support matrix ends at compute capability 9.0."""

@@ -1,4 +1,4 @@
-"""Kernel-module flavour: one per host.
+"""Rules of the kernel module's flavour, one per host.
 
 Source: NVIDIA Driver Installation Guide, "Kernel Modules"; driver README, "Open Linux Kernel Modules".
 """
@@ -15,7 +15,7 @@ OPEN_ONLY = 615
 
 
 def gpu_flavours(gpu: GpuModel) -> frozenset[Flavour]:
-    """Flavours that drive the GPU: proprietary alone before Turing, open alone for Blackwell and Grace
+    """Return the flavours for the GPU: only proprietary before Turing, only open for Blackwell and Grace
     superchips.
 
     The `kernelopen` flag of supported-gpus.json is not enough: in 595 it is set on legacy chips too.
@@ -28,7 +28,7 @@ def gpu_flavours(gpu: GpuModel) -> frozenset[Flavour]:
 
 
 def branch_flavours(branch: int, record: Branch | None = None) -> frozenset[Flavour]:
-    """Flavours that the branch is shipped in: open from 515, nothing else from 615."""
+    """Return the flavours of the branch: open from 515, only open from 615."""
     if record is not None:
         shipped: set[Flavour] = set()
         if record.open_modules != "none":
@@ -42,7 +42,7 @@ def branch_flavours(branch: int, record: Branch | None = None) -> frozenset[Flav
 
 
 def host_flavours(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> frozenset[Flavour]:
-    """Flavours that drive every GPU of the host and that the branch ships; empty: impossible."""
+    """Return the flavours for every GPU of the host that the branch contains; empty: impossible."""
     flavours = branch_flavours(branch, record)
     for gpu in gpus:
         flavours &= gpu_flavours(gpu)
@@ -50,8 +50,7 @@ def host_flavours(gpus: Iterable[GpuModel], branch: int, record: Branch | None =
 
 
 def default_flavour(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> Flavour | None:
-    """The flavour to take when none is stated: open from 560 on, proprietary before, where the host allows
-    it."""
+    """Return the flavour if none is stated: open from 560 on, proprietary before, if the host allows it."""
     allowed = host_flavours(gpus, branch, record)
     preferred: Flavour = "open" if branch >= OPEN_BY_DEFAULT else "proprietary"
     if preferred in allowed:
@@ -60,6 +59,7 @@ def default_flavour(gpus: Iterable[GpuModel], branch: int, record: Branch | None
 
 
 def open_is_experimental(gpu: GpuModel, record: Branch) -> bool:
-    """Whether the open flavour of the branch is alpha or beta on that GPU: GeForce and workstation before
-    560."""
+    """Return whether the branch's open flavour is alpha or beta on that GPU: GeForce and workstation before
+    560.
+    """
     return gpu.segment != "data-center" and record.open_modules_geforce_workstation in ("alpha", "beta")

@@ -1,6 +1,7 @@
-"""Whether GPUs of one host reach each other's memory.
+"""Rule of peer access between GPUs of one host.
 
-Sources: NVIDIA's developer forum and NCCL's issues, where NVIDIA and users say it of GeForce boards; the
+Sources: NVIDIA's developer forum and NCCL's issues, with statements of NVIDIA and users about GeForce boards;
+the
 architecture's NVLink.
 """
 
@@ -16,8 +17,11 @@ _ADA, _TURING = Version("8.9"), Version("7.5")
 
 
 def peer_to_peer(gpu: GpuModel) -> Literal["no", "bridge"] | None:
-    """How GeForce boards of that model reach each other: not at all from Ada on, over an NVLink bridge alone
-    on Turing and Ampere; None for all others, whose ways the topology tells."""
+    """Return how GeForce boards of that model access each other's memory.
+
+    Not at all from Ada on, only over an NVLink bridge on Turing and Ampere; None for all others, where the
+    topology decides.
+    """
     if gpu.segment != "geforce" or gpu.compute_capability < _TURING:
         return None
     return "no" if gpu.compute_capability >= _ADA else "bridge"

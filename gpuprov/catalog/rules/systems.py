@@ -1,4 +1,4 @@
-"""Operating systems: what the repositories hold for them.
+"""Rules of operating systems: the content of their repositories.
 
 Sources: CUDA Installation Guide for Linux (distribution tables), NVIDIA Driver Installation Guide
 (distributions), names of published local installers.
@@ -12,18 +12,19 @@ from gpuprov.catalog.records import ArchiveCuda, ArchiveDriver, System
 from gpuprov.catalog.version import Version
 
 Held = Literal["yes", "unproven", "no"]
-"""Seen in the repository; no one has seen it and nothing rules it out; documented not to be there."""
+"""Seen in the repository; not seen but not excluded; documented as absent."""
 
 
 def nvidia_serves(system: System, arch: str) -> bool:
-    """Whether NVIDIA's repository has a folder for the system and architecture."""
+    """Return whether NVIDIA's repository has a folder for the system and architecture."""
     return arch in system.arch
 
 
 def cuda_held(system: System, cuda: Version) -> Held:
-    """Whether NVIDIA's repository for the system holds a CUDA release.
+    """Return whether NVIDIA's repository for the system has a CUDA release.
 
-    `cuda_first` is the oldest release seen, not proven the first: only what a complete table leaves out is
+    `cuda_first` is the oldest release seen, not proven to be the first: only a release missing from a
+    complete table is
     "no".
     """
     if system.cuda_absent_to is not None and cuda.minor <= system.cuda_absent_to:
@@ -38,9 +39,9 @@ def cuda_held(system: System, cuda: Version) -> Held:
 
 
 def driver_held(system: System, branch: int) -> Held:
-    """Whether NVIDIA's repository for the system holds a driver branch.
+    """Return whether NVIDIA's repository for the system has a driver branch.
 
-    "no": the repository was opened after the branch had ended. "unproven": older than what was seen there,
+    "no": the repository was opened after the branch had ended. "unproven": older than any branch seen there,
     or newer than the last CUDA release for that system, and in no driver guide.
     """
     if system.driver_absent_to is not None and branch <= system.driver_absent_to:
@@ -53,7 +54,7 @@ def driver_held(system: System, branch: int) -> Held:
 
 
 def archive_driver(system: System, driver: Version) -> ArchiveDriver | None:
-    """The distribution's own package of that driver, by version or by branch."""
+    """Return the distribution's own package of that driver, by version or by branch, or None."""
     for held in system.archive_drivers:
         if held.version == driver or (held.version is None and held.branch == driver.major):
             return held
@@ -61,5 +62,5 @@ def archive_driver(system: System, driver: Version) -> ArchiveDriver | None:
 
 
 def archive_cuda(system: System, cuda: Version) -> ArchiveCuda | None:
-    """The distribution's own package of that CUDA release."""
+    """Return the distribution's own package of that CUDA release, or None."""
     return next((held for held in system.archive_cuda if held.version == cuda), None)

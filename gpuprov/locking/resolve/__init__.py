@@ -1,4 +1,4 @@
-"""The resolver: a stack that works, or a refusal that explains itself."""
+"""The resolver: finds a stack that works, or refuses with an explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the resolver answers: a stack with its reasons, or a refusal with what would work instead."""
+"""Answers of the resolver: a stack with its reasons, or a refusal with alternatives that would work."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class RuleFinding:
     """One reason, warning or violation."""
 
     rule: str
-    """The rule's name, as `gpuprov.catalog.rules` has it (`cuda-native`)."""
+    """The rule's name, as in `gpuprov.catalog.rules` (`cuda-native`)."""
     text: str
     source: str
-    """Titles, addresses and dates of what the rule rests on, or `stated` for what the request says."""
+    """Titles, addresses and dates of the rule's sources, or `stated` for the request itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Versions of one machine. `"none"` is deliberately absent, None was neither stated nor chosen."""
+    """Versions for one machine. `"none"` is deliberately absent, None was neither stated nor chosen."""
 
     os: str | None = None
     """The catalog's name of the system: `ubuntu24.04`, `rhel9`."""
@@ -34,17 +34,17 @@ class Stack:
     branch: int | None = None
     module: str | None = None
     module_build: str | None = None
-    """`precompiled`, or None: compiled on the machine where the packages are DKMS's."""
+    """`precompiled`, or None: compiled on the machine if the packages use DKMS."""
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
-    """With its build when known: `2.29.7+cuda13.2`."""
+    """With its build if known: `2.29.7+cuda13.2`."""
     container_toolkit: str | None = None
     fabricmanager: str | None = None
     nscq: str | None = None
     nvsdm: str | None = None
     nvlsm: str | None = None
-    """None: needed, in whatever version the repository holds."""
+    """None: needed, in the repository's version."""
     imex: str | None = None
     dcgm: str | None = None
     """Major version."""
@@ -54,7 +54,7 @@ class Stack:
     kernel: str | None = None
     framework: str | None = None
     repository: str | None = None
-    """Where the driver comes from: `nvidia` or `distribution`."""
+    """Repository of the driver: `nvidia` or `distribution`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +62,32 @@ class PackageSet:
     """The packages of one component. Exact package versions are looked up in an index, never composed."""
 
     names: tuple[str, ...]
-    """What to install by name; the rest of the closure follows by dependency."""
+    """Packages to install by name; the rest of the closure follows by dependency."""
     version: str | None
     """Exact upstream version of every package in `names` (`580.95.05`: any epoch and revision of it), or a
-    pattern (`12.8.*`); None: whatever the index holds."""
+    pattern (`12.8.*`); None: the index's version.
+    """
     repository: str
     """Id of a repository in the catalog: `nvidia`, `container-toolkit`, `debian`, `debian-security`,
-    `ubuntu`."""
+    `ubuntu`.
+    """
     hold: tuple[str, ...] = ()
-    """Shell patterns of package names: whatever of these is installed belongs to the component and is
-    held."""
+    """Shell patterns of package names: every installed package that matches belongs to the component and is
+    held.
+    """
     pin: tuple[str, ...] = ()
     """Pinning packages (apt) to install before, or version-lock globs (dnf)."""
     stream: str | None = None
     """dnf module stream to enable before: `nvidia-driver:580-open`."""
     module: str | None = None
-    """The package that brings a precompiled module, in a version of its own."""
+    """The package with a precompiled module, which has a version of its own."""
     unversioned: tuple[str, ...] = ()
-    """Further packages to install that carry versions of their own (`nvidia-persistenced` in Debian)."""
+    """Further packages to install that have versions of their own (`nvidia-persistenced` in Debian)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A request that differs in one thing and works."""
+    """A request that differs in one field and works."""
 
     change: str
     """The field to change: `driver`, `cuda`, `gpus` ..."""
@@ -107,16 +110,15 @@ class Answer:
     nearest: tuple[Alternative, ...] = ()
     """For a refusal: the nearest stacks that would work, each one change away."""
     gpus: tuple[str, ...] = ()
-    """Catalog ids of the GPUs, as recognised."""
+    """Catalog ids of the recognised GPUs."""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as JSON-ready data with its `schema`."""
+        """Return the answer as JSON-ready data with its `schema`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def failed(error: GpuprovError) -> dict[str, Any]:
-    """The answer to a request that was not understood: of the same shape, with `error` and nothing
-    resolved."""
+    """Return the answer to an invalid request: the same structure, with `error` and an empty stack."""
     empty = dict.fromkeys(("reasons", "warnings", "violations", "nearest", "gpus"), ())
     told = {"seen": error.seen, "expected": error.expected, "do": error.do, "text": str(error)}
     return {"schema": SCHEMA, "verdict": "error", "error": told, "stack": None, "packages": {}, **empty}

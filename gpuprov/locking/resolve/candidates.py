@@ -1,4 +1,4 @@
-"""Which drivers to try, best first: the stated one, or the policy's order over what the repositories hold."""
+"""Drivers to try, best first: the stated one, or the policy's order over the repositories' drivers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ REPOSITORIES = ("nvidia", "distribution")
 
 
 def candidates(case: Case) -> list[Draft]:
-    """Drivers to try, best first; at least one.
+    """Return drivers to try, best first; at least one.
 
-    Where the request leaves the driver open, branches that a GPU of the host rules out are left out, unless
-    that leaves none.
+    If the request does not state a driver, branches that do not support a GPU of the host are left out,
+    unless
+    none would remain.
 
     Raises:
-        InvalidInput: an unknown repository, or a branch that the catalog does not have: no version can be
-        named for it.
+        InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are
+            unknown.
     """
     repository = (case.request.repository or "").lower() or None
     if repository not in (None, *REPOSITORIES):
         raise InvalidInput(f"repository {case.request.repository!r}", expected=" or ".join(REPOSITORIES))
     if case.precompiled and repository is None:
-        repository = "distribution"  # NVIDIA's repositories for apt have none
+        repository = "distribution"  # NVIDIA's repositories for apt have no precompiled modules
     if case.driver is not None:
         return [_stated(case, case.driver, repository)]
     manager = case.stated.get("fabricmanager")
@@ -53,7 +54,7 @@ def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
 
 
 def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
-    """The version a bare branch stands for: the fabric manager's, the archive's, or the newest known."""
+    """Return the version for a bare branch: the fabric manager's, the archive's, or the newest known."""
     manager = case.stated.get("fabricmanager")
     if manager is not None and len(manager.parts) > 1 and manager.major == driver.major:
         return manager
@@ -70,8 +71,10 @@ def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
 
 
 def _home(case: Case, driver: Version) -> str:
-    """Where a driver comes from when none is stated: NVIDIA's repository, unless only the archive is known to
-    hold it."""
+    """Return the repository of a driver if it is not stated.
+
+    NVIDIA's, unless only the distribution's archive is known to have the driver.
+    """
     if case.system is None:
         return "nvidia"
     archived = archive_driver(case.system, driver) or any(
@@ -81,7 +84,7 @@ def _home(case: Case, driver: Version) -> str:
 
 
 def _proven(case: Case, branch: int) -> bool:
-    """Whether NVIDIA's repository for the machine was seen with a branch, as far as anybody looked."""
+    """Return whether the catalog records that NVIDIA's repository for the machine has a branch."""
     if case.system is None or not nvidia_serves(case.system, case.arch):
         return False
     record = case.catalog.branches.get(branch)
@@ -90,7 +93,7 @@ def _proven(case: Case, branch: int) -> bool:
 
 
 def _open(case: Case, repository: str | None) -> Iterable[Draft]:
-    """Drafts best first: what NVIDIA's repository was seen with, what the archive has, what no one saw."""
+    """Return drafts, best first: branches seen in NVIDIA's repository, the archive's, branches not seen."""
     order = _branch_order(case)
     served = [branch for branch in order if not branch.archives_only]
     seen = [branch for branch in served if _proven(case, branch.branch)]
@@ -108,7 +111,7 @@ def _at_nvidia(branch: Branch) -> Draft:
 
 
 def _branch_order(case: Case) -> list[Branch]:
-    """Branches in the policy's order; those too new for the system's repository come last."""
+    """Return branches in the policy's order; those too new for the system's repository come last."""
     order: dict[int, Branch] = {}
     newest_first = list(case.catalog.branches.values())[::-1]
     for tier in case.policy.tiers:

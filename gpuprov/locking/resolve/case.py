@@ -1,4 +1,4 @@
-"""A request understood: names turned into catalog records and versions, nothing chosen or judged yet."""
+"""Parsing of a request: names become catalog records and versions; nothing is chosen or judged yet."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ _ONE_BOARD = 32
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is fixed: the machine, and what the request states. A version that is not stated is None."""
+    """The fixed input: the machine and the request's statements. A version that is not stated is None."""
 
     catalog: Catalog
     request: Request
     gpus: tuple[GpuModel, ...]
     """The host's distinct GPU models, in the catalog's order."""
     counts: dict[GpuModel, int | None]
-    """How many of each (None: not stated)."""
+    """Number of GPUs by model (None: not stated)."""
     system: System | None
-    """None: understood, and served by no one."""
+    """None: a known name, but no repository has that system."""
     arch: str
     policy: Policy
     devices: frozenset[str] = frozenset()
-    """PCI device ids, where the request names GPUs by them."""
+    """PCI device ids, if the request names GPUs by them."""
     driver: Version | None = None
     module: Flavour | None = None
     precompiled: bool = False
     """Whether the module must not be compiled on the machine."""
     stated: dict[str, Version] = field(default_factory=dict)
-    """Versions that the request gives for cuda, cudnn, nccl, container_toolkit, fabricmanager, docker,
-    compat."""
+    """Stated versions of cuda, cudnn, nccl, container_toolkit, fabricmanager, docker, compat."""
     absent: frozenset[str] = frozenset()
-    """Components that must not be there."""
+    """Components that must be absent."""
     nccl_build: Version | None = None
     framework: Framework | None = None
 
 
 @dataclass(slots=True)
 class Draft:
-    """A stack in the making: a driver to try, filled up with what the request states and what is chosen."""
+    """A stack under construction: a driver to try, completed by stated and chosen versions."""
 
     driver: Version
     branch: Branch | None
@@ -57,7 +56,7 @@ class Draft:
     flavour: Flavour | None = None
     cuda: Version | None = None
     toolkit: Toolkit | None = None
-    """The catalog's release of `cuda`, when it has one."""
+    """The catalog's release of `cuda`, if it has one."""
     compat: Version | None = None
     cudnn: Version | None = None
     nccl: Version | None = None
@@ -66,10 +65,10 @@ class Draft:
     fabricmanager: Version | None = None
     docker: Version | None = None
     chosen: set[str] = field(default_factory=set)
-    """Fields that the request left open and that have a value now."""
+    """Fields that the request does not state and that now have a value."""
 
     def choose(self, **values: object) -> None:
-        """Take values for fields that the request left open."""
+        """Set fields that the request does not state, and record them as chosen."""
         for name, value in values.items():
             if value is not None:
                 setattr(self, name, value)
@@ -77,10 +76,10 @@ class Draft:
 
 
 def understand(catalog: Catalog, request: Request) -> Case:
-    """The case of a request.
+    """Parse a request.
 
     Raises:
-        InvalidInput: a name or version that is not understood, or ambiguous.
+        InvalidInput: an unknown or ambiguous name or version.
     """
     stated, absent = {}, set()
     for name in (each.name for each in COMPONENTS if each.requested):
@@ -111,7 +110,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
 
 
 def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | None]:
-    """A single bare name says what the machine has and not how many; everything else counts."""
+    """Return the number of GPUs by model; a single bare name states the model and not the number."""
     found = [find_gpus(catalog, name) for name in names]
     total: dict[str, int] = {}
     for number, gpu in found:
@@ -152,7 +151,7 @@ def _precompiled(text: str | None) -> bool:
 
 
 def _nccl_build(text: str | None) -> Version | None:
-    """12.9 of `2.27.3-1+cuda12.9`."""
+    """Return the build in an NCCL version: 12.9 of `2.27.3-1+cuda12.9`."""
     if text is None or "+cuda" not in text:
         return None
     return version(library_text("nccl", text.split("+cuda", 1)[1]))

@@ -1,4 +1,4 @@
-"""What is not stated is chosen here: one component after the other, each from the catalog's own lists."""
+"""Choice of components that are not stated, one after the other, from the catalog's lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.locking.resolve.case import Case, Draft
 
 
 class Chooser:
-    """Completes the drafts of one case; what does not depend on the driver is worked out once."""
+    """Completion of one case's drafts; results that do not depend on the driver are cached."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -19,7 +19,7 @@ class Chooser:
         self._cudnn_by_major: dict[int, list[Version]] = {}
 
     def complete(self, draft: Draft) -> Draft:
-        """The draft with every open component chosen; a component that nothing fits stays None."""
+        """Choose every open component of a draft; a component without a suitable version is None."""
         self._flavour(draft)
         self._cuda(draft)
         self._compat(draft)
@@ -59,10 +59,11 @@ class Chooser:
         draft.cuda = draft.toolkit.version
 
     def _newest_toolkit(self, draft: Draft) -> Toolkit | None:
-        """The newest suitable release that runs natively.
+        """Return the newest suitable release that runs natively.
 
-        Releases that no one has seen in the system's repositories count only when there is no other; where
-        nothing runs natively, the one nearest to the driver that runs by minor-version compatibility.
+        Releases not seen in the system's repositories count only without any other. If none runs natively,
+        return
+        the oldest suitable release that runs by minor-version compatibility.
         """
         for wanted in ("yes", "unproven"):
             for toolkit, held in self._suitable_toolkits:
@@ -75,8 +76,9 @@ class Chooser:
 
     @cached_property
     def _suitable_toolkits(self) -> list[tuple[Toolkit, systems.Held]]:
-        """Releases that fit every GPU and the stated libraries and may be held for the system, newest
-        first."""
+        """Releases that suit every GPU and the stated libraries and may exist
+        for the system, newest first.
+        """
         found: list[tuple[Toolkit, systems.Held]] = []
         for toolkit in reversed(self._catalog.released_toolkits):
             held = _held(self._case, toolkit.version)
@@ -85,8 +87,7 @@ class Chooser:
         return found
 
     def _compat(self, draft: Draft) -> None:
-        """A forward-compatibility package, where CUDA does not run without one; never when one is ruled
-        out."""
+        """Choose a forward-compatibility package if CUDA needs one; never if it must be absent."""
         if "compat" in self._case.stated:
             draft.compat = self._case.stated["compat"].minor
         elif draft.cuda is not None and "compat" not in self._case.absent:
@@ -107,7 +108,7 @@ class Chooser:
                     return
 
     def _fitting_cudnn(self, cuda_major: int) -> list[Version]:
-        """Releases with a build for the CUDA major and code for every GPU, newest first."""
+        """Return releases with a build for the CUDA major and code for every GPU, newest first."""
         if cuda_major not in self._cudnn_by_major:
             self._cudnn_by_major[cuda_major] = [
                 record.version
@@ -119,7 +120,9 @@ class Chooser:
         return self._cudnn_by_major[cuda_major]
 
     def _cudnn_proven(self, record: Cudnn, gpu: GpuModel) -> bool:
-        """Kepler needs a release whose own matrix row was read; for later GPUs the general rule is enough."""
+        """Return whether cuDNN has code for the GPU; for Kepler only if the release's own matrix row was
+        read.
+        """
         floor = record.min_compute_capability
         read = gpu.compute_capability >= floor if floor else gpu.architecture != "Kepler"
         return read and libraries.cudnn_gpu_ok(self._catalog, record.version, gpu)
@@ -148,7 +151,7 @@ class Chooser:
         return self._case.system is not None and systems.nvidia_serves(self._case.system, self._case.arch)
 
     def _container_toolkit(self, draft: Draft) -> None:
-        """The newest release that Docker can work with: the stated Docker, or the system's own."""
+        """Choose the newest release for the stated Docker, or for the system's own."""
         case = self._case
         draft.docker = case.stated.get("docker")
         if "container_toolkit" in case.stated:
@@ -196,7 +199,7 @@ def _built_for(record: Cudnn, cuda_major: int) -> bool:
 
 
 def _newest_build(draft: Draft, release: Nccl) -> Version | None:
-    """The release's newest build for the toolkit's major whose CUDA minor the driver knows."""
+    """Return the release's newest build for the toolkit's major whose CUDA minor the driver supports."""
     known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
     if draft.cuda is None or known is None:
         return None

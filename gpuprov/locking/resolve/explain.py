@@ -1,4 +1,4 @@
-"""Why a component has its version, which rules bound it, and what a newer one would need."""
+"""Explanation of a component's version: its rules, and the requirements of newer versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "gpuprov.explain/1"
 MOST_NEWER = 6
 
 FABRIC_MANAGER, IN_A_STACK = "fabric_manager", "fabricmanager"
-"""Its name on the command line, as the role's; and its key in locks and answers."""
+"""The component's name on the command line and of its role, and its key in locks and answers."""
 
 COMPONENTS = {
     "driver": (*system.CHECKS, driver.branch, gpus.supported, driver.gpus_together),
@@ -38,12 +38,12 @@ class Newer:
     value: str
     verdict: str
     needs: tuple[RuleFinding, ...]
-    """What speaks against it: violations, or else warnings that the chosen one does not have."""
+    """Objections: violations, or else warnings that the chosen version does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The story of one component."""
+    """Explanation of one component's version."""
 
     component: str
     value: str | None
@@ -52,12 +52,12 @@ class Explanation:
     answer: Answer
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON-ready data with its `schema`."""
+        """Return the explanation as JSON-ready data with its `schema`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def explain(component: str, request: Request, catalog: Catalog | None = None) -> Explanation:
-    """Why the request's stack has that version of a component.
+    """Explain the version of a component in the request's stack.
 
     Raises:
         InvalidInput: no such component, or as `resolve`.
@@ -86,7 +86,7 @@ def _policy(settled: Resolution) -> RuleFinding:
 
 
 def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
-    """Newer versions in the catalog, nearest first; of each minor the newest release."""
+    """Return newer versions in the catalog, nearest first; of each minor the newest release."""
     if value is None or not value[:1].isdigit():
         return []
     now = version(value.split("+")[0])
@@ -109,8 +109,9 @@ def _known(component: str, catalog: Catalog) -> Iterable[Version]:
 
 
 def _try(component: str, value: str, request: Request, catalog: Catalog, now: Answer) -> Newer:
-    """The newer version in the chosen stack: a newer driver may bring its own CUDA, a newer CUDA keeps the
-    driver."""
+    """Try a newer version in the chosen stack: a newer driver may change CUDA, a
+    newer CUDA keeps the driver.
+    """
     kept: dict[str, Any] = {component: value}
     if component != "driver":
         kept["driver"] = now.stack.driver

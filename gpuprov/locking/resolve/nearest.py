@@ -1,4 +1,4 @@
-"""The nearest stacks that would work: the same request with one thing changed."""
+"""Nearest stacks that would work: the same request with one change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprov.locking.resolve.request import Request
 
 Settle = Callable[[Request, Catalog], Answer]
 
-# in the order in which a person would rather change things
+# in the order in which an administrator would prefer to change fields
 _ORDER = (
     "driver",
     "cuda",
@@ -38,7 +38,7 @@ _ORDER = (
 
 
 def nearest(case: Case, refusal: Answer, settle: Settle) -> tuple[Alternative, ...]:
-    """Alternatives that are not refused, each one change away from the case's request."""
+    """Return alternatives that are not refused, each one change away from the case's request."""
     found = []
     for change in sorted(one_change_mends(refusal.violations), key=_ORDER.index):
         for request in _changed(case, change):
@@ -52,7 +52,7 @@ def nearest(case: Case, refusal: Answer, settle: Settle) -> tuple[Alternative, .
 
 
 def _changed(case: Case, change: str) -> Iterator[Request]:
-    """The case's request with one field changed: left open, or put to each value that is worth a try."""
+    """Yield the case's request with one field changed: not stated, or set to each value to try."""
     if change in ("gpus", "os", "kernel"):
         yield from {"gpus": _fewer_gpus, "os": _other_systems, "kernel": _other_kernels}[change](case)
         return
@@ -70,7 +70,7 @@ def _with(request: Request, name: str, value: object) -> Request:
 
 
 def _fewer_gpus(case: Case) -> Iterator[Request]:
-    """The host without one of its models."""
+    """Yield the host without one of its models."""
     if len(case.gpus) > 1:
         for gpu in case.gpus:
             kept = [(number, other) for other, number in case.counts.items() if other is not gpu]
@@ -78,7 +78,7 @@ def _fewer_gpus(case: Case) -> Iterator[Request]:
 
 
 def _other_systems(case: Case) -> Iterator[Request]:
-    """The other releases of the family; for an unserved system those named alike."""
+    """Yield the other releases of the family; for an unknown system those with a similar name."""
     name = re.sub(r"[^a-z].*", "", case.request.os.lower())
     for system in case.catalog.systems.values():
         if case.system:
@@ -90,7 +90,7 @@ def _other_systems(case: Case) -> Iterator[Request]:
 
 
 def _other_kernels(case: Case) -> Iterator[Request]:
-    """Kernels that known failures name as the last good ones."""
+    """Yield kernels that known failures record as the last good ones."""
     if case.request.kernel:
         for issue in case.catalog.known_issues:
             for series in issue.kernels:

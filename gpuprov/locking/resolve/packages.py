@@ -1,4 +1,4 @@
-"""Which packages a stack means, by the catalog's naming rules."""
+"""Packages of a stack, by the catalog's naming rules."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _USUAL_KERNEL = "generic"
 
 
 def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
-    """How the driver's packages are called; None where no one knows."""
+    """Return the naming rule of the driver's packages, or None if it is unknown."""
     assert case.system is not None  # noqa: S101
     return _rule(case, draft, case.system, "driver", _home(draft, case.system))
 
 
 def dcgm_there(case: Case, draft: Draft) -> bool:
-    """Whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on."""
+    """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on."""
     known = draft.branch is None or draft.branch.native_cuda.major >= _DCGM_FIRST_CUDA
     return known and case.system is not None and systems.nvidia_serves(case.system, case.arch)
 
 
 def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
-    """Every component of the stack with its packages; a component that no rule names is left out."""
+    """Return the packages of every component of the stack; a component without a rule is left out."""
     system = case.system
     if system is None:
         return {}
@@ -42,7 +42,7 @@ def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
 
 
 def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
-    """DCGM's package for CUDA 12 as well, where a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
+    """Add DCGM's package for CUDA 12 if a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
     dropped = any(gpu.last_cuda and gpu.last_cuda.major == _OLD_GPUS_CUDA for gpu in case.gpus)
     if not dropped or draft.branch is None or draft.branch.native_cuda.major <= _OLD_GPUS_CUDA:
         return base
@@ -50,10 +50,10 @@ def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
 
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
-    """(component, repository, name of its rules) of what is in the stack."""
+    """Return component, repository and name of its rules for each part of the stack."""
     home = _home(draft, system)
     switched = draft.fabricmanager is not None
-    telemetry = switched and home == "nvidia"  # of the driver's exact version: one repository for both
+    telemetry = switched and home == "nvidia"  # needs the driver's exact version: one repository
     nvlink5 = fabric.needs_nvlsm(case.gpus)
     cudnn8 = draft.cudnn is not None and draft.cudnn.major == 8
     wanted = [
@@ -78,18 +78,18 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
 
 
 def _home(draft: Draft, system: System) -> str:
-    """The repository of the driver's packages."""
+    """Return the repository of the driver's packages."""
     archive = _archived(draft, system)
     return archive.repository if archive else "nvidia"
 
 
 def _archived(draft: Draft, system: System) -> ArchiveDriver | None:
-    """The archive's own driver, where the driver must come from there."""
+    """Return the archive's own driver if the driver must come from there, else None."""
     return systems.archive_driver(system, draft.driver) if draft.repository == "distribution" else None
 
 
 def _cuda_repository(system: System, draft: Draft) -> str:
-    """NVIDIA's, unless only the distribution's archive is known to hold the release."""
+    """Return NVIDIA's repository, unless only the distribution's archive is known to have the release."""
     own = systems.archive_cuda(system, draft.cuda) if draft.cuda else None
     return (
         own.repository if own and draft.cuda and systems.cuda_held(system, draft.cuda) != "yes" else "nvidia"
@@ -119,7 +119,9 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
 
 
 def _driver_held(case: Case, draft: Draft) -> str:
-    """The driver's version in an archive that is known by its branches: the one stated, or what it holds."""
+    """Return the driver's version in an archive known by its branches: the stated version, or a pattern of
+    the branch.
+    """
     stated = [each for each in (case.driver, case.stated.get("fabricmanager")) if each is not None]
     exact = any(len(each.parts) > 1 for each in stated)
     return str(draft.driver) if exact else f"{draft.driver.major}.*"

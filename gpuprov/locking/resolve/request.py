@@ -1,4 +1,4 @@
-"""What is asked of the resolver: one machine, and whatever its owner has already decided."""
+"""Requests to the resolver: one machine, and the versions that are already decided."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from gpuprov.errors import InvalidInput
 
 DERIVED = frozenset({"branch", "nscq", "nvsdm", "nvlsm", "imex", "dcgm"})
-"""Parts of a stack that follow from others: an answer's stack may be fed back as it is."""
+"""Parts of a stack that follow from others; ignored in a request, so an answer's stack can be used as one."""
 
 ABSENT = "none"
-"""The word for a component that is deliberately absent."""
+"""Value of a component that is deliberately absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One machine. Every field but `gpus` and `os` may be None: "not stated", so chosen or left unjudged.
+    """One machine. Every field but `gpus` and `os` may be None: "not stated", so chosen or not judged.
 
-    `"none"` means deliberately absent and may be given for `cuda`, `cudnn`, `nccl`, `container_toolkit`,
+    `"none"` means deliberately absent and is allowed for `cuda`, `cudnn`, `nccl`, `container_toolkit`,
     `fabricmanager`, `compat`, `docker` and `framework`.
     """
 
     gpus: tuple[str, ...]
     """PCI ids, nvidia-smi product names, marketing names or aliases, one an entry; `8x NVIDIA H200` counts.
-
-    A single name without a count says which model the machine has, not how many."""
+    A single name without a count states the model of the machine's GPUs, not their number.
+    """
     os: str
     """`ubuntu22.04`, `Debian 12`, `rocky9.4`, `amzn2023` ..."""
     arch: str | None = None
-    """`x86_64`, or `aarch64` (also `arm64`, `sbsa`); None: what the GPUs ask for."""
+    """`x86_64`, or `aarch64` (also `arm64`, `sbsa`); None: the GPUs decide."""
     driver: str | None = None
     """A branch (`580`) or a full version (`580.95.05`)."""
     cuda: str | None = None
@@ -43,10 +43,12 @@ class Request:
     module: str | None = None
     """Kernel-module flavour: `open` or `proprietary`."""
     module_build: str | None = None
-    """`dkms`: compiled on the machine, or `precompiled`: the distribution's, signed; None: as the repository
-    has them first, which is compiled."""
+    """`dkms`: compiled on the machine, or `precompiled`: the distribution's signed modules; None: the
+    repository's
+    first choice, which is compiled.
+    """
     kernel: str | None = None
-    """The kernel that boots next, as `uname -r` gives it."""
+    """The kernel of the next boot, as `uname -r` prints it."""
     framework: str | None = None
     """`torch==2.6.0` (the default wheel), `torch==2.6.0+cu126`, `tensorflow==2.15`."""
     docker: str | None = None
@@ -54,13 +56,15 @@ class Request:
     compat: str | None = None
     """A forward-compatibility package, by its CUDA version: `13.0` for `cuda-compat-13-0`."""
     repository: str | None = None
-    """Where the driver comes from: `nvidia` or `distribution`; None: nvidia where it serves that system."""
+    """Repository of the driver: `nvidia` or `distribution`; None: nvidia if it serves that system."""
     prefer: str | None = None
-    """Policy for what is not stated: a name in the catalog's `policies`; None: the catalog's default."""
+    """Policy for versions that are not stated: a name in the catalog's `policies`; None: the catalog's
+    default.
+    """
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any]) -> Request:
-        """A request from one JSON object, as a line of `--batch` holds it.
+        """Parse a request from one JSON object, such as a line of `--batch`.
 
         Keys are the fields of this class, with `gpu` (or `gpus`) a string or a list of strings; a version may
         be a JSON number (`12.8`), an empty string counts as missing.

@@ -1,4 +1,4 @@
-"""`resolve`: one request, one answer."""
+"""The resolver's entry points: one request, one answer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from gpuprov.locking.resolve.request import ABSENT, Request
 
 
 def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
-    """The stack for a request, or a refusal that names every violated rule and what would work.
+    """Return the stack for a request, or a refusal with every violated rule and alternatives.
 
-    What the request leaves open is chosen. Deterministic: the same request and catalog give the same answer.
+    Versions that the request does not state are chosen. Deterministic: the same request and catalog give the
+    same
+    answer.
 
     Raises:
-        InvalidInput: a name or version that is not understood or ambiguous, or a bad value.
+        InvalidInput: an unknown or ambiguous name or version, or a bad value.
     """
     settled = resolve_once(request, catalog or load())
     if settled.answer.verdict != "refused":
@@ -33,7 +35,7 @@ def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """An answer without alternatives, with the case and the complete draft behind it."""
+    """An answer without alternatives, with its case and its complete draft."""
 
     answer: Answer
     case: Case
@@ -45,8 +47,7 @@ def _settled_answer(request: Request, catalog: Catalog) -> Answer:
 
 
 def resolve_once(request: Request, catalog: Catalog) -> Resolution:
-    """The best draft for a request: the first candidate that violates nothing, or the one that violates
-    least.
+    """Return the best draft for a request: the first without a violation, or the one with fewest violations.
 
     Raises:
         InvalidInput: as `resolve`.

@@ -1,4 +1,4 @@
-"""What can be set on a node. Profiles and fleets state these; the lock records them."""
+"""Models of a node's settings. Profiles and fleets state them; the lock records them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How SSH and the firewall of a node can be set."""
+"""Models of SSH and firewall settings."""
 
 from __future__ import annotations
 

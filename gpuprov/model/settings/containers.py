@@ -1,4 +1,4 @@
-"""What containers get from Docker, and pods from containerd, that do not ask for anything else."""
+"""Model of defaults for containers by Docker, and for pods by containerd."""
 
 from __future__ import annotations
 

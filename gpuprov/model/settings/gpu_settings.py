@@ -1,4 +1,4 @@
-"""How GPUs can be set."""
+"""Models of GPU settings."""
 
 from __future__ import annotations
 

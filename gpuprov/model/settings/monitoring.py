@@ -1,4 +1,4 @@
-"""What lets people and Prometheus look into a node."""
+"""Model of monitoring settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL is told of a node's network."""
+"""Types of NCCL variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local storage that jobs may fill and nobody backs up, and clients of storage elsewhere."""
+"""Models of scratch file systems and network storage clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system is told for the sake of GPU work."""
+"""Models of operating system tuning for GPU work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gpuprov.model.documents import Strict
 
-# limits.conf(5) counts these in KiB, so nothing finer can be kept.
+# limits.conf(5) counts these in KiB, so that finer values cannot be stored.
 Kibibytes = Annotated[int, Field(ge=0, multiple_of=1024)] | Literal["unlimited"]
 Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_]+([./][A-Za-z0-9_-]+)+$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")]

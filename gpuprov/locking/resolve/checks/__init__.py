@@ -1,7 +1,6 @@
-"""The checks: every rule asked of one stack, each answering in a person's words, with its source.
+"""The checks: every rule applied to one stack; each finding is a message with its source.
 
-A check is a generator over (level, finding); none stops another, so a refusal names every rule that is
-violated.
+A check is a generator over (level, finding); none stops another, so a refusal names every violated rule.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ CHECKS = (
 
 
 def check_draft(case: Case, draft: Draft) -> Iterator[Ruling]:
-    """Everything the rules say about a complete draft, in the order of the stack: system, driver, CUDA,
-    libraries."""
+    """Yield all findings about a complete draft, in the order of the
+    stack: system, driver, CUDA, libraries.
+    """
     for check in CHECKS:
         yield from check(case, draft)

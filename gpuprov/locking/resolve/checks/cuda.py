@@ -1,4 +1,4 @@
-"""The CUDA toolkit and forward-compatibility packages."""
+"""Checks of the CUDA toolkit and forward-compatibility packages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gpus(case: Case, draft: Draft) -> Findings:
 
 
 def unsupported(case: Case, rule: str, what: str, gpu: GpuModel, cuda: Version) -> Ruling:
-    """The violation of a GPU outside the range of a CUDA version that `what` brings."""
+    """Return the violation for a GPU outside the range of a CUDA version that comes with `what`."""
     named = f"{gpu.id} ({gpu.architecture}, compute capability {gpu.compute_capability})"
     if gpu.last_cuda is not None and cuda.minor > gpu.last_cuda:
         text = f"{what} has dropped {named}: its last CUDA is {gpu.last_cuda}"
@@ -92,7 +92,7 @@ def on_driver(case: Case, draft: Draft) -> Findings:
 
 
 def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
-    """What minor-version compatibility leaves out, in a sentence."""
+    """Return a sentence about the limits of minor-version compatibility."""
     return (
         f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
         f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
@@ -108,7 +108,7 @@ def _native_driver(case: Case, cuda: Version) -> str:
 
 
 def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
-    """Why a toolkit does not run on a driver, and why no compat package helps."""
+    """Return why a toolkit does not run on a driver, and why no compat package helps."""
     floor = rules.min_driver(case.catalog, cuda.major)
     if floor is None:
         known = draft.branch.native_cuda if draft.branch else "another major"

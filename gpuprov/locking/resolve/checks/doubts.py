@@ -1,4 +1,4 @@
-"""What sources say against the records that a stack rests on."""
+"""Check of doubts: contradictions between sources and the records of a stack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def doubts(case: Case, draft: Draft) -> Findings:
 
 
 def _rested_on(case: Case, draft: Draft) -> Iterator[tuple[str, Doubts]]:
-    """The records behind the stack, each with what is doubted of it."""
+    """Yield the records of the stack, each with its doubts."""
     capabilities = {gpu.compute_capability for gpu in case.gpus}
     for gpu in case.gpus:
         yield gpu.id, gpu.doubts

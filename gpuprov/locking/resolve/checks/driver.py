@@ -1,4 +1,4 @@
-"""Driver branch and kernel-module flavour."""
+"""Checks of driver branch and kernel-module flavour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVSwitch companions and container engines."""
+"""Checks of NVSwitch companions and container engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a check speaks: a level and a finding with the catalog's citation."""
+"""Constructors of findings: a level, and a finding with the catalog's citation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Findings = Iterator[Ruling]
 
 
 def reason(case: Case, rule: str, text: str, *source: str) -> Ruling:
-    """Why something is as it is."""
+    """Return a finding that explains a choice."""
     return "reason", RuleFinding(rule, text, case.catalog.cite(*source))
 
 
 def warning(case: Case, rule: str, text: str, *source: str) -> Ruling:
-    """Works, within limits."""
+    """Return a finding about a stack that works within limits."""
     return "warning", RuleFinding(rule, text, case.catalog.cite(*source))
 
 
 def violation(case: Case, rule: str, text: str, *source: str) -> Ruling:
-    """Cannot work, or is documented not to."""
+    """Return a finding about a stack that cannot work, or is documented not to."""
     return "violation", RuleFinding(rule, text, case.catalog.cite(*source))

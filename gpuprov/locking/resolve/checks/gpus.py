@@ -1,4 +1,4 @@
-"""What is known of each GPU: which drivers list it, whether anybody names it, how several work together."""
+"""Checks of each GPU: support by the driver, sources, and peer access between several."""
 
 from __future__ import annotations
 

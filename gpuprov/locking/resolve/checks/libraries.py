@@ -1,4 +1,4 @@
-"""cuDNN, NCCL and frameworks."""
+"""Checks of cuDNN, NCCL and frameworks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
 
 
 def _runs(case: Case, draft: Draft) -> bool:
-    """Whether CUDA runs on the bare driver: if not, its own check has said so, and the floor is the same."""
+    """Return whether CUDA runs on the bare driver; if not, its own check reports
+    that, with the same floor.
+    """
     assert draft.cuda is not None  # noqa: S101
     way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
     return way in ("native", "minor")

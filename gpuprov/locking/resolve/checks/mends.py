@@ -1,4 +1,4 @@
-"""Which change of a request can mend the violation of a rule."""
+"""Changes of a request that may resolve the violation of a rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuprov.locking.resolve.answer import RuleFinding
 
-# Whatever decides the driver may mend a rule about the driver.
+# Any field that decides the driver may resolve a rule about the driver.
 _DRIVER = frozenset({"driver", "fabricmanager", "repository", "os", "arch"})
 _FAILURE = _DRIVER | {"kernel", "module", "module_build", "gpus"}
 
@@ -47,15 +47,15 @@ _MENDS: dict[str, frozenset[str]] = {
 
 
 def mends(rule: str) -> frozenset[str]:
-    """Fields of a request; any one of them may mend a violation; a known failure has a name of its own."""
+    """Return the fields of which any one may resolve the violation; a known failure has its own name."""
     return _MENDS.get(rule, _FAILURE)
 
 
 def documented(rule: str) -> bool:
-    """Whether a violation's rule is one of these; a known failure has a name of its own."""
+    """Return whether the rule has its own row in the table; a known failure has its own name."""
     return rule in _MENDS
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Fields that alone may mend all the violations."""
+    """Return the fields of which each, changed alone, may resolve all violations."""
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

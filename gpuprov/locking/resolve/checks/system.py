@@ -1,4 +1,4 @@
-"""Operating system, architecture and repository."""
+"""Checks of operating system, architecture and repository."""
 
 from __future__ import annotations
 
