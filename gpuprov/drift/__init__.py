@@ -1,1 +1,1 @@
-"""What a node says of itself against what the lock says of it."""
+"""Comparison of a node's facts with the lock."""

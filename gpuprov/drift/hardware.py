@@ -1,4 +1,4 @@
-"""What a node's hardware is by its facts: GPUs, processors, memory, drives, network ports.
+"""A node's hardware by its facts: GPUs, processors, memory, drives, network ports.
 
 Drift compares it with the lock, discovery with profiles.
 """
@@ -20,40 +20,40 @@ EFA_NAMES = ("efa", "rdmap")
 
 @dataclass(frozen=True)
 class Port:
-    """A network port; `gbits` is None where no one tells its speed, 0 where it is down."""
+    """A network port; `gbits` is None if its speed is unknown, 0 if it is down."""
 
     kind: str
     gbits: float | None
 
 
 def gpu_ids(facts: Facts) -> Counter[str]:
-    """PCI ids of the GPUs on the bus, `10de:2330`, and how many there are of each."""
+    """Return PCI ids of the GPUs on the bus, `10de:2330`, with their numbers."""
     return Counter(device.id for device in facts.pci_gpus)
 
 
 def nvswitches(facts: Facts) -> int:
-    """NVSwitches on the bus."""
+    """Return the number of NVSwitches on the bus."""
     return sum(device.is_nvswitch for device in facts.pci)
 
 
 def cores(facts: Facts) -> int:
-    """Physical cores; where threads are not told every processor counts as one."""
+    """Return the number of physical cores; without the number of threads every processor counts as one."""
     return facts.cpu.logical // (facts.cpu.threads_per_core or 1)
 
 
 def nvme_drives(facts: Facts) -> int:
-    """NVMe controllers on the bus: drives, whether anything is on them or not."""
+    """Return the number of NVMe controllers on the bus, also of empty drives."""
     return sum(device.class_code.startswith(NVME_CLASS) for device in facts.pci)
 
 
 def nvme_tb(facts: Facts) -> float | None:
-    """Sizes of the NVMe disks together, in 10^12 bytes; None where the kernel shows none."""
+    """Return the total size of the NVMe disks in 10^12 bytes; None if the kernel shows no NVMe disk."""
     sizes = [disk.size for disk in facts.disks if disk.parent is None and disk.name.startswith("nvme")]
     return sum(sizes) / 1e12 if sizes else None
 
 
 def ports(facts: Facts) -> list[Port]:
-    """Every network port with hardware of its own; an RDMA-capable Ethernet port is there as both."""
+    """Return every network port with hardware of its own; an RDMA-capable Ethernet port appears as both."""
     from gpuprov.nccl.inputs import gigabits
 
     found = []
@@ -69,26 +69,26 @@ def ports(facts: Facts) -> list[Port]:
         if nic.kind == "physical" and not nic.infiniband:
             told = nic.speed / 1000 if nic.speed else None
             found.append(Port("ethernet", 0 if nic.state == "down" else told))
-    # Without the modules of RDMA the ports are still on the bus.
+    # Without the RDMA modules the ports are still on the bus.
     unseen = (d for d in facts.pci if d.class_code.startswith(INFINIBAND_CLASS) and d.address not in seen)
     return [*found, *(Port("infiniband", None) for _ in unseen)]
 
 
 def fulfilled(wanted: NicHardware, have: Iterable[Port]) -> bool:
-    """Whether enough ports are as fast as wanted; one whose speed no one tells is taken at its word."""
+    """Return whether enough ports are as fast as wanted; a port of unknown speed counts as fast."""
     fast = [port for port in of_kind(wanted, have) if port.gbits is None or port.gbits >= wanted.speed_gbits]
     return len(fast) >= wanted.count
 
 
 def of_kind(wanted: NicHardware, have: Iterable[Port]) -> list[Port]:
-    """The ports of a wanted kind."""
+    """Return the ports of a wanted kind."""
     return [port for port in have if port.kind in FITS.get(wanted.kind, (wanted.kind,))]
 
 
 def instead(wanted: NicHardware, have: Iterable[Port]) -> str:
-    """What is there in place of wanted ports: `7 x 400 Gb/s RDMA, 1 x 200 Gb/s RDMA`.
+    """Return the ports found in place of the wanted ones: `7 x 400 Gb/s RDMA, 1 x 200 Gb/s RDMA`.
 
-    Of more ports than are wanted the fastest count: a management port is no answer for one of the fabric.
+    Of more ports than wanted the fastest count, so that a management port does not replace one of the fabric.
     """
     fastest = sorted(of_kind(wanted, have), key=lambda port: -(port.gbits or 0))[: wanted.count]
     counts = Counter(port.gbits for port in fastest)

@@ -26,7 +26,7 @@ EXIT_OF: dict[Status, Exit] = {
 class Difference:
     """One expectation that does not hold; of mappings and lists only the items that differ.
 
-    `by` names who has the last word about it, `path:line`, where the facts tell.
+    `by` is the place that sets the actual value, `path:line`, if the facts show it.
     """
 
     check: str
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrift:
-    """One node's story. `reason` says why there are no facts, when there are none."""
+    """One node's result. `reason` explains missing facts."""
 
     name: str
     status: Status
@@ -49,13 +49,13 @@ class NodeDrift:
 
 
 def judge(name: str, facts: Facts, expected: Iterable[Expectation]) -> NodeDrift:
-    """Compare one node's facts with what the lock says of it."""
+    """Compare one node's facts with its expectations."""
     found = tuple(difference for each in expected if (difference := _difference(each, facts)))
     return NodeDrift(name, "drifted" if found else "in_sync", found)
 
 
 def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Expectation]) -> NodeDrift:
-    """Judge what a node answered, facts or why there are none."""
+    """Judge a node's answer: facts, or the error."""
     if not isinstance(answer, Facts):
         return without_facts(name, answer)
     judged = contained(name, lambda: judge(name, answer, expected))
@@ -63,13 +63,13 @@ def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Exp
 
 
 def without_facts(name: str, error: GpuprovError) -> NodeDrift:
-    """A node that could not be asked."""
+    """Return the result of a node without facts."""
     status: Status = "unreachable" if isinstance(error, Unreachable) else "error"
     return NodeDrift(name, status, reason=str(error))
 
 
 def exit_code(nodes: Iterable[NodeDrift]) -> Exit:
-    """The exit code that speaks for all nodes."""
+    """Return the worst exit code of the nodes."""
     return worst(*(EXIT_OF[node.status] for node in nodes))
 
 
@@ -81,7 +81,7 @@ def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
     except Missing as missing:
         expected, actual = expectation.expected, f"unknown: {missing.reason}"
         if expectation.needs_driver and facts.smi.error:
-            role, reboot = None, True  # a role cannot set, nor we read, what a driver does not answer
+            role, reboot = None, True  # nothing can be set or read until the driver answers
     else:
         if actual == expectation.expected:
             return None
@@ -91,7 +91,7 @@ def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
 
 
 def _named(expectation: Expectation, facts: Facts) -> tuple[str, ...]:
-    """Who has the last word about what differs."""
+    """Return the places that set the differing values."""
     namer = NAMERS.get(expectation.check)
     try:
         return tuple(dict.fromkeys(filter(None, namer(facts, expectation)))) if namer else ()
@@ -100,7 +100,7 @@ def _named(expectation: Expectation, facts: Facts) -> tuple[str, ...]:
 
 
 def differing(expected: Any, actual: Any) -> tuple[Any, Any]:
-    """The parts of two values that differ: keys of mappings, members of lists, otherwise all."""
+    """Return the parts of two values that differ: keys of mappings, members of lists, otherwise all."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         keys = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
         return {key: expected.get(key) for key in keys}, {key: actual.get(key) for key in keys}

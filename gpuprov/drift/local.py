@@ -1,4 +1,4 @@
-"""This machine's drift, for whoever works on the node itself: nothing of SSH is loaded."""
+"""Drift of this machine, without SSH."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprov.roles import expectations
 
 
 def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
-    """The drift of this machine, which is the one node named.
+    """Return the drift of this machine, which is the named node.
 
     Raises:
         InvalidInput: several nodes are named.

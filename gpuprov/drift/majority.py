@@ -1,7 +1,7 @@
-"""Uniformity: where nodes that should be alike are not, without anything that says what they should be.
+"""Uniformity: differences between nodes that should be alike, without a lock.
 
-Each aspect of a node's facts is compared with what more than half of the nodes have; a mapping is compared
-key by key. What belongs to one node alone (addresses, serial numbers, disks' names) is no aspect.
+Each aspect of a node's facts is compared with the value of more than half of the nodes; a mapping is compared
+key by key. Values specific to one node (addresses, serial numbers, disks' names) are not compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Aspects = dict[tuple[str, str], str]
 
 
 def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
-    """Each node's difference from the majority, in order; one whose facts cannot be read has no vote."""
+    """Return each node's difference from the majority, in order; a node with unreadable facts has no vote."""
     read = {name: contained(name, partial(_aspects, facts)) for name, facts in nodes.items()}
     common = _common(aspects for aspects in read.values() if isinstance(aspects, dict))
     return [
@@ -56,7 +56,7 @@ def _difference(aspect: str, found: dict[str, tuple[Any, Any]]) -> Difference:
 
 
 def _common(nodes: Iterable[Aspects]) -> dict[tuple[str, str], str | None]:
-    """What more than half of the nodes have, for each aspect; None where nothing is that common."""
+    """Return the value of more than half of the nodes for each aspect; None without a majority."""
     listed = list(nodes)
     keys = dict.fromkeys(key for aspects in listed for key in aspects)
     common: dict[tuple[str, str], str | None] = {}
@@ -79,7 +79,7 @@ def _aspects(facts: Facts) -> Aspects:
 
 
 def _on_gpus(read: Callable[[Gpu], Any]) -> Callable[[Facts], Any]:
-    """The value that all GPUs share, or each value with how many have it."""
+    """Return a reader of the value that all GPUs share, or of each value with its number of GPUs."""
 
     def values(facts: Facts) -> Any:
         if facts.smi.error:

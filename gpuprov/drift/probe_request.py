@@ -1,4 +1,4 @@
-"""What the probe has to look at on nodes of a group, and whose answer counts."""
+"""Parameters of the probe for nodes of a group, and the check that root collected the facts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PARTS = tuple(
     for flavour in ("", "_current", "_current_open")
     for part in ("uvm", "modeset", "drm", "peermem")
 )
-"""What belongs to NVIDIA's module, as NVIDIA and Debian call it: all of it has to be signed."""
+"""Parts of NVIDIA's module, by NVIDIA's and Debian's names: all have to be signed."""
 
 
 def drift_parameters(group: LockedGroup) -> Parameters:
-    """What the probe has to look at for the group's expectations, and nothing beside."""
+    """Return the probe's parameters for the group's expectations, and only for them."""
     expected = expectations(group)
     return replace(parameters(group), collectors=collectors_for(expected), units=units_for(expected))
 
 
 def parameters(group: LockedGroup) -> Parameters:
-    """What the probe has to look at on nodes of a group, with every collector."""
+    """Return the probe's parameters for nodes of a group, with every collector."""
     named = [name for _, component in group.components.each() for name in component.closure]
     named += clients(group)
     absent = group.components.absent
@@ -54,10 +54,10 @@ def parameters(group: LockedGroup) -> Parameters:
 
 
 def as_root(facts: Facts, user: str) -> Facts:
-    """The facts, if root collected them: others see half of a node.
+    """Return the facts if root collected them: other users see only a part of a node.
 
     Raises:
-        NodeFailed: they are somebody else's.
+        NodeFailed: another user collected them.
     """
     if not facts.is_root:
         raise NodeFailed(

@@ -1,7 +1,7 @@
-"""What the lock means for each role: what its Ansible variables are, and what a node is expected to be.
+"""Roles: their Ansible variables and the expected state of a node, derived from the lock.
 
-One file a role, with `variables(group)` and `expectations(group)`, both pure functions of a locked group.
-`ROLES` is the one ordered table of them.
+One file per role, with `variables(group)` and `expectations(group)`, both pure functions of a locked group.
+`ROLES` is the only ordered table of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several roles say of a component: its version, its packages, that it must not be there."""
+"""Variables and expectations that several roles share: versions, packages, absence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGE_CHECKS = (
 )
 """Checks of packages at the lock's versions."""
 ABSENT_CHECKS = tuple(f"{name}.absent" for name in MOVABLE if name != "driver")
-"""Checks of components that must not be there."""
+"""Checks of components that must be absent."""
 
 UNPACKAGED_CHECKS = {
     "driver.unpackaged": ("libcuda.so", "libnvidia-ml.so"),
@@ -29,25 +29,25 @@ UNPACKAGED_CHECKS = {
     "cudnn.unpackaged": ("libcudnn",),
     "nccl.unpackaged": ("libnccl.so",),
 }
-"""Checks of what was installed past the package manager, as a runfile does: how libraries' names begin."""
+"""Checks of files installed without the package manager, as by a runfile: prefixes of libraries' names."""
 
 
 def closure(component: Component | None) -> dict[str, str]:
-    """Package → exact version of a component that is locked; nothing of one that is not."""
+    """Return package → exact version of a locked component; empty without one."""
     return component.closure if component else {}
 
 
 def version(component: Component | None) -> str | None:
-    """The version of a component that is locked."""
+    """Return the version of a locked component, or None."""
     return component.version if component else None
 
 
 def packages(check: str, component: Component | None, role: str) -> list[Expectation]:
-    """That a component's packages are there at their versions, where it is locked."""
+    """Return the expectation of a locked component's packages at their versions."""
     return [Expectation(check, component.closure, role)] if component else []
 
 
 def unwanted(group: LockedGroup, name: str) -> list[str]:
-    """Expressions of `name=version` for packages of a component that must not be there."""
+    """Return expressions of `name=version` for packages of a component that must be absent."""
     pattern = group.components.absent.get(name)
     return [f"{pattern}="] if pattern else []

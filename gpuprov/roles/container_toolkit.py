@@ -1,4 +1,4 @@
-"""NVIDIA's toolkit that gives GPUs to containers."""
+"""Variables and expectations of NVIDIA's container toolkit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuprov.roles.overruling import mends
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
 FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
-"""What the toolkit replaced; gone from it with 1.15.0 (its changelog)."""
+"""Packages that the toolkit replaced; removed in 1.15.0 (its changelog)."""
 
 OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disable or stop of anybody")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages, none of its forerunners, and whether the CDI specification is kept up to date."""
+    """Return the expected packages, no replaced packages, and the CDI refresh unit."""
     toolkit = group.components.container_toolkit
     if toolkit is None:
         return []
@@ -34,7 +34,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Packages, and whether GPUs are given by the Container Device Interface too."""
+    """Return packages, and whether GPUs are also given by the Container Device Interface."""
     toolkit = group.components.container_toolkit
     stated = group.setting("containers") or {}
     return {

@@ -1,4 +1,4 @@
-"""containerd, and what its plugin for Kubernetes is told."""
+"""Variables and expectations of containerd and its plugin for Kubernetes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CONTAINERD_UNIT = "containerd.service"
 UNITS = {"containerd.unit": CONTAINERD_UNIT}
 CONFIG = "/etc/containerd/config.toml"
 RUNC = "io.containerd.runc.v2"
-"""What containerd calls the way in which it runs runc, and anything that is called as runc is."""
+"""containerd's name for its runtime of runc and of programs with the interface of runc."""
 CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""The plugin that Kubernetes talks to, by its names from containerd 2.0 on and before."""
+"""The plugin for Kubernetes, by its names from containerd 2.0 on and before."""
 
 OVERRULED = (
     *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
@@ -25,7 +25,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages, its unit, what config.toml holds."""
+    """Return the expected packages, unit and configuration."""
     containerd, role = group.components.containerd, "containerd"
     if containerd is None:
         return []
@@ -37,7 +37,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Packages, and what the plugin is told."""
+    """Return packages and the plugin's configuration."""
     return {
         "containerd_packages": closure(group.components.containerd),
         "containerd_unwanted": unwanted(group, "containerd"),
@@ -46,11 +46,13 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def cri_config(group: LockedGroup) -> dict[str, Any]:
-    """What config.toml of containerd must hold of the plugin that Kubernetes talks to, in its own keys.
+    """Return the required settings of the Kubernetes plugin in containerd's config.toml; empty without
+    containerd.
 
-    Kubelet has systemd make its control groups unless told otherwise, and both have to agree (Kubernetes'
-    "Container runtimes"). A runtime's type is always named: containerd forgets runc's own where a file speaks
-    of runc. Nothing where containerd is not locked.
+    Kubelet has systemd make its control groups by default, and both have to agree (Kubernetes'
+    "Container runtimes"). A runtime's type is always stated: containerd drops runc's default if a file
+    configures
+    runc.
     """
     if group.components.containerd is None:
         return {}

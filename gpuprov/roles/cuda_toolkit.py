@@ -1,4 +1,4 @@
-"""CUDA toolkits, several side by side, and what logins know of the default one."""
+"""Variables and expectations of CUDA toolkits, and the environment of logins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprov.roles.overruling import fails, mends
 CUDA_HOME = "/usr/local/cuda"
 """A link to the default toolkit, by Debian's alternatives."""
 ENVIRONMENT = {"CUDA_HOME": CUDA_HOME, "nvcc": f"{CUDA_HOME}/bin/nvcc"}
-"""A variable, and the compiler that a login finds."""
+"""A variable, and the compiler in a login's PATH."""
 
 OVERRULED = (
     *mends("cuda", "cuda.default", "a link by hand at /usr/local/cuda", "update-alternatives of anybody"),
@@ -28,7 +28,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Packages, the default toolkit, and the environment of logins."""
+    """Return the expected packages, default toolkit and environment of logins."""
     cuda, compat = group.components.cuda, group.components.compat
     if cuda is None:
         return []
@@ -42,7 +42,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Packages, forward compatibility's among them, and the default toolkit."""
+    """Return packages, including forward compatibility's, and the default toolkit."""
     cuda, compat = group.components.cuda, group.components.compat
     return {
         "cuda_toolkit_packages": {**closure(cuda), **closure(compat)},

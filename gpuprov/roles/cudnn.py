@@ -1,4 +1,4 @@
-"""cuDNN."""
+"""Variables and expectations of cuDNN."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OVERRULED = fails("cudnn", "cudnn.unpackaged", "a library where the linker looks
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages, and that programs get the library from them."""
+    """Return the expected packages, and no library from elsewhere."""
     found = packages("cudnn.packages", group.components.cudnn, "cudnn")
     return [*found, Expectation("cudnn.unpackaged", [], "cudnn")] if found else []
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Version and packages."""
+    """Return version and packages."""
     cudnn = group.components.cudnn
     return {
         "cudnn_version": version(cudnn),

@@ -1,4 +1,4 @@
-"""Docker, and the defaults that its daemon gives to containers."""
+"""Variables and expectations of Docker and its daemon's defaults for containers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOCKER_UNIT = "docker.service"
 UNITS = {"docker.unit": DOCKER_UNIT}
 CONFIG = "/etc/docker/daemon.json"
 RUNTIME = "nvidia"
-"""What Docker and containerd call the way to run a container with GPUs."""
+"""Docker's and containerd's name of the runtime for containers with GPUs."""
 
 OVERRULED = (
     *fails("docker", "docker.config", "a drop-in of docker.service with another --config-file"),
@@ -23,7 +23,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages, its unit, what daemon.json holds."""
+    """Return the expected packages, unit and daemon.json."""
     docker, config = group.components.docker, daemon_config(group)
     role = "docker"
     stated = []
@@ -38,7 +38,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Packages, and what the daemon is told."""
+    """Return packages and the daemon's configuration."""
     return {
         "docker_packages": closure(group.components.docker),
         "docker_unwanted": unwanted(group, "docker"),
@@ -47,9 +47,10 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def daemon_config(group: LockedGroup) -> dict[str, Any]:
-    """What daemon.json must hold, in dockerd's own keys (dockerd(8), "Daemon configuration file").
+    """Return the required settings of daemon.json, in dockerd's own keys (dockerd(8), "Daemon configuration
+    file").
 
-    Nothing where neither Docker is locked nor a default of its stated, or containerd alone is meant.
+    Empty if neither Docker is locked nor a setting of it stated, or if only containerd is locked.
     """
     if group.components.containerd and not group.components.docker:
         return {}
@@ -70,6 +71,6 @@ def daemon_config(group: LockedGroup) -> dict[str, Any]:
 
 
 def _limit(name: str, value: int | str) -> dict[str, Any]:
-    """-1 is how dockerd says unlimited."""
+    """Return a limit in dockerd's format; -1 is unlimited."""
     number = -1 if value == "unlimited" else value
     return {"Name": name, "Hard": number, "Soft": number}

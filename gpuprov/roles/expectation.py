@@ -1,4 +1,4 @@
-"""One checkable statement about a node."""
+"""A checkable statement about a node."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Severity = Literal["error", "warning"]
 class Expectation:
     """One checkable statement.
 
-    `role` is None where no role can mend it: a missing GPU, or what only a reboot (`reboot`) brings.
+    `role` is None if no role can correct it: a missing GPU, or a state that only a reboot (`reboot`) reaches.
     A mapping or a list in `expected` is compared item by item, and only items that
-    differ are reported. What `needs_driver` cannot be observed while nvidia-smi has no answer.
+    differ are reported. A statement with `needs_driver` cannot be observed while nvidia-smi does not answer.
     """
 
     check: str
@@ -24,4 +24,4 @@ class Expectation:
     severity: Severity = "error"
     needs_driver: bool = False
     subject: str | None = None
-    """What the statement is about, where the id does not say: the kernel of a module."""
+    """Further detail of the statement that the id lacks, such as the kernel of a module."""

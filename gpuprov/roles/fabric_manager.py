@@ -1,4 +1,4 @@
-"""Fabric manager: it joins the GPUs of a switched board, and its packages move with the driver."""
+"""Variables and expectations of the fabric manager, whose packages change together with the driver's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ UNITS = {"fabric_manager.unit": FABRIC_UNIT}
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Fabric manager and what else moves with the driver: one transaction, so the driver's role."""
+    """Return the expected packages that change with the driver (installed by its role), the unit and the
+    fabric.
+    """
     moving = [each for name, each in group.components.with_driver() if name != "driver"]
     packages = {name: full for each in moving for name, full in each.closure.items()}
     stated = [Expectation("fabric_manager.packages", packages, "nvidia_driver")] if packages else []
@@ -28,5 +30,5 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """The version that has to run."""
+    """Return the version that has to run."""
     return {"fabric_manager_version": version(group.components.fabricmanager)}

@@ -1,4 +1,4 @@
-"""The firewall as the kernel has it."""
+"""Variables and expectations of the firewall as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIREWALL_UNIT = "gpuprov-firewall.service"
 FIREWALL_RULES = "/etc/gpuprov/firewall.nft"
 FIREWALL_DROP_IN = "/etc/systemd/system/nftables.service.d/gpuprov-firewall.conf"
 FLUSHES = ["reload", "start", "stop"]
-"""What nftables.service may do: each flushes every table, and has to load ours again."""
+"""Commands of nftables.service: each flushes every table, and has to load gpuprov's rules again."""
 UNITS = {"firewall.unit": FIREWALL_UNIT}
 
 OVERRULED = (
@@ -24,7 +24,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """That the rules come back at boot, and the rules of our table."""
+    """Return the expected unit at boot, and the rules of gpuprov's table."""
     firewall = group.setting("firewall")
     if firewall is None:
         return []
@@ -39,7 +39,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """The rules of our table; nothing where the lock states none."""
+    """Return the rules of gpuprov's table; empty if the lock states no firewall."""
     firewall = group.setting("firewall")
     if not firewall:
         return {}

@@ -1,4 +1,4 @@
-"""How the GPUs are set: persistence, clocks, power limit, modes."""
+"""Variables and expectations of GPU settings: persistence, clocks, power limit, modes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """How the GPUs are set."""
+    """Return the expected settings of the GPUs."""
     role = "gpu_settings"
     stated = []
     persistence = group.setting("persistence")
@@ -53,9 +53,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def _modes(group: LockedGroup) -> list[Expectation]:
-    """Power limit and modes; a GPU that does not have one is as it must be.
+    """Return expected power limit and modes; a GPU without a mode passes.
 
-    ECC and MIG are asked for now (`pending`) and come true by a reboot.
+    ECC and MIG are set at once (`pending`) and take effect by a reboot.
     """
     role = "gpu_settings"
     power, compute, ecc, mig = map(group.setting, ("power_limit", "compute_mode", "ecc", "mig"))
@@ -77,7 +77,7 @@ def _modes(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Persistence, clocks, power limit and modes."""
+    """Return persistence, clocks, power limit and modes."""
     clocks = group.setting("clocks") or {}
     return {
         "gpu_settings_persistence": group.setting("persistence"),

@@ -1,4 +1,4 @@
-"""What a node is made of. No role mends it: a person has to look."""
+"""Expectations of a node's hardware. No role corrects it: an administrator has to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from gpuprov.roles.expectation import Expectation
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """The GPUs, then the rest of the server."""
+    """Return the expected GPUs, then the rest of the server."""
     return [*gpus(group), *server(group), *secure_boot(group)]
 
 
 def gpus(group: LockedGroup) -> list[Expectation]:
-    """The GPUs that are there."""
+    """Return the expected GPUs."""
     hardware = group.hardware
     return [
         Expectation("gpu.model", hardware.gpu_pci_ids, None),
@@ -22,7 +22,7 @@ def gpus(group: LockedGroup) -> list[Expectation]:
 
 
 def server(group: LockedGroup) -> list[Expectation]:
-    """Switches, cores, memory, drives and ports that the lock states; each at least."""
+    """Return the least switches, cores, memory, drives and ports that the lock states."""
     hardware = group.hardware
     drives = hardware.nvme.model_dump(exclude_none=True) if hardware.nvme else None
     stated = {
@@ -36,11 +36,13 @@ def server(group: LockedGroup) -> list[Expectation]:
 
 
 ON, ENROLLED = "on", "on, certificate enrolled"
-"""What both witnesses say of Secure Boot when it is as it must be."""
+"""Values of Secure Boot in both drift and verify when it is correct."""
 
 
 def secure_boot(group: LockedGroup) -> list[Expectation]:
-    """Secure Boot enforced; where the fleet signs, its certificate enrolled: `subject` is the fingerprint."""
+    """Return Secure Boot enforced; if the fleet signs, its certificate enrolled: `subject` is the
+    fingerprint.
+    """
     if group.secure_boot is None:
         return []
     if not group.components.driver.compiled:

@@ -1,4 +1,4 @@
-"""What an image that is being made cannot show: it waits for the first boot of a machine made from it."""
+"""Expectations that an image cannot show before the first boot of a machine made from it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpuprov.roles.table import BY_NAME, UNITS
 HARDWARE, BOOT, SERVICES = "the machine's hardware", "a boot of its own", "running services"
 KERNEL, DRIVES, LOGIN = "the machine's own kernel", "the machine's drives", "a login that proves it"
 AT_FIRST_BOOT = {"storage": DRIVES, "ssh_hardening": LOGIN, "firewall": LOGIN}
-"""Role → what it waits for as a whole."""
+"""Role → the reason to postpone all of it."""
 OF_HARDWARE = ("gpu.model", "gpu.count", "gpu.nvswitches", "secure_boot.state")
 OF_SERVICES = (
-    "docker.config",  # a drop-in of the unit could have the last word
+    "docker.config",  # a drop-in of the unit could override it
     "docker.daemon",
     "docker.limits",
     "containerd.config",
     "containerd.plugin",
-    "driver.unpackaged",  # where services look for libraries
+    "driver.unpackaged",  # depends on the library path of services
     "cuda.unpackaged",
     "cudnn.unpackaged",
     "nccl.unpackaged",
-    "cuda.environment",  # what a service gets
+    "cuda.environment",  # depends on the environment of services
     "nccl.configuration",
     "tuning.environment",
     "tuning.debugging",
@@ -34,7 +34,7 @@ OF_KERNEL = ("tuning.sysctl", "tuning.hugepages", "tuning.governor")
 
 
 def waits_for(expectation: Expectation) -> str | None:
-    """What a statement waits for; None where an image shows it."""
+    """Return the reason to postpone a statement; None if an image shows it."""
     check = expectation.check
     if expectation.role in AT_FIRST_BOOT:
         return AT_FIRST_BOOT[expectation.role]
@@ -48,7 +48,7 @@ def waits_for(expectation: Expectation) -> str | None:
 
 
 def postponed_roles(group: LockedGroup) -> dict[str, str]:
-    """The group's roles that an image does not run → what they wait for."""
+    """Return the group's roles that an image does not run → the reason."""
     return {
         role: what
         for role, what in AT_FIRST_BOOT.items()
@@ -57,7 +57,7 @@ def postponed_roles(group: LockedGroup) -> dict[str, str]:
 
 
 def postponed(expected: Iterable[Expectation]) -> dict[str, list[str]]:
-    """What is waited for → the checks that wait for it."""
+    """Return the reason → the postponed checks."""
     found: dict[str, list[str]] = {}
     for each in expected:
         if what := waits_for(each):

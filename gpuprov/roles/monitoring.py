@@ -1,4 +1,4 @@
-"""What a node tells Prometheus of itself."""
+"""Variables and expectations of a node's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expectation]:
-    """The exporters, and the file that says what else is expected of the node.
+    """Return the expected exporters, and the textfile with the other expectations.
 
     Args:
-        others: what all other roles expect.
+        others: expectations of all other roles.
     """
     role = "monitoring"
     exporter, dcgm, path = group.components.node_exporter, group.components.dcgm, textfile_path(group)
@@ -45,10 +45,10 @@ def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expe
 
 
 def variables(group: LockedGroup, others: Iterable[Expectation]) -> dict[str, Any]:
-    """Packages, and the text that Prometheus is told.
+    """Return packages, and the textfile for Prometheus.
 
     Args:
-        others: what all other roles expect.
+        others: expectations of all other roles.
     """
     components, path = group.components, textfile_path(group)
     return {
@@ -62,17 +62,17 @@ def variables(group: LockedGroup, others: Iterable[Expectation]) -> dict[str, An
 
 
 def textfile_path(group: LockedGroup) -> str | None:
-    """Where the file lies on the node; None where none is wanted."""
+    """Return the path of the textfile on the node, or None if it is not stated."""
     folder = (group.setting("monitoring") or {}).get("textfile")
     return f"{folder.rstrip('/')}/{TEXTFILE}" if folder else None
 
 
 def textfile(group: LockedGroup, stated: Iterable[Expectation]) -> str:
-    """What is expected of a node, in Prometheus' text format.
+    """Return a node's expectations in Prometheus' text format.
 
         gpuprov_expected_info{check="driver.loaded",subject="",value="535.309.01"} 1.0
 
-    A mapping or a list gives a line an item, so that a query can join each with what an exporter sees.
+    A mapping or a list gives a line per item, so that a query can join each with an exporter's value.
     """
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 

@@ -1,4 +1,4 @@
-"""NCCL, and what /etc/nccl.conf tells it."""
+"""Variables and expectations of NCCL and /etc/nccl.conf."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Its packages and its configuration."""
+    """Return the expected packages and configuration."""
     found = packages("nccl.packages", group.components.nccl, "nccl")
     if group.components.nccl:
         found.append(Expectation("nccl.unpackaged", [], "nccl"))
@@ -40,7 +40,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Version, packages, configuration."""
+    """Return version, packages, configuration."""
     nccl = group.components.nccl
     return {
         "nccl_version": version(nccl),

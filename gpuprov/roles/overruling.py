@@ -1,4 +1,4 @@
-"""Who could have the last word about a setting or a component, and what apply does about it."""
+"""Ways to override a setting or a component, and the reaction of apply."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Answer = Literal["mends", "fails"]
 
 @dataclass(frozen=True, slots=True)
 class Overruling:
-    """One way in which somebody else's word goes before gpuprov's.
+    """One way to override gpuprov's value.
 
-    `of` is a key of `settings` or the name of a component, `check` the expectation that sees it, `by` who has
-    the last word. Apply mends it (the word is one that the role sets anew), or fails for that node and names
-    the place: a file of somebody else's is neither changed nor removed.
+    `of` is a key of `settings` or the name of a component, `check` the expectation that detects it, `by` what
+    overrides. Apply corrects it (the role sets the value again), or fails for that node and reports
+    the place: a file that gpuprov did not write is neither changed nor removed.
     """
 
     of: str
@@ -24,10 +24,10 @@ class Overruling:
 
 
 def fails(of: str, check: str, *by: str) -> tuple[Overruling, ...]:
-    """Ways that apply leaves alone, failing with the place."""
+    """Return ways that apply does not correct: it fails and reports the place."""
     return tuple(Overruling(of, check, each, "fails") for each in by)
 
 
 def mends(of: str, check: str, *by: str) -> tuple[Overruling, ...]:
-    """Ways that apply takes back."""
+    """Return ways that apply corrects."""
     return tuple(Overruling(of, check, each, "mends") for each in by)

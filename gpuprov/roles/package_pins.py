@@ -1,4 +1,4 @@
-"""What keeps versions where they are."""
+"""Variables and expectations of package holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """The holds, and what unattended upgrades leave alone."""
+    """Return the expected holds and the blacklist of unattended upgrades."""
     return [
         Expectation("pins.hold", sorted(_held(group)), "package_pins"),
         Expectation("pins.unattended", _patterns(group), "package_pins"),
@@ -23,17 +23,17 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Everything that is held."""
+    """Return all held packages."""
     return {"package_pins_packages": _held(group), "package_pins_patterns": _patterns(group)}
 
 
 def _held(group: LockedGroup) -> dict[str, str]:
-    """Package → version of everything that the lock names."""
+    """Return package → version of all packages in the lock."""
     closures = (component.closure for _, component in group.components.each())
     return {name: full for closure in closures for name, full in closure.items()}
 
 
 def _patterns(group: LockedGroup) -> list[str]:
-    """What unattended upgrades match names with."""
+    """Return the patterns of names for unattended upgrades."""
     found = (each for _, component in group.components.each() for each in component.hold_patterns)
     return list(dict.fromkeys(found))

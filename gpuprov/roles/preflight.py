@@ -1,4 +1,4 @@
-"""What a node is, and that its package manager is in order."""
+"""Variables and expectations of a node's system and its package manager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprov.roles.expectation import Expectation
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """The system that was locked."""
+    """Return the expected system."""
     return [
         Expectation("system.os", group.os, None),
         Expectation("system.arch", group.arch, None),
@@ -18,7 +18,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """The system that was locked, and whose key Secure Boot needs there."""
+    """Return the locked system, and the certificate that Secure Boot needs there."""
     signed = group.secure_boot if group.components.driver.shared else None
     return {
         "preflight_os": group.os,

@@ -1,4 +1,4 @@
-"""Profilers, and who may read a GPU's counters."""
+"""Variables and expectations of profilers, and of access to a GPU's counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Profilers of the lock, and whether everybody may read a GPU's counters."""
+    """Return the expected profilers, and whether all users may read a GPU's counters."""
     role = "profiling_tools"
     tools, counters = group.components.profiling_tools, group.setting("profiling_counters")
     found = [Expectation("profiling.packages", tools.closure, role)] if tools else []
@@ -33,7 +33,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Packages, and who may read the counters."""
+    """Return packages, and the users that may read the counters."""
     return {
         "profiling_tools_packages": closure(group.components.profiling_tools),
         "profiling_tools_unwanted": unwanted(group, "profiling_tools"),

@@ -1,4 +1,4 @@
-"""Where packages come from."""
+"""Variables and expectations of package repositories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Every repository of the lock that has an address, `URL SUITE`; none beside them with its packages."""
+    """Return every repository of the lock with a URL, `URL SUITE`; no other may offer its packages."""
     named = sorted(
         f"{repository.url.rstrip('/')} {suite}"
         for repository in group.repositories.values()
@@ -33,7 +33,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Every repository of the lock, with its key, and the packages that may come from there alone."""
+    """Return the repositories of the lock with their keys, and the packages that may only come from them."""
     return {
         "repositories_packages": sorted(
             {name for _, each in group.components.each() for name in each.closure}

@@ -1,4 +1,4 @@
-"""sshd as it acts: its options and ports, and that no change of these was undone."""
+"""Variables and expectations of sshd: effective options and ports, and no undone change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Effective options, ports, and that no change was undone."""
+    """Return effective options, ports, and no undone change."""
     ssh = group.setting("ssh")
     if ssh is None:
         return []
@@ -30,7 +30,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """sshd's options with the files they name; nothing where the lock states none."""
+    """Return sshd's options with the files they name; empty if the lock states no SSH settings."""
     ssh = group.setting("ssh")
     if not ssh:
         return {}

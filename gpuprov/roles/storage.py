@@ -1,4 +1,6 @@
-"""Scratch space: mounted, by UUID at every boot, read ahead; clients of storage elsewhere."""
+"""Variables and expectations of storage: scratch file systems by UUID
+with read-ahead, and network clients.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Every scratch file system of the lock, and the clients."""
+    """Return the expected scratch file systems and clients."""
     return [*_scratch(group), *_clients(group)]
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """The scratch file systems, and packages of clients."""
+    """Return the scratch file systems, and packages of clients."""
     return {"storage_scratch": list(group.setting("scratch") or []), "storage_clients": clients(group)}
 
 
 def clients(group: LockedGroup) -> list[str]:
-    """Packages of the clients that are asked for."""
+    """Return the packages of stated clients."""
     return sorted((group.setting("storage_clients") or {}).values())
 
 

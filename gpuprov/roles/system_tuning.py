@@ -1,4 +1,4 @@
-"""Tuning of the operating system: limits, kernel parameters, processors, the environment of logins."""
+"""Variables and expectations of tuning: limits, kernel parameters, processors, the environment of logins."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ DEBUGGING = (
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
     "TORCH_USE_CUDA_DSA",
 )
-"""Variables that make every program slower or stop it, for finding faults (CUDA C programming guide,
-"Environment variables"; PyTorch's documentation of CUDA's environment variables)."""
+"""Variables for debugging, which make every program slower or stop it (CUDA C programming guide,
+"Environment variables"; PyTorch's documentation of CUDA's environment variables).
+"""
 
 OVERRULED = (
     *fails("tuning", "tuning.limits", "a later file of security/limits.d"),
@@ -31,7 +32,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """What the lock says of the system; nothing where it says nothing."""
+    """Return the stated values; empty if the lock states no tuning."""
     stated = group.setting("tuning")
     if stated is None:
         return []
@@ -50,7 +51,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Everything that is stated; what is not is taken away where this role set it."""
+    """Return the stated values; the role removes others that it set before."""
     stated = group.setting("tuning") or {}
     return {
         "system_tuning_limits": limits(stated),
@@ -63,17 +64,17 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def limits(stated: dict[str, Any]) -> dict[str, int | str]:
-    """Limits by name: bytes of `memlock` and `stack`, a number of `nofile`, or "unlimited"."""
+    """Return limits by name: bytes of `memlock` and `stack`, a number of `nofile`, or "unlimited"."""
     return {name: value for name, value in stated.get("limits", {}).items() if value is not None}
 
 
 def sysctls(stated: dict[str, Any]) -> dict[str, str]:
-    """Kernel parameters as /proc/sys shows them."""
+    """Return kernel parameters as in /proc/sys."""
     balancing = stated.get("numa_balancing")
     own = {} if balancing is None else {"kernel.numa_balancing": str(int(balancing))}
     return {**{name: str(value) for name, value in stated.get("sysctl", {}).items()}, **own}
 
 
 def environment(stated: dict[str, Any]) -> dict[str, str]:
-    """Variables as a login has them."""
+    """Return variables as a login has them."""
     return {name: str(value) for name, value in stated.get("environment", {}).items()}

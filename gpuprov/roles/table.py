@@ -1,4 +1,4 @@
-"""The table of roles: the only list of them, in the order in which a node is brought to its lock."""
+"""The table of roles, the only list of them, in the order of execution."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from gpuprov.roles.expectation import Expectation
 
 @dataclass(frozen=True)
 class Role:
-    """One row: what a role is told and what it brings about.
+    """One row: a role's variables, expectations and order.
 
     Attributes:
         name: of `roles/NAME`, `gpuprov/roles/NAME.py`, and of everything else about it.
-        variables: what Ansible tells it of a group; None where no role can mend what is expected.
-        expectations: what a node is expected to be.
-        settings: keys of `settings` that it carries out.
-        components: what it installs or takes away, with the lock's sources before and holds after it.
-        units: check → the systemd unit that it is about.
-        guarded: whether it can shut everybody out: it runs only under the dead man's switch.
+        variables: Ansible's variables from a group; None if no role can correct the expectations.
+        expectations: expected state of a node.
+        settings: keys of `settings` that the role implements.
+        components: components that it installs or removes; sources are added before, holds after it.
+        units: check → its systemd unit.
+        guarded: whether it can lock the administrator out: it runs only under the dead man's switch.
         followed_by: roles that have to run after it.
-        first: set of packages → the variable that has it, of those that a fresh node gets in one transaction
-            before the role's turn. What they start is configured before, or may start unconfigured.
-        beside: packages of no stated version that come with them.
+        first: set of packages → its variable, for packages that a fresh node installs in one transaction
+            before the role runs. Services that they start are configured before, or may start unconfigured.
+        beside: packages without a stated version that are installed with them.
     """
 
     name: str
@@ -71,7 +71,7 @@ def _monitoring_expectations(group: LockedGroup) -> list[Expectation]:
 
 
 ASKED_OF_SERVICES = ("dbus",)
-"""What a role needs whose checks start a service to see the limits and variables that it gets."""
+"""Packages of roles whose checks start a service to see its limits and variables."""
 
 ROLES = (
     Role("preflight", preflight.variables, preflight.expectations),
@@ -124,7 +124,7 @@ ROLES = (
         container_toolkit.expectations,
         components=("container_toolkit",),
         units=container_toolkit.UNITS,
-        followed_by=("docker",),  # which learns of the toolkit's hook when it starts
+        followed_by=("docker",),  # which reads the toolkit's hook when it starts
         first={"container_toolkit": "container_toolkit_packages"},
     ),
     Role(
@@ -136,7 +136,7 @@ ROLES = (
         units=docker.UNITS,
         first={"docker": "docker_packages"},
     ),
-    # After Docker, whose package needs containerd's: the other way round it could not be removed.
+    # After Docker, whose package depends on containerd's: in the other order containerd could not be removed.
     Role(
         "containerd",
         containerd.variables,
@@ -176,7 +176,7 @@ ROLES = (
         ssh_hardening.expectations,
         settings=("ssh",),
         guarded=True,
-        beside=("iproute2",),  # `ss` says where sshd listens
+        beside=("iproute2",),  # `ss` shows sshd's sockets
     ),
     Role(
         "firewall",
@@ -211,15 +211,15 @@ OVERRULED = tuple(
     )
     for each in module.OVERRULED
 )
-"""Who could have the last word about each setting and component."""
+"""Ways to override each setting and component."""
 BY_NAME = {role.name: role for role in ROLES}
 UNITS = {check: unit for role in ROLES for check, unit in role.units.items()}
-"""Check → the systemd unit that it is about."""
+"""Check → its systemd unit."""
 _LATE = ("package_pins", "ssh_hardening", "firewall")
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """What the roles are told of a group. They take nothing from anywhere else."""
+    """Return the variables of all roles for a group; roles have no other input."""
     stated: dict[str, Any] = {}
     for role in ROLES:
         stated |= role.variables(group) if role.variables else {}
@@ -227,7 +227,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Variables of a host: the packages of several roles that a fresh node gets in one transaction.
+    """Return a host's variables: packages of several roles that a fresh node installs in one transaction.
 
     Args:
         stated: the variables of its group.
@@ -242,14 +242,15 @@ def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[st
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Everything that the lock says of one node of a group; last what Prometheus is told of the others."""
+    """Return all expectations of a node of a group; last those of monitoring, which exports the others."""
     return [*everything_else(group), *_monitoring_expectations(group)]
 
 
 def everything_else(group: LockedGroup) -> list[Expectation]:
-    """Everything but monitoring: what is there, what is not there, and what keeps it so.
+    """Return all expectations but those of monitoring: present components, absent ones, then what protects
+    them.
 
-    A node's textfile has this order in its checksum, and containerd before Docker, which runs on it.
+    A node's textfile has this order in its checksum, with containerd before Docker, which runs on it.
     """
     by_role = {role.name: role.expectations for role in ROLES if role.name != "monitoring"}
     by_role["containerd"], by_role["docker"] = by_role["docker"], by_role["containerd"]
@@ -259,12 +260,12 @@ def everything_else(group: LockedGroup) -> list[Expectation]:
 
 
 def role_of(component: str) -> str:
-    """The name of the role that installs a component, or takes it away."""
+    """Return the name of the role that installs or removes a component."""
     return next(role.name for role in ROLES if component in role.components)
 
 
 def _absent(group: LockedGroup) -> list[Expectation]:
-    """Components that are stated to be absent; `subject` is an expression for the names of their packages."""
+    """Return expected absent components; `subject` is an expression for their packages' names."""
     patterns = group.components.absent
     return [
         Expectation(f"{each.name}.absent", [], role_of(each.name), subject=patterns[each.name])

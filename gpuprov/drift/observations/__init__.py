@@ -1,4 +1,4 @@
-"""How a node's facts answer each expectation: one file a role."""
+"""Observations: the value of each expectation in a node's facts, one file per role."""
 
 from __future__ import annotations
 

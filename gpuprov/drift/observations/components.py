@@ -1,5 +1,4 @@
-"""Readings of packages: those that the lock names are at their versions, those it rules out are not there,
-and nothing of theirs is there without a package."""
+"""Observations of packages: locked ones, absent ones, and files of components without a package."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def _leads(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _leftovers(facts: Facts, check: str) -> dict[str, str | None]:
-    """Files of a component's that no package brought → what leads programs there."""
+    """Return files of a component without a package → the place that makes programs use them."""
     found = facts.unpackaged
     files = {"driver.unpackaged": found.driver, "cuda.unpackaged": found.toolkits}.get(check, ())
     return {**dict.fromkeys(files), **found.named(*UNPACKAGED_CHECKS[check])}

@@ -1,4 +1,4 @@
-"""Readings of the container toolkit."""
+"""Observations of the container toolkit."""
 
 from __future__ import annotations
 

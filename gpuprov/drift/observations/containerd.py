@@ -1,4 +1,4 @@
-"""Readings of containerd and its configuration."""
+"""Observations of containerd and its configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
         return {}
     said = facts.containerd
     table = next((said.plugins[name] for name in CRI if name in said.plugins), None)
-    # Before 1.7 there is no such key, and no such way.
+    # Before 1.7 containerd has neither the key nor CDI.
     seen = within({"enable_cdi": False, **table}, expectation.expected) if table else {}
     off = [name for name in said.disabled if name in ("cri", *CRI)]
     return {**seen, "disabled_plugins": off} if off else seen

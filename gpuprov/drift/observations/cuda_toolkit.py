@@ -1,4 +1,4 @@
-"""Readings of CUDA toolkits."""
+"""Observations of CUDA toolkits."""
 
 from __future__ import annotations
 

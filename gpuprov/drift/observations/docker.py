@@ -1,4 +1,4 @@
-"""Readings of Docker and its configuration."""
+"""Observations of Docker and its configuration."""
 
 from __future__ import annotations
 

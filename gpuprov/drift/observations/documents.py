@@ -1,4 +1,4 @@
-"""Documents that a site and we both write into."""
+"""Documents that both the site and gpuprov write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def within(document: Any, wanted: Any) -> Any:
-    """The parts of a document that `wanted` speaks of: a site's own keys and items are its own."""
+    """Return the parts of a document that `wanted` contains; a site's own keys and items are ignored."""
     if isinstance(document, dict) and isinstance(wanted, dict):
         return {key: within(document[key], value) for key, value in wanted.items() if key in document}
     if isinstance(document, list) and isinstance(wanted, list):

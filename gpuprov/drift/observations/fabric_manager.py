@@ -1,4 +1,4 @@
-"""Readings of fabric manager."""
+"""Observations of the fabric manager."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def _fabric(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("fabric_manager.unit", "units", "modules")
 def _fabric_unit(facts: Facts, expectation: Expectation) -> str:
-    """It refuses to run on another driver than its own, so until the reboot it need only be enabled."""
+    """Return the unit's state; before the reboot into its driver version it need only be enabled."""
     state, loaded = unit_state(facts, expectation), facts.loaded_driver
     return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]

@@ -1,4 +1,4 @@
-"""Readings of our nftables table."""
+"""Observations of gpuprov's nftables table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of how the GPUs are set, as nvidia-smi tells."""
+"""Observations of GPU settings from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def _mig(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.mig_layout", "smi", "mig")
 def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
-    """A GPU in whose driver MIG is not switched on yet has no instances; one without MIG needs none."""
+    """Return the GPU instances; a GPU whose MIG mode is still off has an empty
+    list, one without MIG passes.
+    """
 
     def layout(gpu: Gpu) -> list[str] | None:
         if gpu.mig.current is None:
@@ -72,12 +74,12 @@ def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """As `_on_every_gpu`, of the GPUs that have such a setting at all."""
+    """Compare as `_on_every_gpu`, only on GPUs that have the setting."""
     return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
 
 
 def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """`expected` where every GPU has it, else what the odd ones have: `False on GPU 0, 3`."""
+    """Return `expected` if every GPU has it, else the differing values: `False on GPU 0, 3`."""
     odd: dict[str, list[str]] = {}
     for gpu in gpus_of(facts):
         value = read(gpu)
@@ -95,7 +97,7 @@ def _words(value: Any) -> str:
 
 
 def _fixed_clocks(gpu: Gpu, expected: dict[str, int]) -> dict[str, int | None]:
-    """Application clocks; of a GPU without them the clocks it runs at, which locking fixes."""
+    """Return application clocks; of a GPU without them its current clocks, which locking fixes."""
     fixed = gpu.application_clocks
     if fixed.graphics is None and fixed.memory is None:
         return {"graphics": gpu.clocks.graphics, "memory": expected["memory"]}

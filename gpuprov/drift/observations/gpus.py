@@ -1,4 +1,4 @@
-"""The GPUs that the driver answers for."""
+"""GPUs that the driver reports."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from gpuprov.probe.parse.gpu import Gpu
 
 
 def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
-    """The GPUs as nvidia-smi tells.
+    """Return the GPUs of nvidia-smi.
 
     Raises:
-        Missing: it has no answer.
+        Missing: nvidia-smi does not answer.
     """
     if facts.smi.error:
         raise Missing("smi", facts.smi.error)

@@ -1,4 +1,4 @@
-"""Readings of what a node is made of."""
+"""Observations of a node's hardware."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def _count(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.visible", "pci", "smi")
 def _visible(facts: Facts, expectation: Expectation) -> Any:
-    """How many the driver has, if they are those of the bus."""
+    """Return the number of GPUs of the driver, with the differences from the bus if the number is as
+    expected.
+    """
     seen = {gpu.pci_address for gpu in gpus_of(facts)}
     strays = sorted(map(str, seen ^ {device.address for device in facts.pci_gpus}))
     if strays and len(seen) == expectation.expected:
@@ -78,12 +80,12 @@ def _secure_boot(facts: Facts, expectation: Expectation) -> Any:
 
 
 def at_least(least: Any, seen: Any) -> Any:
-    """What is expected where there is as much or more, otherwise what there is."""
+    """Return the expected value if there is at least as much, otherwise the actual value."""
     return least if seen >= least else seen
 
 
 def parse_nic(text: str) -> NicHardware:
-    """`8 x 400 Gb/s RDMA` again as a record."""
+    """Parse `8 x 400 Gb/s RDMA` into a record."""
     count, _, speed, _, word = text.split()
     kinds = {word: kind for kind, word in hardware.WORDS.items()}
     return NicHardware.model_validate({"kind": kinds[word], "speed_gbits": speed, "count": count})

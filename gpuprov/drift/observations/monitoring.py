@@ -1,4 +1,4 @@
-"""Readings of what a node tells Prometheus."""
+"""Observations of a node's metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of what NCCL is told: by the environment, by a login's own file, by the system's."""
+"""Observations of NCCL's variables: from the environment, a login's own file, the system's file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 
 def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str) -> InForce:
-    """The first word counts: a variable, ~/.nccl.conf, /etc/nccl.conf (NCCL's documentation, "Environment
-    variables")."""
+    """Return the first value found: a variable, ~/.nccl.conf, /etc/nccl.conf.
+
+    Source: NCCL's documentation, "Environment variables".
+    """
     variable = variables.of(name, wanted)
     if variable.value is not None:
         return variable

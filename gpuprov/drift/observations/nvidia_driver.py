@@ -1,4 +1,4 @@
-"""Readings of the driver: its module on disk, its module loaded, its answer."""
+"""Observations of the driver: module on disk, loaded module, nvidia-smi."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _kernels(facts: Facts, expectation: Expectation) -> list[str]:
-    """The kernels that a module must fit: the named one, or those that count by themselves."""
+    """Return the kernels that a module must match: the stated kernel, or the running and next ones."""
     return list(facts.kernels.counting) if expectation.subject == "running" else [str(expectation.subject)]
 
 
 def _role(facts: Facts, kernel: str) -> str:
-    """What becomes of a kernel that does not run."""
+    """Return a note about a kernel that does not run."""
     kernels = facts.kernels
     if kernel == kernels.held_back:
         return f" (held back: {kernels.next_boot} boots next)"
@@ -91,6 +91,6 @@ def _role(facts: Facts, kernel: str) -> str:
 
 
 def _module(facts: Facts, kernel: str) -> DiskModule | None:
-    """nvidia.ko for a kernel; Debian's own is called nvidia-current.ko."""
+    """Return nvidia.ko of a kernel; Debian's own is called nvidia-current.ko."""
     modules = facts.disk_modules.get(kernel, {})
     return modules.get("nvidia") or modules.get("nvidia_current")

@@ -1,4 +1,4 @@
-"""Readings of holds and of unattended upgrades."""
+"""Observations of holds and of unattended upgrades."""
 
 from __future__ import annotations
 

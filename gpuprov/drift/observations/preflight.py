@@ -1,4 +1,4 @@
-"""Readings of the system and its package manager."""
+"""Observations of the system and its package manager."""
 
 from __future__ import annotations
 

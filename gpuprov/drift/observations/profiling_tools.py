@@ -1,4 +1,4 @@
-"""Readings of who may read a GPU's counters."""
+"""Observations of the users who may read a GPU's counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = ("nvidia", "nvidia_current", "nvidia_current_open")
 
 @observes("profiling.counters", "modprobe", "system")
 def _counters(facts: Facts, expectation: Expectation) -> Any:
-    """What modprobe will tell the module; nothing means root alone."""
+    """Return the users by modprobe's options; without the option only root."""
     values = {facts.modprobe.options.get(module, {}).get(OPTION) for module in MODULES} - {None}
     return " and ".join(sorted(WHO.get(value or "", "not known") for value in values or {"1"}))
 

@@ -1,4 +1,4 @@
-"""One small reading a check: how a node's facts answer an expectation, in the expectation's words."""
+"""Registry of observations: for each check a function from facts to the expectation's values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gpuprov.roles import Expectation
 Observer = Callable[[Facts, Expectation], Any]
 OBSERVERS: dict[str, Observer] = {}
 READS: dict[str, tuple[str, ...]] = {}
-"""Check → the probe's collectors whose values its reading needs."""
+"""Check → the probe's collectors that its observation needs."""
 Namer = Callable[[Facts, Expectation], Iterable[str | None]]
 NAMERS: dict[str, Namer] = {}
-"""Check → who has the last word about what differs: `path:line` of each."""
+"""Check → the places, `path:line`, that set the differing values."""
 
 
 def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
-    """Register the reading for one check, and the collectors that it cannot do without."""
+    """Register the observation of one check, and the collectors that it requires."""
 
     def register(observer: Observer) -> Observer:
         OBSERVERS[check], READS[check] = observer, collectors
@@ -28,7 +28,7 @@ def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
 
 
 def names_who(check: str) -> Callable[[Namer], Namer]:
-    """Register who is named where a check differs; it reads what the check's own reading does."""
+    """Register the function that names the places of a differing check; it uses the same facts."""
 
     def register(namer: Namer) -> Namer:
         NAMERS[check] = namer
@@ -38,7 +38,7 @@ def names_who(check: str) -> Callable[[Namer], Namer]:
 
 
 def collectors_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """The collectors that are needed to judge a node, sorted; `system` tells who asked."""
+    """Return the collectors needed to judge a node, sorted; `system` shows the probe's user."""
     needed = {"system"}
     for each in expected:
         needed.update(READS[each.check])

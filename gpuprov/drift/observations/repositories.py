@@ -1,4 +1,4 @@
-"""Readings of where packages come from."""
+"""Observations of package repositories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
 
 OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
-"""What the role `repositories` writes."""
+"""The file written by the role `repositories`."""
 
 
 @observes("repositories.sources", "sources")
@@ -36,7 +36,9 @@ def _name_it_too(facts: Facts, expectation: Expectation) -> Iterator[str | None]
 
 
 def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
-    """Other files' sources for a repository of the lock; where options differ, apt reads none at all."""
+    """Yield other files' sources of a locked repository; if their options differ, apt
+    reads no source at all.
+    """
     locked = {each.rpartition(" ")[0] for each in expectation.expected}
     for source in facts.apt.sources:
         others = source.path.startswith("/etc/apt/") and source.path != OUR_FILE

@@ -1,4 +1,4 @@
-"""Readings of sshd's effective configuration, and of who listens."""
+"""Observations of sshd's effective configuration and its sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
-# sshd prints the older of two names for the same thing.
+# sshd prints the older of two names of one value.
 SYNONYMS = {"without-password": "prohibit-password"}
 
 
@@ -25,7 +25,7 @@ def _options(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("ssh.options")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """The first line about a keyword, where sshd was not started with it."""
+    """Yield the first line about a keyword, or sshd's command line if it sets the keyword."""
     for keyword in expectation.expected:
         if {keyword, "-f"} & facts.sshd_arguments.keys():
             yield "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
@@ -36,7 +36,7 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("ssh.ports", "listening")
 def _ports(facts: Facts, expectation: Expectation) -> Any:
-    """Where sshd listens; systemd may listen in its place (ssh.socket)."""
+    """Return sshd's ports; systemd may listen for it (ssh.socket)."""
     by_systemd = {port for port in facts.listening.get("systemd", ()) if port in expectation.expected}
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
 

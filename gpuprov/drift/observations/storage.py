@@ -1,4 +1,4 @@
-"""Readings of scratch file systems and of clients of others."""
+"""Observations of scratch file systems and of network storage clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of limits, kernel parameters, processors and the environment of logins."""
+"""Observations of limits, kernel parameters, processors and the environment of logins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _hugepages(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("tuning.governor", "cpu")
 def _governor(facts: Facts, expectation: Expectation) -> Any:
-    """A virtual machine's processors have no governor: what cannot be set does not differ."""
+    """Return the governors; a virtual machine's processors have none, which is no difference."""
     governors = sorted(facts.cpu.governors)
     return ", ".join(governors) or expectation.expected
 
@@ -94,9 +94,9 @@ def _debugging(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
-    """What both root and everybody else get, soft and hard; in words where these are not one value.
+    """Return the limit of both root and other users, soft and hard; as text if the values differ.
 
-    A line for a name counts before one for `*`, and `*` is not for root (limits.conf(5)).
+    A line for a name overrides one for `*`, and `*` does not apply to root (limits.conf(5)).
     """
     found = [_last(rows, item, kind, domain) for kind in ("soft", "hard") for domain in ("*", "root")]
     values = {_limit(row) if row else None for row in found}
@@ -112,7 +112,7 @@ def _debugging_by(facts: Facts, expectation: Expectation) -> Iterator[str | None
 
 
 def _last(rows: tuple[PamLimit, ...], item: str, kind: str, domain: str) -> PamLimit | None:
-    """The line that counts."""
+    """Return the line that applies."""
     return next((row for row in reversed(rows) if _applies(row, item, kind, domain)), None)
 
 
@@ -127,5 +127,5 @@ def _limit(row: PamLimit) -> int | str:
 
 
 def _bytes(text: str | None) -> int | str | None:
-    """systemd's words: bytes, or `infinity`."""
+    """Parse systemd's value: bytes, or `infinity`."""
     return int(text) if text and text.isdecimal() else "unlimited" if text == "infinity" else text

@@ -1,4 +1,4 @@
-"""Readings of systemd units: whether they start at boot, and have started."""
+"""Observations of systemd units: enabled at boot, and active."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gpuprov.roles import UNITS, Expectation
 
 
 def unit_state(facts: Facts, expectation: Expectation) -> str:
-    """How the unit is that a check is about, as `enabled` tells it."""
+    """Return the state of a check's unit, as `enabled` does."""
     return enabled(facts, UNITS[expectation.check])
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Who says what a unit of ours starts, where that is neither gpuprov nor the package."""
+    """Yield the place that sets a unit's command, if it is neither gpuprov's nor the package's."""
     place = _command_place(facts, expectation)
     yield place if _foreign(place) else None
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
-    """As `unit_state`, of a unit for which gpuprov says what it starts; a file of the package's may, too."""
+    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it."""
     state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
     return f"{state}, with a command of somebody else's" if state == "enabled" and foreign else state
 
@@ -36,7 +36,7 @@ def _foreign(place: str | None) -> bool:
 
 
 def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
-    """Who has a daemon read another file of configuration than the one at `path`; None where no one has."""
+    """Return the place that makes a daemon read another configuration file than `path`, or None."""
     known = facts.units.get(unit)
     for command in known.exec_start if known else ():
         named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)
@@ -46,13 +46,14 @@ def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """The units that expectations are about."""
+    """Return the units of expectations."""
     return tuple(UNITS[each.check] for each in expected if each.check in UNITS)
 
 
 def enabled(facts: Facts, unit: str) -> str:
-    """`enabled` when it starts at boot and has started now, `enabled, but …` when it has not; otherwise
-    `disabled`, another state in systemd's words, or `not installed`.
+    """Return `enabled` if a unit starts at boot and is active, `enabled, but …` if it is not active.
+
+    Otherwise `disabled`, another state in systemd's terms, or `not installed`.
     """
     known = facts.units.get(unit)
     if known is None or not known.exists:

@@ -1,5 +1,5 @@
-"""Captured text in, typed facts out: one noun a file, no input or output, no state.
+"""Parsers from captured text to typed facts: one file per subject, no input or output, no state.
 
-A parser takes whatever a node said. What it does not know passes by, what says "not available" is `None`,
-and only a text that is not of its kind at all is an error, which is a value too.
+A parser accepts any output of a node. Unknown parts are ignored, "not available" becomes `None`,
+and only text of an entirely different kind is an error, which is also a value.
 """

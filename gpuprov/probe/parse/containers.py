@@ -1,4 +1,4 @@
-"""What container engines make of their configuration."""
+"""Effective configuration of container engines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Containerd:
-    """containerd's configuration: its plugins' tables by plugin, and the plugins that it leaves out."""
+    """containerd's configuration: its plugins' tables by plugin, and its disabled plugins."""
 
     plugins: Mapping[str, Mapping[str, Any]]
     disabled: tuple[str, ...]
 
 
 def parse_containerd(text: str) -> Containerd:
-    """What `containerd config dump` prints.
+    """Parse the output of `containerd config dump`.
 
     Raises:
-        ValueError: it is not TOML; says where.
+        ValueError: it is not TOML; the message has the place.
     """
     document = tomllib.loads(text)
     plugins, disabled = document.get("plugins"), document.get("disabled_plugins")

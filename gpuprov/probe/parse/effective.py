@@ -1,4 +1,4 @@
-"""What is in force on a node, and which file says so."""
+"""Effective values on a node, with the file that sets each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A value that counts, and who says it: `path:line`, or None where nothing names it."""
+    """An effective value and the place that sets it: `path:line`, or None if no file does."""
 
     value: str | None
     place: str | None
@@ -17,18 +17,18 @@ class InForce:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Variables of the names that were asked for, by whom they are given to."""
+    """The requested variables, for each kind of process."""
 
     logins: Mapping[str, InForce]
     services: Mapping[str, InForce]
-    """Of the system's own systemd."""
+    """Services of the system's own systemd."""
     users: Mapping[str, InForce]
-    """Services that a user's own systemd starts."""
+    """Services of a user's own systemd."""
     compiler: InForce
-    """The nvcc that a login finds, and who put its folder into PATH."""
+    """The nvcc that a login finds, and the place that adds its folder to PATH."""
 
     def of(self, name: str, wanted: str | None) -> InForce:
-        """A login's value; where that is as wanted or unset, one of services that is not."""
+        """Return a login's value; if that is as wanted or unset, the differing value of services."""
         login = self.logins.get(name, InForce(None, None))
         others = [given[name] for given in (self.services, self.users) if name in given]
         other = next((each for each in others if each.value != wanted), None)
@@ -36,7 +36,7 @@ class Variables:
 
 
 def parse_variables(raw: Mapping[str, Any]) -> Variables:
-    """The probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
+    """Parse the probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
     given = [
         {name: InForce(*pair) for name, pair in raw[whose].items()}
         for whose in ("logins", "services", "users")
@@ -46,35 +46,35 @@ def parse_variables(raw: Mapping[str, Any]) -> Variables:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A source beside the lock's and the distribution's that brings packages which the lock names."""
+    """A source, other than the lock's and the distribution's, that offers packages of the lock."""
 
     place: str
     uri: str
     unsigned: str
-    """The option that has apt take it without a signature; empty where it must be signed."""
+    """The option that makes apt accept it without a signature; empty if a signature is required."""
     packages: tuple[str, ...]
 
     def __str__(self) -> str:
-        """`file:/srv/extra/ (trusted=yes) offers libcuda1`."""
+        """Return `file:/srv/extra/ (trusted=yes) offers libcuda1`."""
         option = f" ({self.unsigned})" if self.unsigned else ""
         return f"{self.uri}{option} offers {', '.join(self.packages) or 'packages of NVIDIA'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unpackaged:
-    """What was installed past the package manager; each path with what leads programs there."""
+    """Files installed without the package manager; each path with the reason why programs use it."""
 
     driver: tuple[str, ...]
     toolkits: tuple[str, ...]
     libraries: Mapping[str, str | None]
 
     def named(self, *stems: str) -> dict[str, str | None]:
-        """The libraries whose names begin so: `libcuda.so`, `libcudnn`."""
+        """Return the libraries whose names begin with a stem: `libcuda.so`, `libcudnn`."""
         return {
             path: why for path, why in self.libraries.items() if path.rpartition("/")[2].startswith(stems)
         }
 
 
 def parse_unpackaged(raw: Mapping[str, Any]) -> Unpackaged:
-    """The probe's lists."""
+    """Parse the probe's lists."""
     return Unpackaged(tuple(raw["driver"]), tuple(raw["toolkits"]), dict(raw["libraries"]))

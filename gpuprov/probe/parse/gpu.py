@@ -1,4 +1,4 @@
-"""One GPU of an answer of `nvidia-smi -q -x`.
+"""Parser of one GPU in the output of `nvidia-smi -q -x`.
 
 Field names and their changes (`power_readings` became `gpu_power_readings` with driver 530,
 `clocks_throttle_reasons` became `clocks_event_reasons`, `compute_processes` became `processes`, PCI domains
@@ -26,7 +26,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks in MHz. `None`: the driver shows no such clock for this GPU."""
+    """Clocks in MHz. `None`: the driver reports no such clock for this GPU."""
 
     graphics: int | None = None
     sm: int | None = None
@@ -36,7 +36,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts. `limit` is enforced now; `requested` what was asked for, where the driver tells them apart."""
+    """Watts. `limit` is enforced now; `requested` the requested limit, if the driver reports both."""
 
     draw: float | None = None
     limit: float | None = None
@@ -58,15 +58,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, as its driver sees it. `index` is nvidia-smi's own order."""
+    """One GPU, as reported by its driver. `index` is nvidia-smi's own order."""
 
     index: int
     name: str | None
     uuid: str | None
     pci_bus_id: str | None
-    """As nvidia-smi writes it: `00000000:3B:00.0`."""
+    """nvidia-smi's form: `00000000:3B:00.0`."""
     pci_address: str | None
-    """The same as sysfs writes it: `0000:3b:00.0`."""
+    """sysfs' form: `0000:3b:00.0`."""
     pci_device_id: str | None
     """vendor:device in lower case: `10de:2335`."""
     pci_subsystem_id: str | None
@@ -83,7 +83,7 @@ class Gpu:
     default_application_clocks: Clocks
     max_clocks: Clocks
     supported_clocks: Mapping[int, tuple[int, ...]]
-    """Memory clock → graphics clocks that go with it, MHz, as listed (highest first)."""
+    """Memory clock → its graphics clocks in MHz, as listed (highest first)."""
     ecc: Pair
     mig: Pair
     mig_devices: int
@@ -96,11 +96,11 @@ class Gpu:
     processes: tuple[Process, ...]
     active_throttle_reasons: tuple[str, ...]
     problems: tuple[str, ...]
-    """What the driver answered instead of a value, with the field's name: `fan_speed: ERR!`."""
+    """The driver's errors in place of values, with the field's name: `fan_speed: ERR!`."""
 
 
 def read_gpu(index: int, gpu: Element, lists: list[str]) -> Gpu:
-    """A GPU from its element, whose `supported_clocks` holds the number of one of the `lists`."""
+    """Parse a GPU's element, whose `supported_clocks` is the index of one of the `lists`."""
     supported = integer(_text(gpu, "supported_clocks"))
     bus_id = _text(gpu, "pci/pci_bus_id") or gpu.get("id")
     return Gpu(
@@ -140,7 +140,7 @@ def read_gpu(index: int, gpu: Element, lists: list[str]) -> Gpu:
 
 
 def pci_address(bus_id: str | None) -> str | None:
-    """`00000000:3B:00.0` → `0000:3b:00.0`, as sysfs names it; drivers before 300 write `0:3b:0`."""
+    """Convert `00000000:3B:00.0` → `0000:3b:00.0`, the form of sysfs; drivers before 300 write `0:3b:0`."""
     found = _BUS_ID.fullmatch((bus_id or "").strip())
     if not found:
         return None
@@ -153,10 +153,10 @@ _LISTED_CLOCK = re.compile(r"<(value|supported_graphics_clock)>\s*(\d{1,9})")
 
 
 def _text(element: Element, *paths: str) -> str | None:
-    """Text at the first of these paths that has any."""
+    """Return the text at the first of the paths that has any, or None."""
     for path in paths:
         found: Element | None = element
-        for name in path.split("/"):  # a path given to find() is ten times slower
+        for name in path.split("/"):  # a path as the argument of find() is ten times slower
             found = found.find(name) if found is not None else None
         if found is not None and found.text and found.text.strip():
             return found.text.strip()
@@ -164,7 +164,7 @@ def _text(element: Element, *paths: str) -> str | None:
 
 
 def _pci_id(text: str | None) -> str | None:
-    """`233510DE` → `10de:2335`: nvidia-smi writes the device before the vendor."""
+    """Convert `233510DE` → `10de:2335`: nvidia-smi writes the device before the vendor."""
     found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4})([0-9a-fA-F]{4})", text or "")
     return f"{found[2]}:{found[1]}".lower() if found else None
 
@@ -176,7 +176,7 @@ def _clocks(gpu: Element, block: str) -> Clocks:
 
 @lru_cache(maxsize=256)
 def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
-    """Parsed once for each different list: all GPUs of a model share one."""
+    """Parse a list of supported clocks, once for each distinct list: all GPUs of a model share one."""
     clocks: dict[int, tuple[int, ...]] = {}
     for memory in block.split("<supported_mem_clock>"):
         listed = _LISTED_CLOCK.findall(memory)
@@ -191,7 +191,7 @@ def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
 
 
 def _power(gpu: Element) -> Power:
-    """From `gpu_power_readings` (530 and later) or `power_readings`, whose `power_limit` was requested."""
+    """Parse `gpu_power_readings` (530 and later) or `power_readings`, whose `power_limit` was requested."""
     new, old = "gpu_power_readings", "power_readings"
 
     def watts(*names: str) -> float | None:

@@ -1,4 +1,4 @@
-"""How a GPU does, by its element of `nvidia-smi -q -x`: errors counted, memory repaired, link, heat, fans.
+"""Parser of a GPU's health in `nvidia-smi -q -x`: error counters, memory repairs, link, temperature, fans.
 
 Field names are those of NVIDIA's nvsmi_device DTDs; a counter that the GPU does not have is `None`.
 """
@@ -17,7 +17,7 @@ from gpuprov.probe.parse.values import integer, number, switch, text_or_none
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Memory errors that ECC counted. `uncorrectable` sums what a GPU tells apart."""
+    """Memory errors counted by ECC, uncorrectable ones by kind of memory."""
 
     correctable: int | None
     uncorrectable_sram: int | None
@@ -26,7 +26,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What the GPU did about bad memory: rows remapped (Ampere and later), pages retired (before)."""
+    """Repairs of faulty memory: rows remapped (Ampere and later), pages retired (before)."""
 
     pending: bool | None
     failed: bool | None
@@ -37,13 +37,13 @@ class Repairs:
     retired_double: int | None
     retirement_pending: bool | None
     repair_pending: bool | None
-    """A channel or a TPC is to be repaired by the next reset."""
+    """Whether a channel or a TPC will be repaired by the next reset."""
     unrepairable: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class PcieLink:
-    """The link now, and the most that both ends can."""
+    """The current link, and the maxima of both ends."""
 
     generation: int | None
     device_generation: int | None
@@ -60,7 +60,7 @@ class Health:
     index: int
     pci_address: str | None
     recovery_action: str | None
-    """`None` where the driver is too old to tell; `none` where it wants nothing."""
+    """`None` if the driver is too old to report it; `none` if no action is needed."""
     volatile: Errors
     aggregate: Errors
     sram_threshold_exceeded: bool | None
@@ -73,16 +73,16 @@ class Health:
     temperature: int | None
     memory_temperature: int | None
     slowdown_margin: int | None
-    """Degrees C until the driver lowers clocks; negative when it is past."""
+    """Degrees C until the driver lowers clocks; negative above the threshold."""
     throttled_us: Mapping[str, int]
-    """Reason → microseconds since the driver was loaded, where it counts them."""
+    """Reason → microseconds since the driver was loaded, if it counts them."""
     clique: str | None
     cluster: str | None
     degraded_fabric: tuple[str, ...]
 
 
 def parse_health(answer: str | bytes) -> tuple[Health, ...]:
-    """All GPUs of an answer of `nvidia-smi -q -x` that can be read."""
+    """Parse all readable GPUs of an output of `nvidia-smi -q -x`."""
     return tuple(_health(index, gpu) for index, gpu in enumerate(gpu_elements(answer)))
 
 
@@ -124,7 +124,9 @@ def _sum(element: Element | None, *names: str) -> int | None:
 
 
 def _errors(gpu: Element, block: str) -> Errors:
-    """Turing and later tell SRAM from DRAM; before, device memory stands beside caches."""
+    """Parse ECC errors; from Turing on SRAM and DRAM are separate, before, device memory is separate from
+    caches.
+    """
     now = gpu.find(block)
     single, double = gpu.find(f"{block}/single_bit"), gpu.find(f"{block}/double_bit")
     old_dram = _sum(double, "device_memory")
@@ -175,7 +177,9 @@ def _link(gpu: Element) -> PcieLink:
 
 
 def _margin(gpu: Element) -> int | None:
-    """From limits relative to the slowdown (Hopper and later) or from the threshold itself."""
+    """Compute the margin from limits relative to the slowdown (Hopper and later) or from the threshold
+    itself.
+    """
     left = integer(gpu.findtext("temperature/gpu_temp_tlimit"))
     if left is not None:
         return left - (integer(gpu.findtext("temperature/gpu_temp_slow_tlimit_threshold")) or 0)

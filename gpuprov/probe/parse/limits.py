@@ -1,4 +1,4 @@
-"""Limits of login sessions, from limits.conf(5)."""
+"""Parser of limits of login sessions, from limits.conf(5)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class PamLimit:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits for logins (pam_limits) and for units (systemd's defaults, in systemd's own words)."""
+    """Limits for logins (pam_limits) and for units (systemd's defaults, in systemd's format)."""
 
     pam: tuple[PamLimit, ...]
     systemd: Mapping[str, str]
     """`DefaultLimitMEMLOCK` → `8388608` or `infinity`."""
     systemd_places: Mapping[str, str]
-    """`DefaultLimitMEMLOCK` → `path:line` of the last word on it."""
+    """`DefaultLimitMEMLOCK` → `path:line` of the line that decides it."""
 
 
 def parse_pam(rows: list[list[str]]) -> Iterator[PamLimit]:
-    """Rows of place and line, in pam_limits' order of reading; the last one for an item counts."""
+    """Parse rows of place and line, in the order of pam_limits; the last one for an item counts."""
     for place, line in rows:
         words = line.partition("#")[0].split()
         if len(words) == 4:

@@ -1,4 +1,4 @@
-"""`nft -p list table` in its own words: sets to elements, chains to their lines."""
+"""Parser of `nft -p list table`: sets to elements, chains to their lines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
 
 
 _LAST = {"ExecStartPost": "start", "ExecReload": "reload", "ExecStopPost": "stop"}
-"""What systemd runs last when a unit starts, is reloaded, stops (systemd.service(5))."""
+"""Properties of the last command when a unit starts, is reloaded, stops (systemd.service(5))."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One nftables table; rules and a chain's head stand as `nft` prints them, in order.
+    """One nftables table; rules and a chain's head are in the format of `nft`, in order.
 
-    `flushed` maps what nftables.service may do, which flushes every table, to the last command of it;
+    `flushed` maps each action of nftables.service, which flushes every table, to its last command;
     `drop_ins` are the files that may change that.
     """
 
@@ -29,10 +29,10 @@ class Table:
 
 
 def parse_table(text: str, shown: str = "") -> Table | None:
-    """What `nft -p list table` prints; None where there is no such table.
+    """Parse the output of `nft -p list table`; return None if there is no such table.
 
     Args:
-        shown: what `systemctl show` prints of nftables.service.
+        shown: output of `systemctl show` for nftables.service.
     """
     if not text.strip():
         return None

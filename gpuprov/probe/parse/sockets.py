@@ -1,4 +1,4 @@
-"""Who listens: `ss --listening --tcp --numeric --processes --no-header`."""
+"""Parser of listening sockets: `ss --listening --tcp --numeric --processes --no-header`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ _PROCESS = re.compile(r'"([^"]+)",pid=')
 
 
 def parse_listening(text: str) -> Mapping[str, tuple[int, ...]]:
-    """Program → TCP ports that it listens on, in order; "" for those whose program `ss` does not name."""
+    """Parse sockets to program → its TCP ports, in order; "" for those without a program in the output of
+    `ss`.
+    """
     found: dict[str, set[int]] = {}
     for line in text.splitlines():
         words = line.split(None, 5)

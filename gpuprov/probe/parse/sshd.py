@@ -1,4 +1,4 @@
-"""The effective configuration that `sshd -T` prints."""
+"""Parser of the effective configuration that `sshd -T` prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from functools import lru_cache
 
 @lru_cache(maxsize=256)
 def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Keyword in lower case → its values in order; a keyword that may repeat (`hostkey`) has several."""
+    """Parse keyword in lower case → its values in order; a keyword that
+    may repeat (`hostkey`) has several.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition(" ")

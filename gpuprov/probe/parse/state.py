@@ -1,4 +1,4 @@
-"""Files, GPU users and what an installation left behind."""
+"""Parsers of files, GPU users and the state after an installation."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ class FileFact:
     sha256: str | None
     target: str | None
     leads_to: str | None = None
-    """The path with every link on it followed."""
+    """The path with all links resolved."""
 
     @property
     def exists(self) -> bool:
-        """Whether anything is at that path."""
+        """Whether the path exists."""
         return self.kind != "absent"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Who holds the GPUs now: processes with an open /dev/nvidia*, and containers that were given GPUs."""
+    """Current users of the GPUs: processes with an open /dev/nvidia*, and containers with GPUs."""
 
     processes: Mapping[int, str]
-    """pid → name, NVIDIA's own daemons included."""
+    """pid → name, including NVIDIA's own daemons."""
     containers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SecureBoot:
-    """What is enforced, and the certificates that are enrolled."""
+    """Enforcement by firmware and kernel, and the enrolled certificates."""
 
     on: bool | None
-    """In the firmware; `None`: not an EFI machine."""
+    """Secure Boot of the firmware; `None`: not an EFI machine."""
     enforced: bool
-    """Whether the kernel takes signed modules only."""
+    """Whether the kernel accepts only signed modules."""
     enrolled: frozenset[str]
-    """SHA-256 of the certificates in the firmware's db and shim's list, without those that are revoked."""
+    """SHA-256 of the certificates in the firmware's db and shim's list, without revoked ones."""
     trusted: tuple[str, ...]
-    """Names of the certificates in the kernel's keyrings; root sees them."""
+    """Names of the certificates in the kernel's keyrings, which root can read."""
     vendor: str
-    """Whose machine it is, as its firmware says: a cloud's name."""
+    """The machine's vendor in its firmware: a cloud's name."""
 
 
 def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
-    """The firmware's word, and what the probe read beside it."""
+    """Parse the firmware's state, and the probe's further values."""
     lists: Mapping[str, list[str]] = raw["certificates"]
     enrolled = {*lists["db"], *lists["MokListRT"]} - {*lists["dbx"], *lists["MokListXRT"]}
     locked = raw["enforced"] or raw["lockdown"] in ("integrity", "confidentiality")
@@ -65,22 +65,22 @@ def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What the last installation or boot left behind."""
+    """State after the last installation or boot."""
 
     reboot_required: bool
     reboot_packages: tuple[str, ...]
     secure_boot: bool | None
     """`None`: not an EFI machine."""
     cloud_init: str
-    """`done`, `running`, `error`, `disabled`, or empty when there is no cloud-init."""
+    """`done`, `running`, `error`, `disabled`, or empty without cloud-init."""
     foreign_drivers: tuple[str, ...]
-    """Files that only a driver from outside the package manager leaves."""
+    """Files of a driver from outside the package manager."""
     free_mib: Mapping[str, int]
     """Mount point → free space for root."""
     device_nodes: tuple[str, ...]
     """/dev/nvidia*, sorted."""
     package_manager_busy: str | None
-    """Who holds the package manager's lock, if anybody does."""
+    """The process that holds the package manager's lock, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class Nccl:
 
     settings: Mapping[str, str]
     own: Mapping[str, Mapping[str, str]]
-    """A login's own file → its settings, which go before the system's."""
+    """A login's own file → its settings, which override the system's."""
     libraries: Mapping[str, str]
-    """Path → version from the file it leads to."""
+    """Path → version in the name of the link's target."""
 
 
 def parse_nccl_conf(text: str) -> dict[str, str]:
-    """`NAME=value` lines of nccl.conf."""
+    """Parse `NAME=value` lines of nccl.conf."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}

@@ -1,15 +1,15 @@
-"""Scalars as NVIDIA's and others' tools print them."""
+"""Parsers of scalar values in the output of NVIDIA's and other tools."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-# How drivers from 270 to today say that there is no value; lower case, brackets taken off.
+# Texts of drivers from 270 to today for a missing value; lower case, without brackets.
 _NOTHING = frozenset(
     ("", "-", "n/a", "none", "not supported", "not available", "not found", "function not found")
 )
-# How they say that there ought to be one.
+# Texts for a value that could not be read.
 _TROUBLE = re.compile(
     r"err!|\berror\b|gpu is lost|requires? reset|reset required|access blocked|insufficient permissions"
     r"|timeout|^unknown$",
@@ -23,32 +23,32 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 
 @lru_cache(maxsize=4096)
 def trouble(text: str | None) -> bool:
-    """Whether a tool answered with a failure in a value's place: `ERR!`, `Unknown Error`, `GPU is lost`."""
+    """Return whether a tool printed an error in place of a value: `ERR!`, `Unknown Error`, `GPU is lost`."""
     return bool(_TROUBLE.search((text or "").strip().strip("[]").strip()))
 
 
 @lru_cache(maxsize=4096)
 def text_or_none(text: str | None) -> str | None:
-    """The text without its surroundings, or `None` where a tool says there is no value (`[N/A]`, `ERR!`)."""
+    """Return the text without notices, or `None` if the tool reports no value (`[N/A]`, `ERR!`)."""
     bare = _NOTICE.sub("", (text or "").strip())
     folded = bare.strip("[]").strip().lower()
     return None if folded in _NOTHING or folded.startswith(_DEPRECATED) or trouble(folded) else bare
 
 
 def number(text: str | None) -> float | None:
-    """`1980 MHz` → 1980.0, `700.00 W` → 700.0; `None` where there is no number at the start."""
+    """Parse `1980 MHz` → 1980.0, `700.00 W` → 700.0; `None` without a number at the start."""
     found = _NUMBER.match(text_or_none(text) or "")
     return float(found.group()) if found else None
 
 
 def integer(text: str | None) -> int | None:
-    """`1980 MHz` → 1980; `None` where there is no number."""
+    """Parse `1980 MHz` → 1980; `None` without a number."""
     value = number(text)
     return None if value is None else int(value)
 
 
 def mebibytes(text: str | None) -> int | None:
-    """`143771 MiB` → 143771, also in the `MB` of drivers before 331 and in `GiB`/`KiB`/bytes."""
+    """Parse `143771 MiB` → 143771, also in the `MB` of drivers before 331 and in `GiB`/`KiB`/bytes."""
     value = number(text)
     if value is None:
         return None
@@ -65,7 +65,9 @@ def mebibytes(text: str | None) -> int | None:
 
 
 def switch(text: str | None) -> bool | None:
-    """`Enabled`, `On`, `Yes`, `1` → True; `Disabled`, `Off`, `No`, `0` → False; anything else → `None`."""
+    """Parse `Enabled`, `On`, `Yes`, `1` → True; `Disabled`, `Off`, `No`, `0` →
+    False; anything else → `None`.
+    """
     folded = (text_or_none(text) or "").strip("[]").lower()
     if folded in ("enabled", "on", "yes", "active", "1", "true"):
         return True
