@@ -1,5 +1,5 @@
-"""A machine as it is, without a lock: what is wrong, how that is known, how bad it is, what mends it.
+"""Diagnosis of a machine without a lock: its faults, with evidence, severity and remedy.
 
-`look` collects, `examination` reads, one file a concern judges by plain predicates, `judge` puts their faults
-in order. What could not be read is unknown, and never healthy. Nothing is changed on the machine.
+`look` collects, `examination` parses, one file per concern judges by plain predicates, `judge` orders the
+faults. A value that could not be read is unknown, never healthy. Nothing is changed on the machine.
 """

@@ -1,4 +1,4 @@
-"""A machine as it was examined: its facts, and what only the doctor asks for."""
+"""Examination of a machine: its facts, and further collectors of the doctor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprov.probe.parse.health import Health, parse_health
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the kernel's log. `age_s`: seconds before the examination."""
+    """One line of the kernel log. `age_s`: seconds before the examination."""
 
     age_s: float
     text: str
@@ -24,7 +24,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One PCIe device on the way from a GPU to the root. Speeds in GT/s, widths in lanes; 0 is not told."""
+    """One PCIe device between a GPU and the root. Speeds in GT/s, widths in lanes; 0 is unknown."""
 
     address: str
     driver: str | None
@@ -34,17 +34,17 @@ class Port:
     max_width: int
     bars: tuple[int, ...]
     unplaced: tuple[int, ...]
-    """Memory windows that exist and have no address."""
+    """Memory windows without an address."""
     lost: bool | None
-    """Its configuration space reads all ones."""
+    """Whether its configuration space reads all ones."""
     acs: bool | None
-    """ACS sends peers' traffic up to the root; `None` without ACS, or without root's rights."""
+    """Whether ACS redirects peer traffic to the root; `None` without ACS, or without root's rights."""
     iommu_type: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that holds a GPU."""
+    """A program that uses a GPU."""
 
     pid: int
     name: str
@@ -60,17 +60,17 @@ class Program:
 
 
 class Examination(Facts):
-    """Facts with what the closer look adds (collectors of `CLOSER_PROBE`)."""
+    """Facts with the values of further collectors (`CLOSER_PROBE`)."""
 
     @part
     def kernel_log(self) -> tuple[LogLine, ...]:
-        """Lines that matter, oldest first."""
+        """Relevant lines of the kernel log, oldest first."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
         return tuple(LogLine(max(0.0, now - float(stamp)), str(text)) for stamp, text in raw["kept"])
 
     def log_lines(self, pattern: str) -> list[LogLine]:
-        """Lines of the kernel's log that match.
+        """Return lines of the kernel log that match.
 
         Raises:
             Missing: the log could not be read.
@@ -80,10 +80,10 @@ class Examination(Facts):
 
     @part
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs as nvidia-smi sees them.
+        """GPUs of nvidia-smi.
 
         Raises:
-            Missing: it failed, and told of none.
+            Missing: it failed and listed no GPU.
         """
         if not self.pci_gpus:
             return ()
@@ -93,14 +93,14 @@ class Examination(Facts):
 
     @part
     def health(self) -> tuple[Health, ...]:
-        """How the same GPUs do."""
+        """Health of the same GPUs."""
         if not self.gpus:
             return ()
         return parse_health(self.raw("smi")["stdout"])
 
     @part
     def has_gpus(self) -> bool:
-        """Whether NVIDIA GPUs stand on the bus; where none does, nothing is asked of a driver."""
+        """Whether there are NVIDIA GPUs on the bus; without any, no driver is needed."""
         return bool(self.pci_gpus)
 
     @part
@@ -111,12 +111,12 @@ class Examination(Facts):
 
     @part
     def programs(self) -> tuple[Program, ...]:
-        """Programs that hold GPUs."""
+        """Programs that use GPUs."""
         return tuple(_program(row) for row in self.raw("programs")["holders"])
 
     @part
     def growth(self) -> Mapping[str, int]:
-        """Counters that grew during the look, by how much a second."""
+        """Counters that grew during the examination, with their growth per second."""
         raw = self.raw("counters")
         seconds = max(0.01, float(raw["seconds"]))
         first, second = raw["first"], raw["second"]
@@ -125,32 +125,32 @@ class Examination(Facts):
 
     @part
     def counters(self) -> Mapping[str, int]:
-        """Counters of errors as they stand."""
+        """Current values of error counters."""
         return {str(name): int(value) for name, value in self.raw("counters")["second"].items()}
 
     @part
     def meminfo(self) -> Mapping[str, int]:
-        """/proc/meminfo, KiB (huge pages: how many)."""
+        """/proc/meminfo in KiB (huge pages: their number)."""
         text = self.raw("host_state")["memory"]
         return {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d{1,18})", text, re.M)}
 
     @part
     def in_container(self) -> bool:
-        """Whether this is a container's view, where much of the host cannot be seen."""
+        """Whether this is a container, from which much of the host is hidden."""
         return "container" in str(self.raw("host_state")["virtual"])
 
     @part
     def virtual(self) -> bool:
-        """Whether a hypervisor is below."""
+        """Whether this is a virtual machine."""
         return "hypervisor" in str(self.raw("host_state")["virtual"])
 
     @part
     def library_version(self) -> str | None:
-        """Version of the libnvidia-ml.so.1 that the loader takes; `None` where there is none."""
+        """Version of the libnvidia-ml.so.1 that the loader finds; `None` without one."""
         return self.taken("libnvidia-ml.so.1")
 
     def taken(self, name: str) -> str | None:
-        """Version of the driver's library that the loader takes, by the file that its name leads to."""
+        """Return the version of a driver library that the loader finds, from the target of its link."""
         path = self.raw("libraries")["taken"].get(name)
         found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", path or "")
         return found[1] if found else None
@@ -173,7 +173,7 @@ def _port(row: Mapping[str, Any]) -> Port:
 
 
 def _number(text: object) -> float:
-    """`32.0 GT/s PCIe` → 32.0; 0 for what is not told (`Unknown`, or 255 lanes of a virtual device)."""
+    """Parse `32.0 GT/s PCIe` → 32.0; 0 for an unknown value (`Unknown`, or 255 lanes of a virtual device)."""
     found = re.match(r"\d{1,4}(?:\.\d{1,3})?", str(text or ""))
     value = float(found[0]) if found else 0.0
     return 0.0 if value == 255 else value

@@ -1,4 +1,4 @@
-"""All rules over one machine: faults with their causes first, and what could not be judged."""
+"""Application of all rules to one machine: faults with causes first, and rules that could not judge."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Verdict = Literal["healthy", "unsure", "sick", "failed"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What came of one machine.
+    """Result of one machine.
 
     Args:
         faults: causes first, the worst first.
         unknown: rule → why it could not judge.
-        failure: why nothing came of it at all.
-        seconds: that the look took on the machine.
-        scope: what the look could not reach as a whole: without root, inside a container.
+        failure: why there is no examination.
+        seconds: duration of the examination on the machine.
+        scope: general limits of the examination: without root, inside a container.
     """
 
     host: str
@@ -41,7 +41,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """`unsure`: no fault was found, and something could not be read."""
+        """The verdict; `unsure`: no fault was found, and a value could not be read."""
         if self.failure is not None:
             return "failed"
         if any(fault.severity in ("broken", "degraded") for fault in self.faults):
@@ -50,13 +50,13 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> Exit:
-        """1 for what is broken or degraded, 4 for a machine that was not reached."""
+        """The exit code; 1 for broken or degraded, 4 for an unreachable machine."""
         if self.failure is not None:
             return self.failure.exit_code
         return Exit.FAILED if self.verdict == "sick" else Exit.OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "host": self.host,
             "verdict": self.verdict,
@@ -70,12 +70,12 @@ class Diagnosis:
 
 
 def document(found: Iterable[Diagnosis]) -> dict[str, Any]:
-    """The document of `-o json`."""
+    """Return the document of `-o json`."""
     return {"schema": SCHEMA, "hosts": [each.as_dict() for each in found]}
 
 
 def rules() -> list[Rule]:
-    """All of them, in the order of the concerns."""
+    """Return all rules, in the order of the concerns."""
     order = {module.__name__: place for place, module in enumerate(concerns.ORDER)}
     return sorted(RULES.values(), key=lambda rule: order[rule.predicate.__module__])
 
@@ -89,7 +89,7 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
             faults = list(rule.predicate(seen))
         except GpuprovError as error:
             unknown[rule.name] = str(error)
-        except Exception as error:  # noqa: BLE001 - a stranger's word, or a mistake of ours
+        except Exception as error:  # noqa: BLE001 - untrusted input, or an error in a rule
             unknown[rule.name] = str(unexpected(name or seen.host, error))
         else:
             found += [replace(fault, rule=rule.name, source=titles(rule.source)) for fault in faults]
@@ -104,7 +104,7 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
 
 
 def in_order(found: list[Fault]) -> list[Fault]:
-    """Causes before what follows from them; then by severity and by the order of the questions."""
+    """Sort faults: causes before their consequences, then by severity."""
     fired = {fault.rule for fault in found}
     marked = [
         replace(fault, follows=tuple(r for r in RULES[fault.rule].after if r in fired)) for fault in found
@@ -115,7 +115,7 @@ def in_order(found: list[Fault]) -> list[Fault]:
 
 
 def scope(seen: Examination) -> Iterable[str]:
-    """What this look could not reach as a whole."""
+    """Yield general limits of the examination."""
     try:
         if not seen.is_root:
             yield (
@@ -130,12 +130,14 @@ def scope(seen: Examination) -> Iterable[str]:
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """`data/faults.json`: every fault that is known, the rules' sources, and what has no rule, with why."""
+    """Return `data/faults.json`: known faults, the rules' sources, and faults without a rule, with the
+    reason.
+    """
     told: dict[str, Any] = json.loads((files(__package__) / "data/faults.json").read_text("utf-8"))
     return told
 
 
 def titles(sources: tuple[str, ...]) -> str:
-    """What a rule rests on, in words."""
+    """Return the titles of a rule's sources."""
     known = catalogue()["sources"]
     return "; ".join(known[each] for each in sources)

@@ -1,4 +1,4 @@
-"""The fleet as it is now: one cheap reading a node and interval, over a connection that stays."""
+"""Current state of the fleet: one cheap reading per node and interval, over a permanent connection."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, op
 SCHEMA = "gpuprov.status/1"
 LIMITS = ConnectionLimits(connect_s=10, command_s=20, answer_bytes=512 * 1024)
 COMPARED = ("name", "total_mib", "limit_w", "max_clock", "persistence")
-"""What ought to be alike on all GPUs; what differs from the majority stands out."""
+"""Values that should be equal on all GPUs; a difference from the majority is highlighted."""
 STALE = 3
-"""Intervals without a reading, beside the time that a connection may take, after which the last one is "
-"old."""
+"""Intervals without a reading, in addition to a connection's time limit, after which the last one is
+outdated.
+"""
 LEAVE_S = 3.0
-"""For all connections together to be closed in; a node that is silent just then is left behind."""
+"""Time limit in seconds for closing all connections together; a silent node is not waited for longer."""
 _QUESTION = Parameters(collectors=("status",))
 
 
 @dataclass(frozen=True)
 class GpuNow:
-    """One GPU now. `None` is what the driver does not tell."""
+    """Current values of one GPU; `None` if the driver does not report the value."""
 
     index: int
     name: str
@@ -50,7 +51,7 @@ class GpuNow:
     """`python 4711 alice 3 h`"""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -67,10 +68,10 @@ class NodeNow:
 
 
 def read_node(name: str, facts: Facts) -> NodeNow:
-    """A node's reading.
+    """Parse a node's reading.
 
     Raises:
-        NodeFailed: it told no GPU.
+        NodeFailed: it lists no GPU.
     """
     raw = facts.raw("status")
     programs = {int(index): rows for index, rows in raw["programs"].items()}
@@ -116,7 +117,7 @@ def _age(seconds: int) -> str:
 
 
 def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """What most GPUs have, of that which ought to be alike; None where nothing is that common."""
+    """Return the values of most GPUs that should be equal; None without a majority."""
     every = [gpu for node in nodes for gpu in node.gpus]
     found: dict[str, Any] = {}
     for name in COMPARED:
@@ -126,7 +127,7 @@ def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
 
 
 def odd(gpu: GpuNow, common: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of a GPU differs from the majority, and what is wrong with it by itself."""
+    """Return a GPU's differences from the majority, and its own faults."""
     differs = [
         f"{name.replace('_', ' ')} {_short(getattr(gpu, name))}, not {_short(value)}"
         for name, value in common.items()
@@ -143,7 +144,7 @@ def _short(value: object) -> str:
 
 
 def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """`gpuprov.status/1`."""
+    """Return the document `gpuprov.status/1`."""
     listed = list(nodes)
     common = usual(listed)
     return {
@@ -163,7 +164,7 @@ def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
 
 
 def status_here() -> NodeNow:
-    """This machine's reading; a failure is one of its answers."""
+    """Return this machine's reading, or its failure."""
     told = contained("here", _local)
     return NodeNow("here", failure=str(told)) if isinstance(told, GpuprovError) else told
 
@@ -175,13 +176,13 @@ def _local() -> NodeNow:
 
 @dataclass
 class Watch:
-    """Follows nodes, each over one connection, one reading an interval, until it is stopped.
+    """Repeated readings of nodes, each over one connection, until stopped.
 
     Args:
         targets: the nodes.
-        interval: seconds from one reading to the next; a slow node is read less often, never twice at once.
-        now: the last reading of each, or its failure.
-        readings: how many of each node were made.
+        interval: seconds between readings; a slow node is read less often, never twice at once.
+        now: the last reading of each node, or its failure.
+        readings: number of readings by node.
     """
 
     targets: list[Target]
@@ -208,7 +209,7 @@ class Watch:
             thread.join(max(0.0, until - time.monotonic()))
 
     def nodes(self) -> list[NodeNow]:
-        """The last reading of each, in the order of the targets; one that is old counts as none."""
+        """Return the last reading of each node, in the order of the targets; an outdated one is a failure."""
         return [self._fresh(each.name) for each in self.targets]
 
     def _fresh(self, name: str) -> NodeNow:
@@ -243,7 +244,7 @@ class Watch:
 
 
 def read_once(targets: list[Target], *, forks: int = 64) -> list[NodeNow]:
-    """One reading of every node; a node's failure is one of the answers."""
+    """Return one reading of every node, or its failure."""
     payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
     found: dict[str, NodeNow] = {}
 

@@ -1,1 +1,1 @@
-"""What was found, as people and machines want to read it."""
+"""Reports for people and machines."""

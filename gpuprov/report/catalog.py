@@ -1,4 +1,4 @@
-"""Catalog records for a person: a table of the main columns, or one record whole."""
+"""Catalog records as text: a table of the main columns, or one complete record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDEST = 60
 
 
 def describe_table(records: Sequence[dict[str, Any]], columns: Sequence[str]) -> Iterator[str]:
-    """Aligned columns with a header."""
+    """Yield aligned columns with a header."""
     rows = [[column.replace("_", " ").upper() for column in columns]]
     rows += [[_cell(record.get(column)) for column in columns] for record in records]
     yield from aligned(rows)
@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
 
 
 def describe_record(record: dict[str, Any]) -> Iterator[str]:
-    """One field a line; below, one a line, what speaks against the record, and its sources."""
+    """Yield one field a line, then the record's doubts and its sources."""
     width = max(map(len, record)) + 2
     for name, value in record.items():
         if name not in ("source", "doubts") and value not in (None, [], {}, ""):

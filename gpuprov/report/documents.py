@@ -13,7 +13,7 @@ from gpuprov.runs import now
 
 
 def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) -> dict[str, Any]:
-    """Schema gpuprov.drift/1."""
+    """Return a document with schema gpuprov.drift/1."""
     listed = [_without_none(asdict(node), "reason") for node in nodes]
     summary = Counter(node["status"] for node in listed)
     return {
@@ -25,7 +25,7 @@ def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) ->
 
 
 def plan_document(plans: Iterable[NodePlan], unanswered: Iterable[NodeDrift]) -> dict[str, Any]:
-    """Schema gpuprov.plan/1."""
+    """Return a document with schema gpuprov.plan/1."""
     return {
         "schema": "gpuprov.plan/1",
         "planned_at": now(),

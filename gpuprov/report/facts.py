@@ -1,4 +1,4 @@
-"""A node's facts for a person, and nvidia-smi's answer as one JSON document."""
+"""A node's facts as text, and nvidia-smi's output as one JSON document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SMI_SCHEMA = "gpuprov.smi/1"
 
 
 def smi_document(smi: Smi) -> dict[str, Any]:
-    """`gpuprov.smi/1`: MHz, MiB, W and degrees C as numbers, modes as booleans, what is not there as null."""
+    """Return `gpuprov.smi/1`: MHz, MiB, W and degrees C as numbers, modes as booleans, missing values as
+    null.
+    """
     document: dict[str, Any] = {"schema": SMI_SCHEMA}
     if smi.error:
         document["error"] = smi.error
@@ -40,7 +42,7 @@ def _gpu_document(gpu: Gpu) -> dict[str, Any]:
 
 
 def describe_smi(smi: Smi) -> Iterator[str]:
-    """Lines of a table of GPUs, with what is wrong first."""
+    """Yield lines of a table of GPUs, errors first."""
     if smi.error:
         yield f"error    {smi.error}"
     if smi.driver_version or smi.cuda_version:
@@ -82,7 +84,7 @@ def _pair(current: bool | None, pending: bool | None) -> str:
 
 
 def describe(facts: Facts) -> Iterator[str]:
-    """One line a noun; a noun that the node did not tell says why."""
+    """Yield one line per subject; a missing value gives its reason."""
     yield f"{'host':<12}{facts.host}, {facts.collected_at}, in {facts.seconds:.2f} s"
     for name, words in _LINES.items():
         try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def drift_xml(run: Run) -> str:
-    """The text for a run that looked at nodes."""
+    """Return the XML of a run."""
     checks = run.checks_of()
     nodes = [_as_verdict(node, checks[node.name]) for node in run.nodes]
     return junit_xml({"checked_at": run.at, "nodes": nodes}, f"gpuprov {run.verb}")

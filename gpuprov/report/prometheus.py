@@ -1,4 +1,4 @@
-"""A textfile for Prometheus's node exporter: what a drift found, and when."""
+"""A textfile for Prometheus's node exporter: results of a drift run, and its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.report.history import Run
 
 
 def write_textfile(run: Run, path: Path) -> None:
-    """Write the metrics of a run, whole or not at all, as the textfile collector needs it.
+    """Write the metrics of a run in one step, as the textfile collector requires.
 
     Raises:
         InvalidInput: the file cannot be written.

@@ -1,5 +1,6 @@
-"""An answer of the resolver as a short story: the stack, why, what to mind, or why not and what would
-work."""
+"""An answer of the resolver as text: the stack with its reasons and warnings, or the refusal with
+alternatives.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _WIDTH = 100
 
 
 def describe(answer: Answer) -> Iterator[str]:
-    """Lines for a terminal, stack first; a refusal gives the rules first."""
+    """Yield lines for a terminal, stack first; a refusal has the rules first."""
     stack = answer.stack
     machine = f"{', '.join(answer.gpus)} · {stack.os or 'unserved system'} {stack.arch}"
     yield f"{answer.verdict}: {machine}"
@@ -58,7 +59,7 @@ def _table(answer: Answer) -> Iterator[str]:
 
 
 def _section(title: str, findings: Iterable[RuleFinding]) -> Iterator[str]:
-    """Findings under a title, each with its rule; the source follows on a line of its own."""
+    """Yield findings under a title, each with its rule."""
     lines = [line for finding in findings for line in _lines(finding)]
     if lines:
         yield f"\n{title}"
@@ -85,13 +86,13 @@ def _nearest(answer: Answer) -> Iterator[str]:
 
 
 def sources(answer: Answer) -> Iterator[str]:
-    """Each source once, in the order in which findings name them."""
+    """Yield each source once, in the order of the findings."""
     findings = (*answer.violations, *answer.warnings, *answer.reasons)
     yield from dict.fromkeys(part for finding in findings for part in finding.source.split("; "))
 
 
 def describe_explanation(explanation: Explanation) -> Iterator[str]:
-    """The version, what it follows from, and each newer one with what it would need."""
+    """Yield the version, its reasons, and each newer version with its requirements."""
     title = dict(_PARTS).get(explanation.component, explanation.component)
     yield f"{title} {explanation.value or ABSENT} ({explanation.answer.verdict})"
     yield from _section("because", explanation.because)

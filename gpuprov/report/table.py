@@ -1,4 +1,4 @@
-"""Tables as lines of text: the one place that knows how wide a cell is."""
+"""Tables as lines of text, with correct cell widths."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def aligned(rows: Iterable[Sequence[str]], *, indent: str = "") -> Iterator[str]:
-    """Lines of a table, two spaces between columns, none at the end of a line.
+    """Yield lines of a table: two spaces between columns, no trailing spaces.
 
     Wide characters (those of East Asia, emoji) take two columns, as on a terminal. Lines are not folded: that
-    is for the reader, or for a program that splits them.
+    is left to the reader, or to a program that splits them.
     """
-    # Rich's own tables take a second for a fleet's thousands of lines; its widths are all that is needed.
+    # Rich's own tables take a second for a fleet's thousands of lines; only its widths are needed.
     from rich.cells import cell_len
 
     listed = [[(cell, cell_len(cell)) for cell in row] for row in rows]

@@ -1,4 +1,4 @@
-"""The recap of a verification, for a person: nodes folded, each failure once with what differs."""
+"""Recap of a verification as text: nodes folded, each failure once with its differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Failures = dict[str, list[tuple[str, CheckResult]]]
 
 
 def recap(verdict: Verdict, *, details: bool = False) -> str:
-    """The text. `details` shows what was looked at on the first node of each failure."""
+    """Return the text. `details` adds the output of commands on the first node of each failure."""
     return "\n".join([*_nodes(verdict), *_failures(verdict, details)])
 
 

@@ -1,6 +1,6 @@
-"""Verification: testinfra looks at every node with its own eyes and compares with the lock.
+"""Verification: testinfra observes every node independently of drift, and compares it with the lock.
 
-A plain pytest-testinfra package. `gpuprov verify` runs it; by hand it is
+A plain pytest-testinfra package. `gpuprov verify` runs it; without that command it is
 
     pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify.suite --lock fleet.lock.yml --limit gpu01
 

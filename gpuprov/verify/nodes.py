@@ -1,4 +1,4 @@
-"""The nodes under test: a host of testinfra each, its group of the lock, and what is wanted of it."""
+"""Nodes under test: each a host of testinfra with its group of the lock and its expectations."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
 
 AT_ONCE = 16  # threads that wait for nodes
-CLOSED_UNHEARD = "kex_exchange_identification"  # as ssh says it
+CLOSED_UNHEARD = "kex_exchange_identification"  # ssh's message
 PAUSES_S = (0.5, 1.0, 2.0)
 
 
 @dataclass
 class NodeUnderTest:
-    """One node; `lost` is why it cannot be judged (any further), `image` says that it never was booted."""
+    """One node; `lost` is why it cannot be judged (any further), `image` marks a
+    tree that was never booted.
+    """
 
     name: str
     group: LockedGroup
@@ -43,14 +45,14 @@ class NodeUnderTest:
 
     @cached_property
     def wanted(self) -> dict[str, Expectation]:
-        """What is wanted of it, by check id; of an image what one can show."""
+        """Expectations by check id; of an image only those that it can show."""
         found = wanted(self.group)
         return {check: each for check, each in found.items() if not self.image or waits_for(each) is None}
 
     def connect(self) -> None:
-        """Open its shell; what went wrong is kept in `lost`.
+        """Open its shell; keep an error in `lost`.
 
-        sshd closes connections without a word while too many are logging in (MaxStartups: a jump host, or
+        sshd closes connections without a message while too many are logging in (MaxStartups: a jump host, or
         many names of one machine): those are tried again.
         """
         for pause_s in (0.0, *PAUSES_S):
@@ -63,7 +65,7 @@ class NodeUnderTest:
         return contained(self.name, self.backend.shell.open)
 
     def ask_ahead(self, commands: Iterable[str]) -> None:
-        """Ask what is going to be asked, so that the answers are there; a broken connection is `lost`."""
+        """Run commands in advance, so that their results are cached; a broken connection sets `lost`."""
 
         def ask() -> None:
             for command in commands:
@@ -75,8 +77,12 @@ class NodeUnderTest:
 def nodes_under_test(
     lock: Lock, *, local: bool, limits: TimeLimits, password: str | None = None, image: bool = False
 ) -> list[NodeUnderTest]:
-    """All nodes of a lock, not yet connected; `local` means this machine in place of every one, `image` that
-    what waits for a boot is not asked."""
+    """Return all nodes of a lock, not yet connected.
+
+    Args:
+        local: use this machine in place of every node.
+        image: skip expectations that need a boot.
+    """
     nodes = []
     for name, group in lock.hosts().items():
         argv, greeting = HERE, ""
@@ -93,15 +99,15 @@ def nodes_under_test(
 
 
 def connect_all(nodes: list[NodeUnderTest]) -> None:
-    """Connect to all nodes side by side: one that is down costs its time-out once, not in a row."""
+    """Connect to all nodes concurrently: time-outs of unreachable nodes do not add up."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(NodeUnderTest.connect, nodes))
 
 
 def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
-    """Ask the others side by side what was asked of the first: nodes of a group are asked the same.
+    """Run the first node's commands on the others concurrently: nodes of a group need the same ones.
 
-    A question that only one of them provokes is still asked when its test comes to it.
+    A command that only one of them needs still runs in its test.
     """
     commands = first.backend.asked
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """`enabled` when it starts at boot and has started now; otherwise what is wrong, in drift's words."""
+    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms."""
     seen = host.service(unit).systemd_properties
     stated, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
     enabled = {"not-found": "not installed", "loaded": "disabled"}.get(stated, stated)
@@ -18,7 +18,7 @@ def unit_state(host: Node, unit: str) -> str:
 
 
 def own_unit_state(host: Node, unit: str) -> str:
-    """As `unit_state`, of a unit for which gpuprov says what it starts; a file of the package's may, too."""
+    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it."""
     state, command = unit_state(host, unit), ""
     for part in re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout):
         if re.search(r"(?m)^ExecStart=.", part):
@@ -28,14 +28,14 @@ def own_unit_state(host: Node, unit: str) -> str:
 
 
 def reads_elsewhere(host: Node, unit: str, path: str) -> bool:
-    """Whether a daemon is started with another file of configuration than the one at `path`."""
+    """Return whether a daemon is started with another configuration file than `path`."""
     command = host.run("systemctl show --property=ExecStart --value %s", unit).stdout
     named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)
     return bool(named and named[1] != path)
 
 
 def part_of(document: Any, wanted: Any) -> Any:
-    """What a document says of what is wanted; other keys and items are the site's own."""
+    """Return the parts of a document that `wanted` contains; other keys and items are the site's own."""
     if isinstance(document, dict) and isinstance(wanted, dict):
         return {key: part_of(document.get(key), value) for key, value in wanted.items()}
     if isinstance(document, list) and isinstance(wanted, list):

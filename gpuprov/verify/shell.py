@@ -1,8 +1,8 @@
-"""One shell per node: testinfra's commands over a single exec channel, each asked once.
+"""One shell per node: testinfra's commands over a single exec channel, with cached results.
 
 testinfra's own ssh backend starts a process and a channel for every command; here the node runs one
-`sh` that reads commands from its standard input, and an answer ends where a random mark stands on
-both of its outputs. What was answered is remembered: verification observes and changes nothing.
+`sh` that reads commands from its standard input, and an answer ends with a random mark
+on both of its outputs. Results are cached: verification observes and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL 
 
 
 class NoAnswer(NodeFailed):
-    """A command did not come back in its time, or said more than anybody reads."""
+    """A command timed out, or its output exceeds the limit."""
 
 
 @dataclass
@@ -42,13 +42,13 @@ class _Pipe:
     searched: int = 0
 
     def read(self) -> bool:
-        """Take what is there; False at the end of the stream."""
+        """Read available data; return False at the end of the stream."""
         chunk = os.read(self.fd, 65536)
         self.data += chunk
         return bool(chunk)
 
     def take(self, mark: bytes) -> tuple[bytes, bytes] | None:
-        """The bytes before the mark and the rest of the mark's line, once both are there."""
+        """Return the bytes before the mark and the rest of the mark's line, once both have arrived."""
         start = self.data.find(b"\n" + mark, self.searched)
         end = self.data.find(b"\n", start + 1)
         if start < 0 or end < 0:
@@ -61,12 +61,12 @@ class _Pipe:
 
 
 class Shell:
-    """A running `sh`, on a node or here.
+    """A running `sh`, on a node or on this machine.
 
     Args:
         argv: the command that starts it, such as `ssh … sh`.
-        timeout_s: how long any single command may take.
-        greeting: lines that what stands before the shell wants to read.
+        timeout_s: time limit of a command.
+        greeting: first lines of input, for programs before the shell.
     """
 
     def __init__(self, argv: list[str], timeout_s: float, greeting: str = "") -> None:
@@ -74,11 +74,11 @@ class Shell:
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Start it and wait for its first word.
+        """Start the shell and wait for its first answer.
 
         Raises:
-            Unreachable: ssh did not get in.
-            NodeFailed: it got in, and no shell answered (no sudo rights, a login shell that exits).
+            Unreachable: ssh failed.
+            NodeFailed: ssh connected, but no shell answered (no sudo rights, a login shell that exits).
         """
         self._process = subprocess.Popen(
             self.argv,
@@ -90,11 +90,11 @@ class Shell:
         self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
         try:
             self.ask(self.greeting + PRELUDE, quoted=False)
-        except NoAnswer:  # its text would show the greeting, which may hold a password
+        except NoAnswer:  # its message would contain the greeting, which may hold a password
             raise NodeFailed(f"no shell within {self.timeout_s:g} s of connecting") from None
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
-        """Run one command; returns its exit status, standard output and standard error.
+        """Run one command; return its exit status, standard output and standard error.
 
         Raises:
             Unreachable: the connection broke.
@@ -139,7 +139,7 @@ class Shell:
         return int(status), out[0], err[0]
 
     def _lost(self) -> NodeFailed | Unreachable:
-        """What to say of a shell that ended; ssh's own last line is the best reason there is."""
+        """Return the error for a shell that ended, with ssh's last line as the reason."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_S)
@@ -158,7 +158,7 @@ class Shell:
         )
 
     def close(self) -> None:
-        """End it; a later `ask` starts another."""
+        """End the shell; a later `ask` starts another."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -172,11 +172,11 @@ class Shell:
 
 
 class ShellBackend(BaseBackend):  # type: ignore[misc]
-    """testinfra's commands through a `Shell`, each asked once.
+    """testinfra's commands through a `Shell`, each run once.
 
     Args:
         name: the node's name.
-        budget_s: how long all commands of the node may take together.
+        budget_s: time limit of all commands of the node together.
     """
 
     NAME = "node"
@@ -191,14 +191,14 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         return f"<node {self.hostname}>"
 
     def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
-        """The command's result; from memory when it was asked before."""
+        """Return a command's result, from the cache if it ran before."""
         answer = self.remember(self.quote(command, *args))
         if isinstance(answer, NodeFailed):
             raise answer
         return answer
 
     def remember(self, command: str) -> CommandResult | NodeFailed:
-        """The result, or the failure to get one, asked for once.
+        """Run a command once and cache its result or its failure.
 
         Raises:
             Unreachable: the connection broke.
@@ -229,7 +229,7 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             self.budget_s -= time.monotonic() - started
 
     def result(self, answer: tuple[int, bytes, bytes], command: str) -> CommandResult:
-        """testinfra's record of an answer; bytes that are no UTF-8 are shown as such."""
+        """Return testinfra's record of a result; invalid UTF-8 is replaced."""
         code, out, err = answer
         return CommandResult(
             self, code, command.encode(), out.decode(errors="replace"), err.decode(errors="replace")

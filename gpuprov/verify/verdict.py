@@ -1,4 +1,4 @@
-"""What verification found: one verdict over nodes, each with its checks."""
+"""Results of verification: one verdict over nodes, each with its checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXIT_OF = {
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check on one node. `actual` is what was seen; `detail` what a person needs next."""
+    """One check on one node. `actual` is the observed value; `detail` helps to correct it."""
 
     check: str
     status: Literal["passed", "failed"]
@@ -31,7 +31,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. `message` says why it is unreachable or could not be judged."""
+    """One node. `message` is why it is unreachable or could not be judged."""
 
     name: str
     status: NodeStatus
@@ -46,18 +46,18 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All nodes, and when they were looked at (ISO 8601, UTC)."""
+    """All nodes, and the time of the run (ISO 8601, UTC)."""
 
     checked_at: str
     nodes: list[NodeVerdict]
 
     @property
     def exit_code(self) -> Exit:
-        """0 when every node passed; failed beats unreachable."""
+        """The exit code; 0 if every node passed, a failed check takes precedence over an unreachable node."""
         return worst(*(EXIT_OF[node.status] for node in self.nodes))
 
     def document(self) -> dict[str, Any]:
-        """The JSON document, schema gpuprov.verify/1."""
+        """Return the JSON document, schema gpuprov.verify/1."""
         counts: Counter[str] = Counter(node.status for node in self.nodes)
         return {
             "schema": "gpuprov.verify/1",

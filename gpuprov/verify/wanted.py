@@ -1,7 +1,7 @@
-"""What the tests compare with: the lock's expectations, and proofs that follow from them.
+"""Expected values of the tests: the lock's expectations, and proofs that follow from them.
 
-A proof states nothing new: it is another way to see that an expectation is really so, one that needs a
-command on the node (a simulated upgrade, four versions side by side) and so belongs to this witness alone.
+A proof states nothing new: it confirms an expectation in another way that needs a
+command on the node (a simulated upgrade, four versions side by side) and so is part of verify only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from gpuprov.roles.docker import daemon_config
 
 
 def wanted(group: LockedGroup) -> dict[str, Expectation]:
-    """Everything to be checked on a node of the group, by check id, in the order of bringing it about."""
+    """Return all expectations of a node of the group, by check id, in the order of the lock."""
     return {each.check: each for each in [*expectations(group), *proofs(group)]}
 
 
 def proofs(group: LockedGroup) -> list[Expectation]:
-    """The proofs for one group; `driver.dkms` only where the module is built on the node."""
+    """Return the proofs for one group; `driver.dkms` only if the module is built on the node."""
     driver = group.components.driver
     versions = dict.fromkeys(("package", "module on disk", "module loaded", "nvidia-smi"), driver.version)
     dkms = [Expectation("driver.dkms", {driver.version: "installed"}, "nvidia_driver")]
@@ -36,7 +36,7 @@ def proofs(group: LockedGroup) -> list[Expectation]:
 
 
 def libraries(group: LockedGroup) -> list[Expectation]:
-    """That toolkits and libraries are what their packages say, by their own word."""
+    """Return the proofs of toolkits and libraries, from their own files."""
     components = group.components
     found = []
     if components.cuda:
@@ -55,7 +55,7 @@ def libraries(group: LockedGroup) -> list[Expectation]:
 
 
 def containers(group: LockedGroup) -> list[Expectation]:
-    """That the daemons took their configuration, and what a container sees of it."""
+    """Return the proofs of the daemons' effective configuration, and of a container's view."""
     components = group.components
     plugin = [Expectation("containerd.plugin", "ok", "containerd")] if components.containerd else []
     return [*plugin, *_docker(group)] if components.docker else plugin
@@ -86,7 +86,7 @@ def _stated(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_bytes(size: int | str | None) -> int | str | None:
-    """`1g` as Docker reads it; numbers and "unlimited" as they are."""
+    """Return a size such as `1g` in bytes, as Docker parses it; numbers and "unlimited" unchanged."""
     if not isinstance(size, str) or size == "unlimited":
         return size
     digits = size.rstrip("kmg")
@@ -94,7 +94,7 @@ def _in_bytes(size: int | str | None) -> int | str | None:
 
 
 def to_mend(expectation: Expectation, node: str) -> str:
-    """What to type, or do, when the expectation does not hold on a node."""
+    """Return the command or action that corrects the expectation on a node."""
     if expectation.reboot:
         return f"gpuprov apply --reboot -l {node}"
     if expectation.role:

@@ -1,1 +1,1 @@
-"""Where the bottleneck is: one sample of some seconds, judged by rules, those first that explain others."""
+"""Diagnosis of bottlenecks: one sample of some seconds, judged by rules, explanations first."""

@@ -1,4 +1,4 @@
-"""A sample over some seconds, as the rules of load read it: means, shares, rates."""
+"""A sample over some seconds, parsed for load rules: means, shares, rates."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ THROTTLED = {
     64: "HW thermal slowdown",
     128: "HW power brake",
 }
-"""Bits of NVML's clocks event reasons (nvml.h) that take speed away.
-
+"""Bits of NVML's clocks event reasons (nvml.h) that reduce the speed.
 1 idle, 2 set clocks and 4 power cap do not count.
 """
 
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """One GPU's means. Shares from 0 to 1; `None` where the driver does not tell."""
+    """One GPU's means. Shares from 0 to 1; `None` if the driver does not report the value."""
 
     index: int
     name: str
@@ -46,7 +45,7 @@ class GpuLoad:
     """Share of the PCIe link's rate, the busier direction."""
     traffic_gbs: float | None
     spread: float
-    """How far `busy` moved, from the lowest to the highest reading."""
+    """Difference between the highest and the lowest reading of `busy`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class ProgramLoad:
     """The busiest thread's share of a core."""
     busiest_name: str
     asleep: float
-    """Share of the readings in which it could not be woken."""
+    """Share of the readings in uninterruptible sleep."""
     read_mbs: float | None
     waits: str
     allowed: str
@@ -72,13 +71,13 @@ class ProgramLoad:
 
 @dataclass(frozen=True)
 class Sample:
-    """Raw values of the collector `load`, read part by part."""
+    """Raw values of the collector `load`, parsed on access."""
 
     raw: Mapping[str, Any]
 
     @cached_property
     def seconds(self) -> float:
-        """How long it was looked at."""
+        """Duration of the sample in seconds."""
         return max(float(self.raw["seconds"]), 0.001)
 
     @cached_property
@@ -135,12 +134,12 @@ class Sample:
 
     @cached_property
     def cores(self) -> Mapping[str, float]:
-        """Processor → share of the time in which it worked."""
+        """Processor → share of the time in which it was busy."""
         return {name: busy for name, (busy, _) in self._cpus.items()}
 
     @cached_property
     def iowait(self) -> float:
-        """Share of the processors' time that waited for disks."""
+        """Share of the processors' time spent waiting for disks."""
         return fmean([wait for _, wait in self._cpus.values()] or [0.0])
 
     @cached_property
@@ -154,13 +153,14 @@ class Sample:
         return shares
 
     def pressure(self, name: str) -> float:
-        """Share of the time in which some task waited for `cpu`, `io` or `memory`; 0 where that is not "
-        "told."""
+        """Return the share of the time in which some task waited for `cpu`, `io`
+        or `memory`; 0 if unknown.
+        """
         before, now = self.raw["first"]["pressure"].get(name), self.raw["second"]["pressure"].get(name)
         return 0.0 if before is None or now is None else (int(now) - int(before)) / 1e6 / self.seconds
 
     def swapped(self) -> float:
-        """Pages swapped in or out a second."""
+        """Return the pages swapped in or out per second."""
         first, second = self.raw["first"]["vm"], self.raw["second"]["vm"]
         return sum(
             int(second[name]) - int(first.get(name, 0)) for name in second if name.startswith("psw")

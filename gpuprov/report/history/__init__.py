@@ -1,4 +1,4 @@
-"""What every run saw of every node, kept in an embedded database, and what changed between two runs."""
+"""History: the results of every run in an embedded database, and changes between two runs."""
 
 from gpuprov.report.history.changes import Change, changes, news
 from gpuprov.report.history.record import Run

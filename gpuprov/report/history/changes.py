@@ -1,4 +1,4 @@
-"""What changed between two runs, node by node."""
+"""Changes between two runs, node by node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.drift.judge import Difference, NodeDrift
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node's change. `was` and `now` are None where the node was not looked at."""
+    """One node's change. `was` and `now` are None if the node was not in the run."""
 
     node: str
     was: NodeDrift | None
@@ -21,7 +21,7 @@ class Change:
 
 
 def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator[Change]:
-    """Nodes whose second look differs from the first, in the second's order."""
+    """Yield nodes whose results differ, in the order of the second run."""
     old, new = {node.name: node for node in before}, {node.name: node for node in after}
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)
@@ -31,10 +31,10 @@ def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator
 
 
 def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDrift]:
-    """What is bad now and was not then: nodes with only the differences that are new.
+    """Return nodes with differences that are new in the second run, and only those differences.
 
-    A node that came into order is no news. One that could not be asked is always named: what is new there is
-    not known.
+    A node that is now in sync is not included. A node without facts always is: its new differences are
+    unknown.
     """
     old = {node.name: node for node in before}
     found = []
@@ -46,7 +46,7 @@ def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDr
 
 
 def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference, ...]:
-    """Differences of the one that the other has not."""
+    """Return the differences of one node that the other lacks."""
     known = {_key(each) for each in other.drift} if other else set()
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()
 
@@ -56,5 +56,5 @@ def _key(each: Difference) -> str:
 
 
 def _standing(node: NodeDrift | None) -> str | None:
-    """The status; the wording of a failure may differ from one time to the next."""
+    """Return the status; the wording of a failure may differ between runs."""
     return node.status if node else None

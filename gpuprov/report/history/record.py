@@ -1,4 +1,4 @@
-"""One run as it is kept: who was looked at, by which checks, and what differed."""
+"""Records of runs: nodes, checks, and differences."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run saw.
+    """Results of one run.
 
     Args:
-        id: as `gpuprov.runs` makes it.
+        id: from `gpuprov.runs`.
         verb: `drift`, `apply`, `verify`, `majority`, `accept`.
         at: UTC, ISO 8601.
-        fleet: the lock's path; runs of the same one are compared with each other.
+        fleet: the lock's path; runs of the same lock are compared with each other.
         groups: by name; every node of `nodes` is in one.
     """
 
@@ -49,20 +49,20 @@ class Run:
     nodes: Sequence[NodeDrift] = field(default_factory=tuple)
 
     def checks_of(self) -> dict[str, tuple[str, ...]]:
-        """Node → the checks that it was judged by."""
+        """Return the checks that judged each node."""
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 
 
 def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift], verb: str = "drift") -> Run:
-    """The run of a verb that looked at nodes and did no more."""
+    """Return the run of a verb that only surveyed nodes."""
     return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 
 def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:
-    """The run of a comparison of nodes with the majority of their group.
+    """Return the run of a comparison of nodes with the majority of their group.
 
     Args:
-        groups: node → the group that it is compared with.
+        groups: node → its group.
         answers: by node.
     """
     found: dict[str, NodeDrift] = {}
@@ -82,7 +82,7 @@ def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | Gpuprov
 
 
 def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift], result: Convergence) -> Run:
-    """The run of an apply: what still differs at its end; a failed node says at what."""
+    """Return the run of an apply: remaining differences; a failed node has its error."""
     nodes = {node.name: node for node in unanswered} | result.drift
     for node, outcome in result.outcomes.items():
         if not outcome.ok:
@@ -95,12 +95,12 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
 
 
 def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
-    """A run that judged nodes in its own way, such as an upgrade."""
+    """Return a run with differences of its own kind, such as an upgrade."""
     return Run(name, verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 
 def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
-    """The run of an acceptance, in drift's words: a fault under load differs from none."""
+    """Return the run of an acceptance as drift: a fault under load is a difference."""
     nodes = [_accepted(each) for each in judged]
     measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
     checks = measured | {fault.check for node in nodes for fault in node.drift}
@@ -119,7 +119,7 @@ def _accepted(each: Acceptance) -> NodeDrift:
 
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
-    """The run of a verification, in drift's words: what failed differs."""
+    """Return the run of a verification as drift: a failed check is a difference."""
     from gpuprov.verify.wanted import wanted
 
     stated = {name: wanted(group) for name, group in lock.groups.items()}
@@ -147,7 +147,7 @@ def _judged(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
 
 
 def _groups(lock: Lock, nodes: Iterable[NodeDrift]) -> dict[str, Group]:
-    """The lock's groups, as far as their nodes were looked at."""
+    """Return the lock's groups, limited to the nodes of the run."""
     seen = {node.name for node in nodes}
     groups = {
         name: Group(

@@ -1,4 +1,4 @@
-"""The runs in SQLite, in one file under the state folder that its owner alone may read."""
+"""SQLite store of runs, in one file under the state folder that only its owner may read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Line:
-    """One run in a list of runs: how many nodes were in which status."""
+    """One run in a list of runs, with the number of nodes in each status."""
 
     id: str
     verb: str
@@ -44,10 +44,10 @@ class History(AbstractContextManager["History"]):
     """The runs of this controller.
 
     Args:
-        path: the file; `history.sqlite` under the state folder if not given.
+        path: the file; by default `history.sqlite` under the state folder.
 
     Raises:
-        InvalidInput: the file cannot be made, is not a history, or a newer gpuprov wrote it.
+        InvalidInput: the file cannot be created, is not a history, or a newer gpuprov wrote it.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class History(AbstractContextManager["History"]):
         self._database.close()
 
     def record(self, run: Run) -> None:
-        """Keep a run, all of it or nothing, in place of what was kept of it before a reboot here."""
+        """Store a run in one transaction, replacing its record from before a reboot of this machine."""
         groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
         with self._database as database:
             database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
@@ -92,7 +92,7 @@ class History(AbstractContextManager["History"]):
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
 
     def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
-        """The last runs, newest first.
+        """Return the last runs, newest first.
 
         Args:
             fleet: only runs of that lock.
@@ -103,10 +103,10 @@ class History(AbstractContextManager["History"]):
         return [Line(id_, verb, at, path, self._counts(number)) for number, id_, verb, at, path in runs]
 
     def run(self, name: str, *, fleet: str | None = None) -> Run:
-        """A run by its id, by the end or the beginning of it if that is plain, or `latest`.
+        """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
 
         Args:
-            fleet: the latest of that lock.
+            fleet: the latest run of that lock.
 
         Raises:
             InvalidInput: no such run, or several.
@@ -123,7 +123,7 @@ class History(AbstractContextManager["History"]):
         return Run(id_, verb, at, path, known, [seen[node] for node in order])
 
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
-        """What the last runs saw of one node, oldest first."""
+        """Yield one node's results in the last runs, oldest first."""
         rows = self._database.execute(
             "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"
             " JOIN runs ON run = number WHERE name = ? ORDER BY number DESC LIMIT ?) ORDER BY number",
@@ -155,7 +155,7 @@ class History(AbstractContextManager["History"]):
         return {status: found.get(status, 0) for status in get_args(Status)}
 
     def _prepare(self) -> None:
-        """Make the tables, once; other processes may be at it too."""
+        """Create the tables once; other processes may do so at the same time."""
         database = self._database
         database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA synchronous = NORMAL")
@@ -174,7 +174,7 @@ class History(AbstractContextManager["History"]):
 
 
 def keep(run: Run, narrate: Callable[[str], None]) -> None:
-    """Record a run; what it found does not depend on whether that worked."""
+    """Record a run; an error is only reported, as the run's result does not depend on it."""
     try:
         with History() as history:
             history.record(run)
@@ -192,6 +192,6 @@ def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrif
 
 
 def _difference(*values: Any) -> Difference:
-    """As it was written; a run of an earlier version named no one."""
+    """Restore a difference; runs of an earlier version have no `by`."""
     stated = dict(zip(Difference.__slots__, values, strict=False))
     return Difference(**{**stated, "by": tuple(stated.get("by", ()))})

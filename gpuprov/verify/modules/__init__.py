@@ -1,4 +1,4 @@
-"""Modules of ours for testinfra, attributes of its hosts: `host.gpu`, `host.sshd` and so on."""
+"""Gpuprov's modules for testinfra, attributes of its hosts: `host.gpu`, `host.sshd` and so on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuprov.verify.modules.tuning import Tuning
 if TYPE_CHECKING:
 
     class Node(Host):  # type: ignore[misc]
-        """testinfra's Host as it is once `register` was called, for type checkers."""
+        """testinfra's Host with the attributes of `register`, for type checkers."""
 
         gpu: Gpus
         nvidia_driver: NvidiaDriver
@@ -50,10 +50,10 @@ MODULES: dict[str, type[Observed]] = {
 
 
 def register() -> None:
-    """Make our modules attributes of every testinfra host.
+    """Make the modules attributes of every testinfra host.
 
-    testinfra's own table of modules names files inside its own package, so ours are properties of
-    `Host`: made on first use and kept, as testinfra keeps its own.
+    testinfra's own table of modules names files inside its own package, so these are cached properties of
+    `Host`, created on first use.
     """
     for name, module in MODULES.items():
         attribute = cached_property(module.get_module)

@@ -1,4 +1,4 @@
-"""`host.apt`: what apt and dpkg hold, would change and complain of."""
+"""`host.apt`: packages, sources and holds of apt and dpkg."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
 
 class Package(NamedTuple):
-    """A package as dpkg has it; `want` is `hold` for one that is held."""
+    """A package in dpkg's database; `want` is `hold` for a held package."""
 
     want: str
     status: str
@@ -34,35 +34,35 @@ class Apt(Observed):
 
     @cached_property
     def packages(self) -> list[Package]:
-        """Every package that dpkg knows, in one question instead of one for each."""
+        """Every package that dpkg knows, from one command."""
         lines = (line.split() for line in self.ask(PACKAGES).splitlines())
         return [Package(*words) for words in lines if len(words) == len(Package._fields)]
 
     @property
     def held(self) -> set[str]:
-        """Packages that are held."""
+        """Held packages."""
         return {package.name for package in self.packages if package.want == "hold"}
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the packages that are installed, wholly."""
+        """Versions of the completely installed packages."""
         return {package.name: package.version for package in self.packages if package.status == "installed"}
 
     @cached_property
     def moved_by_upgrade(self) -> set[str]:
-        """Packages that a `dist-upgrade` would install, move or remove now (simulated).
+        """Packages that a `dist-upgrade` would install, upgrade or remove now (simulated).
 
         Raises:
-            NodeFailed: apt cannot even simulate one.
+            NodeFailed: apt cannot simulate it.
         """
         return parse_simulation(self.ask(UPGRADE))
 
     def foreign(self, packages: list[str], own: list[str]) -> list[str]:
-        """Addresses beside the distribution's archive that offer packages, or are NVIDIA's.
+        """Return URLs, other than the distribution's archive, that offer the packages or belong to NVIDIA.
 
         Args:
-            packages: the names that count.
-            own: addresses that are meant to.
+            packages: names of packages.
+            own: URLs that are expected.
         """
         offering = parse_madison(self.ask(OFFERS % " ".join(packages))) if packages else set()
         written = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS).stdout)
@@ -76,17 +76,17 @@ class Apt(Observed):
 
     @property
     def ignores_holds(self) -> bool:
-        """Whether apt is told to move packages that are held."""
+        """Whether apt is configured to change held packages."""
         return bool(re.search(r'^APT::Ignore-Hold "(true|1|yes)";', self.ask("apt-config dump"), re.M | re.I))
 
     @cached_property
     def unattended_blacklist(self) -> set[str]:
-        """Patterns of packages that unattended upgrades leave alone, from the effective configuration."""
+        """Patterns of packages that unattended upgrades skip, from the effective configuration."""
         return parse_blacklist(self.ask("apt-config dump"))
 
     @cached_property
     def half_done(self) -> list[str]:
-        """Packages that dpkg did not finish with: neither installed nor removed."""
+        """Packages whose installation or removal dpkg did not finish."""
         return parse_audit(self.ask("dpkg --audit || test $? -eq 1"))
 
     def __repr__(self) -> str:
@@ -94,19 +94,21 @@ class Apt(Observed):
 
 
 def parse_madison(text: str) -> set[str]:
-    """`libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages` to addresses."""
+    """Parse lines such as `libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages`
+    to URLs.
+    """
     return {uri.rstrip("/") for uri in re.findall(r"^[^|]*\|[^|]*\| (\S+) .*Packages$", text, re.MULTILINE)}
 
 
 def parse_policy(text: str) -> dict[str, str]:
-    """Address → the origin that its Release file names; nothing where there is none."""
+    """Parse `apt-cache policy`: URL → origin in its Release file; an empty string without one."""
     rows = re.findall(r"^ *-?\d+ (\S+) .*Packages\n +release (.*)$", text, re.MULTILINE)
     origins = ((uri.rstrip("/"), re.search(r"(?:^|,)o=([^,]*)", release)) for uri, release in rows)
     return {uri: found[1] if found else "" for uri, found in origins}
 
 
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
-    """Address → whether apt takes it without a signature, of sources that are not switched off."""
+    """Return URL → whether apt accepts it without a signature, for enabled sources."""
     found: dict[str, bool] = {}
     for options, uri in re.findall(r"^[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)", lines, re.MULTILINE):
         found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or bool(_UNSIGNED.search(options))
@@ -122,15 +124,15 @@ _UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|tru
 
 
 def parse_simulation(text: str) -> set[str]:
-    """`Inst NAME …` and `Remv NAME …` lines to names."""
+    """Parse `Inst NAME …` and `Remv NAME …` lines to names."""
     return set(re.findall(r"^(?:Inst|Remv) ([^\s:]+)", text, re.MULTILINE))
 
 
 def parse_blacklist(text: str) -> set[str]:
-    """`Unattended-Upgrade::Package-Blacklist:: "PATTERN";` lines to patterns."""
+    """Parse `Unattended-Upgrade::Package-Blacklist:: "PATTERN";` lines to patterns."""
     return set(re.findall(r'^Unattended-Upgrade::Package-Blacklist:: "(.+)";', text, re.MULTILINE))
 
 
 def parse_audit(text: str) -> list[str]:
-    """`dpkg --audit`: packages stand indented, ` NAME[:ARCH]  summary`, under sentences."""
+    """Parse `dpkg --audit`: packages are indented, ` NAME[:ARCH]  summary`, below sentences."""
     return sorted(set(re.findall(r"^ ([a-z0-9][^\s:]+)", text, re.MULTILINE)))

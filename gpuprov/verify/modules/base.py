@@ -1,4 +1,4 @@
-"""What our modules add to testinfra's own: a plain sentence for a command that does not work."""
+"""Base class of gpuprov's testinfra modules: a plain message for a failed command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gpuprov.errors import NodeFailed
 
 
 class Observed(InstanceModule):  # type: ignore[misc]
-    """A module that a host has once."""
+    """A module with one instance per host."""
 
     def ask(self, command: str, *args: str) -> str:
-        """Standard output of a command.
+        """Return the standard output of a command.
 
         Raises:
-            NodeFailed: it ended with another status than 0.
+            NodeFailed: its exit status is not 0.
         """
         answer = self.run(command, *args)
         if answer.succeeded:

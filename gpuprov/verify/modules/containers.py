@@ -1,6 +1,7 @@
-"""`host.containers`: Docker's daemon, containerd, and a container that is run to look around inside.
+"""`host.containers`: Docker's daemon, containerd, and a test container.
 
-testinfra's own `host.docker` knows one container by name; this is about what every container gets.
+testinfra's own `host.docker` knows one container by name; this module is about the defaults of all
+containers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.verify.modules.base import Observed
 
 IMAGE = "gpuprov-verify"
-# A shell and what it is linked with make an image: no registry is asked, and nothing stays.
+# A shell and its libraries make an image: no registry is needed, and nothing remains.
 TRIAL = (
     f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; cd / && "
     "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
@@ -23,11 +24,11 @@ TRIAL = (
     "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
 )
 NOTHING, HOOK, CDI = "", "--gpus all", "--device nvidia.com/gpu=all"
-"""What a container asks for: nothing, GPUs by the toolkit's hook, GPUs by the Container Device Interface."""
+"""Options of a container: none, GPUs by the toolkit's hook, GPUs by the Container Device Interface."""
 
 
 class Inside(NamedTuple):
-    """What a container sees: bytes, or "unlimited", and the GPUs' device nodes."""
+    """Limits inside a container in bytes or "unlimited", and the GPUs' device nodes."""
 
     shm: int
     memlock: int | str
@@ -46,17 +47,17 @@ class Containers(Observed):
 
     @cached_property
     def daemon_config(self) -> dict[str, Any]:
-        """daemon.json; empty where there is none.
+        """daemon.json; empty if it does not exist.
 
         Raises:
-            json.JSONDecodeError: it is no JSON.
+            json.JSONDecodeError: it is not valid JSON.
         """
         text = self.run("cat /etc/docker/daemon.json").stdout
         return dict(json.loads(text)) if text.strip() else {}
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """What the running daemon says of itself.
+        """The running daemon's information.
 
         Raises:
             NodeFailed: it does not answer.
@@ -65,7 +66,7 @@ class Containers(Observed):
 
     @cached_property
     def containerd_config(self) -> dict[str, Any]:
-        """All of containerd's configuration, as it takes it from its files.
+        """containerd's complete configuration, as it parses its files.
 
         Raises:
             NodeFailed: it cannot read them.
@@ -83,10 +84,10 @@ class Containers(Observed):
         return {row[1]: row[-1] for row in rows if row}
 
     def inside(self, asks: str = NOTHING) -> Inside:
-        """What a container sees that asks for `NOTHING`, or for all GPUs by `HOOK` or `CDI`.
+        """Return limits and GPUs inside a container started with `NOTHING`, `HOOK` or `CDI`.
 
         Raises:
-            NodeFailed: it does not start; says what Docker, or the runtime behind it, said.
+            NodeFailed: it does not start; contains the message of Docker or its runtime.
         """
         answer = self.run(TRIAL % asks)
         if answer.failed:
@@ -98,7 +99,7 @@ class Containers(Observed):
 
 
 def sentence(said: str) -> str:
-    """What Docker complained of on one line, the runtime's own words among it, without advice."""
+    """Return Docker's error message on one line, including the runtime's, without advice."""
     lines = (line.strip() for line in said.splitlines())
     return " ".join(line for line in lines if line and not _ADVICE.match(line))
 
@@ -107,10 +108,10 @@ _ADVICE = re.compile(r"(?:See|Run) 'docker .*--help'")
 
 
 def parse_inside(text: str) -> Inside:
-    """What the container's shell and df print; sizes there are in KiB.
+    """Parse the output of the container's shell and df; sizes are in KiB.
 
     Raises:
-        NodeFailed: they printed something else.
+        NodeFailed: a value is missing.
     """
     said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
     size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)

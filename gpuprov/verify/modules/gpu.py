@@ -1,4 +1,4 @@
-"""`host.gpu`: the GPUs of a node, as its PCI bus and as its driver know them."""
+"""`host.gpu`: the GPUs of a node on its PCI bus and in its driver."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DriverGpu(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """Power limit in watts and modes of one GPU; None for what it does not have."""
+    """Power limit in watts and modes of one GPU; None for a mode that it lacks."""
 
     power_limit: float | None
     compute_mode: str
@@ -68,18 +68,18 @@ class Gpus(Observed):
 
     @cached_property
     def on_bus(self) -> list[PciGpu]:
-        """The GPUs on the PCI bus, by address: what is plugged in, whatever the driver thinks."""
+        """The GPUs on the PCI bus by address, independent of the driver."""
         return parse_pci(self.run(PCI_DEVICES).stdout)
 
     @cached_property
     def in_driver(self) -> list[DriverGpu]:
-        """The GPUs that the driver has, by its index; none where `nvidia-smi` fails."""
+        """The driver's GPUs by its index; empty if `nvidia-smi` fails."""
         answer = self.run(STATE)
         return parse_state(answer.stdout) if answer.succeeded else []
 
     @property
     def complaint(self) -> str | None:
-        """What `nvidia-smi` says instead of an answer; None when it answers."""
+        """The error message of `nvidia-smi`; None if it succeeds."""
         answer = self.run(STATE)
         if answer.succeeded:
             return None
@@ -87,7 +87,7 @@ class Gpus(Observed):
 
     @property
     def count(self) -> int:
-        """How many GPUs the driver has."""
+        """The number of GPUs in the driver."""
         return len(self.in_driver)
 
     @property
@@ -97,8 +97,9 @@ class Gpus(Observed):
 
     @cached_property
     def clocks(self) -> dict[str, Clocks]:
-        """The clocks in MHz that each GPU is set to, by GPU: application clocks, or where those are not
-        supported the graphics clock it runs at (locked clocks cannot be read back otherwise)."""
+        """The configured clocks in MHz, by GPU: application clocks, or without support for those the current
+        graphics clock (locked clocks cannot be read back otherwise).
+        """
         answer = self.run(CLOCKS)
         return parse_clocks(answer.stdout) if answer.succeeded else {}
 
@@ -110,7 +111,7 @@ class Gpus(Observed):
 
     @cached_property
     def instances(self) -> dict[str, list[str]]:
-        """Profiles of the GPU instances, sorted, by GPU; a GPU without any is left out."""
+        """Profiles of the GPU instances, sorted, by GPU; a GPU without instances is left out."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         for number, profile in re.findall(
             r"^\|\s+(\d+)\s+MIG (\S+)", self.run(INSTANCES).stdout, re.MULTILINE
@@ -123,7 +124,7 @@ class Gpus(Observed):
 
 
 def parse_pci(text: str) -> list[PciGpu]:
-    """`/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to the GPUs among them."""
+    """Parse `/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to the GPUs among them."""
     devices: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for line in text.splitlines():
         path, _, value = line.rpartition(":")
@@ -137,7 +138,7 @@ def parse_pci(text: str) -> list[PciGpu]:
 
 
 def parse_state(text: str) -> list[DriverGpu]:
-    """Lines of the `STATE` query to GPUs."""
+    """Parse lines of the `STATE` query to GPUs."""
     return [
         DriverGpu(int(index), address.lower()[-12:], name, version, persistence == "Enabled")
         for index, address, name, version, persistence in _rows(text)
@@ -145,7 +146,7 @@ def parse_state(text: str) -> list[DriverGpu]:
 
 
 def parse_clocks(text: str) -> dict[str, Clocks]:
-    """Lines of the `CLOCKS` query to what each GPU is set to; None where even that is not told."""
+    """Parse lines of the `CLOCKS` query to each GPU's clocks; None for an unknown clock."""
     clocks: dict[str, Clocks] = {}
     for index, *row in _rows(text):
         graphics, memory, current = map(_mhz, row)
@@ -155,7 +156,7 @@ def parse_clocks(text: str) -> dict[str, Clocks]:
 
 
 def parse_modes(text: str) -> dict[str, Modes]:
-    """Lines of the `MODES` query; what a GPU does not have is None."""
+    """Parse lines of the `MODES` query; a mode that a GPU lacks is None."""
     found = {}
     for index, power, compute, *switches in _rows(text):
         told = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
@@ -169,5 +170,5 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _mhz(cell: str) -> int | None:
-    """`1980` as a number; `[N/A]`, `[Not Supported]` and other words as None."""
+    """Parse `1980` as a number; `[N/A]`, `[Not Supported]` and other text as None."""
     return int(cell) if cell.isdecimal() else None

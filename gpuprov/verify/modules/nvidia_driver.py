@@ -1,4 +1,4 @@
-"""`host.nvidia_driver`: the driver on a node's disk, in its kernel and behind its library."""
+"""`host.nvidia_driver`: the driver on disk, in the kernel and in its library."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
 
 class KernelModule(NamedTuple):
-    """A kernel module `nvidia`: its version, and whether it is the open or the proprietary one."""
+    """A kernel module `nvidia`: its version, and whether it is open or proprietary."""
 
     version: str
     flavour: Literal["open", "proprietary"]
 
 
 class Boot(NamedTuple):
-    """The kernel that boots next, where that is known, and why that one."""
+    """The kernel of the next boot, if known, and the reason for it."""
 
     release: str | None
     why: str
     held_back: str | None
-    """The kernel that GRUB_DEFAULT means, where grub.cfg has another in its place."""
+    """The kernel that GRUB_DEFAULT means, if grub.cfg boots another."""
 
 
 class NvidiaDriver(Observed):
@@ -54,24 +54,24 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def loaded(self) -> KernelModule | None:
-        """The module in the kernel now; None when none is loaded."""
+        """The loaded module, or None."""
         return parse_proc(self.run("cat /proc/driver/nvidia/version").stdout)
 
     @cached_property
     def kernels(self) -> list[str]:
-        """Releases of the kernel that runs, of the one that boots next, and of one that is held back."""
+        """Releases of the running kernel, of the next one, and of one that is held back."""
         running = self.ask("uname -r").strip()
         found = (running, self.boot.release, self.boot.held_back)
         return list(dict.fromkeys(release for release in found if release))
 
     @cached_property
     def boot(self) -> Boot:
-        """What GRUB boots next: the newest in /boot, unless it is told to take another."""
+        """GRUB's next kernel: the newest in /boot, unless another is configured."""
         images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
         return booted_next([image.removeprefix("vmlinuz-") for image in images], self.run(GRUB).stdout)
 
     def called(self, kernel: str) -> str:
-        """A kernel, and what becomes of it where it does not run."""
+        """Return a kernel's release, with a note if it is not the running one."""
         if kernel == self.boot.held_back:
             return f"{kernel} (held back: {self.boot.release} boots next)"
         if kernel == self.boot.release and kernel != self.kernels[0]:
@@ -79,9 +79,9 @@ class NvidiaDriver(Observed):
         return kernel
 
     def on_disk(self, kernel: str) -> KernelModule | None:
-        """The module that `modprobe nvidia` loads under `kernel`; None where there is none.
+        """Return the module that `modprobe nvidia` loads under `kernel`, or None.
 
-        modprobe is asked first: distributions rename the file (Debian: nvidia-current.ko) and lead
+        modprobe decides the name: distributions rename the file (Debian: nvidia-current.ko) and refer
         to it by an install line.
         """
         name = self._loaded_as(kernel)
@@ -92,9 +92,9 @@ class NvidiaDriver(Observed):
         return parse_depends(loads.stdout) if loads.succeeded else None
 
     def signatures(self, kernel: str) -> dict[str, str]:
-        """File → whose signature is at its end, for the driver's modules of a kernel; `unsigned` without one.
+        """Return the signature in each file of the driver's modules for a kernel; `unsigned` without one.
 
-        Issuer and serial number of the certificate, read from the file itself and not by kmod.
+        A signature is issuer and serial number of the certificate, parsed from the file itself without kmod.
         """
         name = self._loaded_as(kernel)
         found = self.ask(MODULE_FILES, kernel, name).split() if name else []
@@ -107,7 +107,7 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def library_version(self) -> str | None:
-        """Version of the libnvidia-ml that a program gets, from the file it leads to."""
+        """Version of the libnvidia-ml that a program loads, from the target of its link."""
         found = re.search(r"libnvidia-ml\.so\.1 .*=> (\S+)", self.run("ldconfig -p").stdout)
         if not found:
             return None
@@ -116,20 +116,22 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def reported_version(self) -> str | None:
-        """The version that `nvidia-smi` reports; None when it cannot talk to the driver."""
+        """The version that `nvidia-smi` reports; None if it cannot reach the driver."""
         versions = sorted({gpu.driver_version for gpu in self._host.gpu.in_driver})
         return ", ".join(versions) or None
 
     @cached_property
     def blacklisted(self) -> set[str]:
-        """Modules that are not loaded for a device of their own, from modprobe's effective configuration."""
+        """Modules that modprobe's effective configuration does not load for their devices."""
         return set(re.findall(r"^blacklist (\S+)", self.ask("modprobe --showconfig"), re.MULTILINE))
 
     def foreign_in_initramfs(self, kernel: str) -> list[str]:
-        """Modules that the kernel's initramfs would give the GPU to; none where it has the blacklist too.
+        """Return modules in the kernel's initramfs that would claim the GPU; empty if it contains the
+        blacklist.
 
-        It is made with all of /etc/modprobe.d: newer than the blacklist, it has it. To look inside takes
-        seconds, and is done where that is in doubt.
+        It is built with all of /etc/modprobe.d: newer than the blacklist, it contains it. Listing its content
+        takes
+        seconds, and is only done if it is older.
         """
         blacklists = self.run(BLACKLISTS).stdout.split()
         if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
@@ -137,12 +139,12 @@ class NvidiaDriver(Observed):
         return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)
 
     def package_version(self, package: str) -> str | None:
-        """Upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""
+        """Return the upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""
         found = self._host.package(package)
         return upstream(found.version) if found.is_installed else None
 
     def dkms_state(self, kernel: str) -> dict[str, str]:
-        """DKMS state by module version for one kernel: {'535.309.01': 'installed'}."""
+        """Return DKMS states by module version for one kernel: {'535.309.01': 'installed'}."""
         return parse_dkms(self.run("dkms status -k %s", kernel).stdout)
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class NvidiaDriver(Observed):
 
 
 def booted_next(releases: list[str], grub: str) -> Boot:
-    """What boots next, of the kernels in /boot, oldest first.
+    """Return the next kernel of those in /boot, given oldest first.
 
     Args:
         grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
@@ -170,7 +172,7 @@ def booted_next(releases: list[str], grub: str) -> Boot:
 
 
 def _named(releases: list[str], told: dict[str, str], default: str) -> str | None:
-    """The kernel that a default leads to; None where the entry tells none."""
+    """Return the kernel of a default entry; None if the entry names none."""
     saved = told.get("saved_entry") if default in ("saved", "${saved_entry}") else default
     entry = told.get("next_entry") or saved
     if entry in (None, "", "0"):
@@ -179,7 +181,7 @@ def _named(releases: list[str], told: dict[str, str], default: str) -> str | Non
 
 
 def parse_proc(text: str) -> KernelModule | None:
-    """The first line of /proc/driver/nvidia/version."""
+    """Parse the first line of /proc/driver/nvidia/version."""
     line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
     version = VERSION.search(line)
     if not version:
@@ -188,7 +190,7 @@ def parse_proc(text: str) -> KernelModule | None:
 
 
 def parse_depends(text: str) -> str | None:
-    """`modprobe --show-depends`: the module's file, or its name after an install line."""
+    """Parse `modprobe --show-depends`: the module's file, or its name after an install line."""
     for line in reversed(text.splitlines()):
         if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
             return found[1] or found[2]
@@ -196,7 +198,7 @@ def parse_depends(text: str) -> str | None:
 
 
 def parse_modinfo(text: str) -> KernelModule | None:
-    """`modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`."""
+    """Parse `modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`."""
     fields = dict(re.findall(r"^(\w+): +(.*)$", text, re.MULTILINE))
     if "version" not in fields:
         return None
@@ -204,12 +206,12 @@ def parse_modinfo(text: str) -> KernelModule | None:
 
 
 def parse_dkms(text: str) -> dict[str, str]:
-    """`nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)` lines, by version."""
+    """Parse lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)`, by version."""
     return dict(re.findall(r"^nvidia[^/]*/([^,]+),.*?: (\w+)", text, re.MULTILINE))
 
 
 def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
-    """Foreign modules in an initramfs's listing, unless one of the files that blacklist them is in it too."""
+    """Return foreign modules in an initramfs's listing, unless it contains a file that blacklists them."""
     inside = set(listing.splitlines())
     if any(path.lstrip("/") in inside for path in blacklists):
         return []
@@ -217,6 +219,6 @@ def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
 
 
 def upstream(version: str) -> str:
-    """A package's version without epoch and revision."""
+    """Return a package's version without epoch and revision."""
     _, _, after_epoch = version.rpartition(":")
     return after_epoch.rpartition("-")[0] or after_epoch

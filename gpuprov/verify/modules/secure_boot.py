@@ -1,4 +1,4 @@
-"""`host.secure_boot`: what the firmware enforces, and which certificates are enrolled."""
+"""`host.secure_boot`: enforcement by firmware and kernel, and enrolled certificates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENFORCED = (
     " || grep -qs Y /sys/module/module/parameters/sig_enforce"
 )
 NOT_BY_SHIM = "od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/MokSBStateRT-* 2>/dev/null | grep -q 1"
-# Shim's list as the kernel has it, which holds what is too long for a variable, and the firmware's own.
+# Shim's list as the kernel exports it, including entries too long for a variable, and the firmware's own.
 LISTS = (
     "for list in /sys/firmware/efi/mok-variables/MokListRT /sys/firmware/efi/efivars/MokListRT*"
     " /sys/firmware/efi/efivars/db-*; do [ ! -e $list ] || cat $list; done | base64 -w0"
@@ -40,9 +40,10 @@ class SecureBoot(Observed):
         return "on" if enforced else "on, and not enforced"
 
     def knows(self, fingerprint: str) -> bool:
-        """Whether a certificate is among the enrolled ones, by its SHA-256.
+        """Return whether a certificate is enrolled, by its SHA-256.
 
-        Every DER sequence of a certificate's size is tried, whatever the lists around it look like.
+        Every DER sequence of a certificate's size is hashed, independent of the format of the lists around
+        it.
         """
         lists = base64.b64decode(self.ask(LISTS))
         starts = (found.start() for found in re.finditer(b"(?=\x30\x82)", lists))

@@ -1,4 +1,4 @@
-"""`host.server`: what a node is made of beside its GPUs."""
+"""`host.server`: a node's hardware other than its GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NVME, BRIDGE = "0x0108", "0x0680"  # PCI code assignments
 
 
 class Server(Observed):
-    """Test what a node is made of.
+    """Test a node's hardware.
 
     >>> host.server.cores
     96
@@ -34,7 +34,7 @@ class Server(Observed):
 
     @property
     def cores(self) -> int:
-        """Physical cores, as the processors tell them of their socket; processors where they do not."""
+        """Physical cores, from the processors' sockets; logical processors if sockets are not listed."""
         sockets = dict(
             re.findall(r"^physical id\s*: (\d+)$.*?^cpu cores\s*: (\d+)$", self._cpuinfo, re.M | re.S)
         )
@@ -42,7 +42,7 @@ class Server(Observed):
 
     @property
     def memory_mib(self) -> int:
-        """Memory that the kernel has."""
+        """Memory of the kernel in MiB."""
         return int(self.ask("awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo"))
 
     @cached_property
@@ -56,7 +56,7 @@ class Server(Observed):
 
     @property
     def nvme_tb(self) -> float | None:
-        """Size of all NVMe disks in 10^12 bytes; None where the kernel shows none."""
+        """Size of all NVMe disks in 10^12 bytes; None if the kernel shows no NVMe disk."""
         sizes = self.run("cat /sys/block/nvme*/size").stdout.split()
         return sum(int(sectors) * 512 for sectors in sizes) / 1e12 if sizes else None
 
@@ -70,8 +70,10 @@ class Server(Observed):
 
     @cached_property
     def ports(self) -> dict[str, list[float | None]]:
-        """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; None where it is not told,
-        0 where the port is down."""
+        """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; None if unknown, 0 for a
+        port that
+        is down.
+        """
         found: defaultdict[str, list[float | None]] = defaultdict(list)
         for place, port in _by_place(self.run(RDMA).stdout).items():
             kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer", ""), "")
@@ -91,7 +93,7 @@ class Server(Observed):
 
 
 def _by_place(text: str) -> dict[str, dict[str, str]]:
-    """`FOLDER/FIELD:VALUE` lines by folder."""
+    """Parse `FOLDER/FIELD:VALUE` lines by folder."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for place, field, value in re.findall(r"^(.+)/([a-z_]+):(.*)$", text, re.M):
         found[place][field] = value.strip()

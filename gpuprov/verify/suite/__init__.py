@@ -1,1 +1,1 @@
-"""The checks: one file a role, run by testinfra on each node."""
+"""The checks: one file per role, run by testinfra on each node."""

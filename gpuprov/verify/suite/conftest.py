@@ -1,4 +1,4 @@
-"""What every test of a node may ask for."""
+"""Fixtures for tests of a node."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def node(request: pytest.FixtureRequest) -> NodeUnderTest:
-    """The node under test; the plugin runs a test once for each."""
+    """Return the node under test; the plugin runs a test once for each node."""
     param: NodeUnderTest = request.param
     return param
 
 
 @pytest.fixture(scope="session")
 def host(node: NodeUnderTest) -> Node:
-    """The node as testinfra knows it."""
+    """Return the node's testinfra host."""
     return node.host
 
 
 @pytest.fixture(scope="session")
 def group(node: NodeUnderTest) -> LockedGroup:
-    """The node's group of the lock."""
+    """Return the node's group of the lock."""
     return node.group
 
 
 @pytest.fixture
 def expected(node: NodeUnderTest, request: pytest.FixtureRequest) -> Any:
-    """What the lock expects of the check that the test names."""
+    """Return the lock's expected value for the check of the test."""
     check = request.node.get_closest_marker("check").args[0]
     return node.wanted[check].expected
 
 
 @pytest.fixture(scope="session")
 def kernels(host: Node, group: LockedGroup) -> list[str]:
-    """Releases of the kernels that the module must fit: the one named, or the running and the next one."""
+    """Return the kernels that the module must match: the stated one, or the running and the next one."""
     named = group.setting("kernel")
     return host.nvidia_driver.kernels if named in (None, "running") else [named]

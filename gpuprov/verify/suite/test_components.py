@@ -1,5 +1,6 @@
-"""Packages: those that the lock names are at their versions, those that it rules out are not there,
-and nothing of theirs is there without a package."""
+"""Checks of packages: locked ones at their versions, absent ones, and files
+of components without a package.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's toolkit: its forerunners are gone, its specification is kept up to date."""
+"""Checks of NVIDIA's toolkit: replaced packages removed, CDI specification kept up to date."""
 
 from __future__ import annotations
 

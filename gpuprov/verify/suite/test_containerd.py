@@ -1,4 +1,4 @@
-"""containerd runs, has its configuration, and Kubernetes can talk to it."""
+"""Checks of containerd: unit, configuration, and its plugin for Kubernetes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_containerd_runs_now_and_at_every_boot(host: Node, expected: str) -> Non
 @pytest.mark.check("containerd.config", CONTAINERD)
 def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
     plugins = host.containers.containerd_config.get("plugins", {})
-    # Its name from 2.0 on, and before; there is no table of a plugin that is switched off.
+    # The plugin's name from 2.0 on, and before; a disabled plugin has no table.
     table = plugins.get("io.containerd.cri.v1.runtime") or plugins.get("io.containerd.grpc.v1.cri") or {}
     if reads_elsewhere(host, CONTAINERD_UNIT, CONFIG):
         table = {}

@@ -1,4 +1,4 @@
-"""CUDA toolkits: the default one, each with its compiler, and what logins know."""
+"""Checks of CUDA toolkits: default, compiler of each, environment of logins."""
 
 from __future__ import annotations
 

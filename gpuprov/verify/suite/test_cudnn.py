@@ -1,4 +1,4 @@
-"""cuDNN by the word of its own files."""
+"""Checks of cuDNN: version in its header and in its library."""
 
 from __future__ import annotations
 

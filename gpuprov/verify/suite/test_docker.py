@@ -1,4 +1,4 @@
-"""Docker runs and has its configuration; a container sees limits and GPUs."""
+"""Checks of Docker: unit, configuration, and limits and GPUs inside a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fabric manager: it runs, and every GPU has joined."""
+"""Checks of the fabric manager: its unit, and the fabric state of every GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The firewall's rules."""
+"""Checks of the firewall's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPUs are set as the lock says."""
+"""Checks of the GPUs' settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODES_JOURNAL = f"journalctl -u {MODES_UNIT} -n 10 --no-pager"
 PERSISTENCE_JOURNAL = f"journalctl -u {PERSISTENCE_UNIT} -n 10 --no-pager"
 
 SETTERS = "grep -rns nvidia-smi /etc/systemd/system /etc/crontab /etc/cron.* /etc/rc.local /var/spool/cron"
-"""What else of this machine sets GPUs, now and then or at boot."""
+"""Other programs on the machine that configure GPUs, at times or at boot."""
 
 
 @pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
@@ -38,7 +38,7 @@ def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
 
 @pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, SETTERS)
 def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, int]) -> None:
-    # Locked clocks fix the graphics clock alone on many GPUs: a memory clock that is not told is not judged.
+    # Locked clocks fix only the graphics clock on many GPUs: an unknown memory clock is not compared.
     seen = {gpu: {**expected, **clocks} for gpu, clocks in host.gpu.clocks.items()}
     assert seen == on_every_gpu(expected, group)
 
@@ -86,11 +86,11 @@ def test_instances_are_as_wanted(host: Node, group: LockedGroup, expected: list[
 
 
 def mode(host: Node, name: str, expected: Any) -> dict[str, Any]:
-    """One mode by GPU; a GPU that does not have it is as it must be."""
+    """Return one mode by GPU; a GPU without the mode has the expected value."""
     told = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
     return {gpu: expected if value is None else value for gpu, value in told.items()}
 
 
 def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:
-    """The same for each GPU that the lock counts."""
+    """Return the value for each GPU of the lock."""
     return {f"GPU {number}": value for number in range(group.hardware.gpu_count)}

@@ -1,4 +1,4 @@
-"""What the node is made of: GPUs on the bus and in the driver, and the rest of the server."""
+"""Checks of hardware: GPUs on the bus and in the driver, and the rest of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DIMMS = "dmidecode -t memory | grep -E 'Locator|Size'"
 PORTS = "grep -s . /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed"
-# RDMA is InfiniBand or RoCE, whichever a site has.
+# RDMA is InfiniBand or RoCE, depending on the site.
 KINDS = {"rdma": ("infiniband", "roce")}
 
 

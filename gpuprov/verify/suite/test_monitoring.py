@@ -1,4 +1,4 @@
-"""Exporters run, and the file says what is expected."""
+"""Checks of the exporters, and of the textfile with the expectations."""
 
 from __future__ import annotations
 

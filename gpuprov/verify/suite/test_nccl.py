@@ -1,4 +1,4 @@
-"""NCCL by the word of its library, and its configuration."""
+"""Checks of NCCL's library and configuration."""
 
 from __future__ import annotations
 

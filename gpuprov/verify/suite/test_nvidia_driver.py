@@ -1,4 +1,4 @@
-"""The driver: its module on disk and in the kernel, its library, its own word."""
+"""Checks of the driver: module on disk and in the kernel, library, nvidia-smi."""
 
 from __future__ import annotations
 

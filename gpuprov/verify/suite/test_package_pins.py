@@ -1,4 +1,4 @@
-"""Packages stay where they are: held, left alone by unattended upgrades, proven by a simulated upgrade."""
+"""Checks of package holds: held, skipped by unattended upgrades, proven by a simulated upgrade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine underneath, and its package manager."""
+"""Checks of the system and its package manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read a GPU's counters."""
+"""Checks of the users who may read a GPU's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where packages come from."""
+"""Checks of package repositories."""
 
 from __future__ import annotations
 

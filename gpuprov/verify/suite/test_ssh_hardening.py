@@ -1,4 +1,4 @@
-"""sshd's effective options and ports."""
+"""Checks of sshd's effective options and ports."""
 
 from __future__ import annotations
 

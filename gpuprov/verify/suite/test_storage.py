@@ -1,4 +1,4 @@
-"""Scratch space: mounted now and at every boot, read ahead; clients of storage elsewhere."""
+"""Checks of scratch file systems, mounted now and at boot, their read-ahead, and network storage clients."""
 
 from __future__ import annotations
 

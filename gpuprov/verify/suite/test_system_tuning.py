@@ -1,4 +1,4 @@
-"""Tuning: what a fresh login and a new service really get, and what the kernel really has."""
+"""Checks of tuning: limits and variables of a fresh login and a new service, and kernel parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.roles.system_tuning import DEBUGGING
 if TYPE_CHECKING:
     from gpuprov.verify.modules import Node
 
-USERS = ("root", "nobody")  # limits for everybody are not root's (limits.conf(5))
+USERS = ("root", "nobody")  # limits for all users do not apply to root (limits.conf(5))
 VARIABLES = "grep -nE '^[^#]*=' /etc/environment /etc/environment.d/*.conf"
 
 
