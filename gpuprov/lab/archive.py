@@ -1,4 +1,4 @@
-"""The package archive: where this machine's own apt finds Debian, and what nodes have fetched."""
+"""Package archive of the lab: this machine's apt sources of Debian, and packages downloaded by nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARCHIVES = Path("var/cache/apt/archives")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # A line of `apt-get update --print-uris`: the index of one suite's component `main`.
 INDEX = re.compile(r"^'(https?://\S+?)/dists/(\S+?)/main/binary-\w+/Packages", re.MULTILINE)
-# How this machine's apt reaches its archive (a proxy, a frozen snapshot) holds for the nodes too.
+# The nodes reach the archive as this machine's apt does (a proxy, a frozen snapshot).
 CARRIED_SETTINGS = (
     "Acquire::http::Proxy ",
     "Acquire::https::Proxy ",
@@ -29,11 +29,11 @@ CARRIED_SETTINGS = (
 
 @dataclass(frozen=True)
 class Archive:
-    """Debian as this machine's apt knows it.
+    """Debian's archive in this machine's apt configuration.
 
     Attributes:
-        main: URI of the archive proper.
-        security: URI of the security archive, or "" where the machine has none.
+        main: URI of the main archive.
+        security: URI of the security archive, or "" if the machine has none.
         settings: lines of apt.conf that its use needs.
     """
 
@@ -42,7 +42,7 @@ class Archive:
     settings: str
 
     def sources(self, codename: str) -> str:
-        """Text of a deb822 sources file for one release: main, updates and security."""
+        """Return a deb822 sources file for one release: main, updates and security."""
         stanza = "Types: deb\nURIs: {}\nSuites: {}\nComponents: main\nSigned-By: " + KEYRING + "\n"
         parts = [stanza.format(self.main, f"{codename} {codename}-updates")]
         if self.security:
@@ -50,7 +50,7 @@ class Archive:
         return "\n".join(parts)
 
     def ports(self) -> set[int]:
-        """TCP ports that apt needs: the archive's, and its proxy's."""
+        """Return the TCP ports that apt needs: the archive's, and its proxy's."""
         proxies = [line.split('"')[1] for line in self.settings.splitlines() if "::Proxy " in line]
         default = {"http": 80, "https": 443}
         found = [urlsplit(uri) for uri in [self.main, self.security, *proxies] if uri]
@@ -58,10 +58,10 @@ class Archive:
 
 
 def read_archive() -> Archive:
-    """Ask apt itself, so that every format of sources it reads is read.
+    """Read this machine's archive from apt's own output, which covers every format of sources.
 
     Raises:
-        InvalidInput: apt knows no archive of Debian over HTTP here.
+        InvalidInput: apt has no archive of Debian over HTTP here.
     """
     uris = execute(["apt-get", "update", "--print-uris", "-o", "Debug::NoLocking=1"])
     settings = execute(["apt-config", "dump"])
@@ -69,9 +69,9 @@ def read_archive() -> Archive:
 
 
 def parse_archive(uris: str, settings: str, codename: str) -> Archive:
-    """Pick Debian's own archives out of what `apt-get update --print-uris` and `apt-config dump` say.
+    """Find Debian's own archives in the output of `apt-get update --print-uris` and `apt-config dump`.
 
-    Others may have a suite of the same name too; only Debian's has updates beside it.
+    Other archives may have a suite of the same name too; only Debian's also has updates.
     """
     indexes = [match.groups() for match in INDEX.finditer(uris)]
     updated = [uri for uri, suite in indexes if suite == f"{codename}-updates"]
@@ -88,27 +88,27 @@ def parse_archive(uris: str, settings: str, codename: str) -> Archive:
 
 
 def fetched() -> Path:
-    """Folder of the packages that nodes have downloaded so far."""
+    """Return the folder of packages that nodes have downloaded."""
     return CACHE / "archives"
 
 
 def lend(root: Path) -> None:
-    """Put every package fetched so far where apt of a new node looks first; it takes those of the right size.
+    """Link all downloaded packages into the apt cache of a new node; apt accepts those of the right size.
 
     Args:
-        root: a folder on the file system itself: nothing can be linked into an overlay from outside.
+        root: a folder on the file system itself: a hard link into an overlay from outside is impossible.
     """
     folder = root
     for part in ARCHIVES.parts:
         folder /= part
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever our umask is: inside the node this is /var
+        folder.chmod(0o755)  # independent of the umask: inside the node this is /var
     for package in fetched().glob("*.deb"):
         _link(package, folder / package.name)
 
 
 def harvest(root: Path) -> None:
-    """Keep what a node downloaded for the next one."""
+    """Keep a node's downloaded packages for later nodes."""
     fetched().mkdir(parents=True, exist_ok=True)
     for package in (root / ARCHIVES).glob("*.deb"):
         _link(package, fetched() / package.name)

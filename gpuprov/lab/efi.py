@@ -1,7 +1,7 @@
 """Firmware that enforces Secure Boot: OVMF with keys in its variables, Debian's own shim, GRUB and kernel.
 
-The platform key is the lab's own; Microsoft's certificates, which shim is signed for, are virt-firmware's, as
-are the ways to write variables that only a person at a console or the owner of a board may write otherwise.
+The platform key is the lab's own; Microsoft's certificates, which signed shim, come from virt-firmware, as
+does writing variables that otherwise only a user at the console or the owner of a board may write.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from gpuprov.errors import GpuprovError
 from gpuprov.lab.host import execute, require_tools
 
-# program → Debian package that brings it
+# program → its Debian package
 TOOLS = {"mformat": "mtools", "openssl": "openssl"}
-# The build that guards its variables by System Management Mode, without which Secure Boot protects nothing.
+# The build that guards its variables by System Management Mode, which Secure Boot depends on.
 CODE, VARIABLES = (Path(f"/usr/share/OVMF/OVMF_{each}.fd") for each in ("CODE_4M.secboot", "VARS_4M"))
 PACKAGE = "ovmf"
 ESP_BYTES = 64 << 20
 OWNER = "6c3bbb0e-7d23-4b8e-9c39-2f6f1f2c9e51"
-"""GUID that says whose a key in a variable is; any will do."""
+"""GUID of the owner of a key in a variable; any value works."""
 
 INSTALL = """\
 set -eu
@@ -40,7 +40,7 @@ FILES = {
     "EFI/BOOT/mmx64.efi": f"{SHIM}/mmx64.efi.signed",
     "EFI/BOOT/grubx64.efi": f"{GRUB}/grubx64.efi.signed",
 }
-# The signed GRUB looks for its configuration here, and takes the node's own.
+# The signed GRUB reads its configuration here; this one includes the node's own.
 CONFIGURATION = "EFI/debian/grub.cfg"
 TO_THE_NODES = "set root=(hd0,msdos1)\nset prefix=($root)/boot/grub\nconfigfile $prefix/grub.cfg\n"
 
@@ -50,8 +50,8 @@ class Firmware:
     """Certificates (files in PEM) that are enrolled before the first boot.
 
     Attributes:
-        db: in the firmware's own list, as a cloud's image property or a board's owner puts them.
-        mok: in shim's, as the owner does with mokutil and at the console.
+        db: in the firmware's own list, as by a cloud's image property or a board's owner.
+        mok: in shim's list, as by the owner with mokutil and at the console.
     """
 
     db: tuple[Path, ...] = ()
@@ -59,10 +59,10 @@ class Firmware:
 
 
 def require_firmware() -> None:
-    """Install the firmware where it is missing.
+    """Install the firmware if it is missing.
 
     Raises:
-        GpuprovError: not a machine with apt, or virt-firmware is not here.
+        GpuprovError: not a machine with apt, or virt-firmware is missing.
     """
     require_tools(TOOLS if CODE.exists() else {**TOOLS, str(CODE): PACKAGE})
     if find_spec("virt.firmware") is None:
@@ -70,7 +70,7 @@ def require_firmware() -> None:
 
 
 def write_system_partition(root: Path, disk: Path, first_sector: int) -> None:
-    """Put shim, GRUB and MOK manager where the firmware looks for what boots by default."""
+    """Write shim, GRUB and MOK manager to the firmware's default boot path."""
     place = f"{disk}@@{first_sector * 512}"
     sectors = str(ESP_BYTES // 512)
     execute(
@@ -83,10 +83,10 @@ def write_system_partition(root: Path, disk: Path, first_sector: int) -> None:
 
 
 def write_variables(firmware: Firmware, path: Path) -> None:
-    """Make the firmware's variables: Secure Boot on, its keys enrolled.
+    """Write the firmware's variables: Secure Boot on, its keys enrolled.
 
     Args:
-        path: of the file; it is what makes a virtual node boot by this firmware.
+        path: of the file; if it exists, a virtual node boots by this firmware.
     """
     platform = path.with_name("platform.pem")
     words = ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj"]
@@ -104,7 +104,7 @@ def write_variables(firmware: Firmware, path: Path) -> None:
 
 
 def machine(variables: Path) -> list[str]:
-    """QEMU's arguments for a machine with this firmware."""
+    """Return QEMU's arguments for a machine with this firmware."""
     return [
         *("-machine", "q35,smm=on", "-global", "ICH9-LPC.disable_s3=1"),
         *("-global", "driver=cfi.pflash01,property=secure,value=on"),

@@ -1,6 +1,6 @@
-"""One node as this machine sees it: an overlay mount, control groups, and systemd-nspawn in a loop.
+"""One node on this machine: an overlay mount, control groups, and systemd-nspawn in a loop.
 
-Whether a node runs is asked of its control group, never of a pid file.
+Whether a node runs is read from its control group, never from a pid file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 from gpuprov.errors import NodeFailed
 from gpuprov.lab.host import MACHINE_LOCK, execute, locked, remove_tree
 
-# Where systemd-nspawn keeps a folder and a lock for each system it runs.
+# systemd-nspawn's folders and locks of running systems
 NSPAWN = Path("/run/systemd/nspawn")
-# A systemd takes half a dozen inotify instances; the kernel's own limit for root is spent by twenty nodes.
+# A systemd uses about six inotify instances; the kernel's default limit for root is exhausted by twenty
+# nodes.
 INSTANCES, INSTANCES_AT_LEAST = Path("/proc/sys/fs/inotify/max_user_instances"), 4096
-# systemd-nspawn exits with 133 when the system inside asks for a reboot (its manual page, "Exit status").
+# systemd-nspawn exits with 133 when the system inside requests a reboot (its manual page, "Exit status").
 SUPERVISOR = """\
 for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
 while :; do
@@ -33,12 +34,12 @@ done
 def boot_command(
     root: Path, machine: str, hostname: str, namespace: Path, extra: Sequence[str] = ()
 ) -> list[str]:
-    """Command line that boots the system in `root` in the foreground.
+    """Return the command that boots the system in `root` in the foreground.
 
     Args:
         root: its merged root.
         machine: name that is unique on this machine.
-        hostname: what it calls itself.
+        hostname: its host name.
         namespace: path of its network namespace.
         extra: further arguments of systemd-nspawn (the GPU simulator's).
     """
@@ -47,7 +48,7 @@ def boot_command(
         *("systemd-nspawn", "--quiet", "--boot", f"--directory={root}"),
         *("--register=no", "--keep-unit", f"--machine={machine}", f"--hostname={hostname}"),
         f"--network-namespace-path={namespace}",
-        # All that a real server's root may do and a container's may not: dockerd, eBPF, keyrings.
+        # Permissions that root of a real server has and a container's lacks: dockerd, eBPF, keyrings.
         *("--capability=all", "--system-call-filter=add_key keyctl bpf"),
         *(f"--resolv-conf={uplink}", "--timezone=off", "--link-journal=no", "--console=read-only"),
         *extra,
@@ -57,9 +58,9 @@ def boot_command(
 def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
     """Mount a node's root: its own layer above read-only ones, topmost first.
 
-    `volatile`: nothing here outlives a power cut, so nothing waits for the disk.
+    `volatile`: no data needs to survive a power failure, so no write waits for the disk.
     """
-    remove_tree(work)  # it bears the mark of an earlier volatile mount, which bars another
+    remove_tree(work)  # it carries the mark of an earlier volatile mount, which prevents another
     for folder in (root, upper, work):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
@@ -77,10 +78,10 @@ def unmount_below(folder: Path) -> None:
 
 
 def start(command: Sequence[str], machine: str, console: Path) -> None:
-    """Start a node's supervisor, detached from us; its console goes to the file `console`."""
+    """Start a node's supervisor as a detached process; its console goes to the file `console`."""
     with locked(MACHINE_LOCK):
         groups = _make_groups(machine)
-        if int(INSTANCES.read_text()) < INSTANCES_AT_LEAST:  # stays so: an upper bound costs nothing
+        if int(INSTANCES.read_text()) < INSTANCES_AT_LEAST:  # stays raised: an upper bound costs nothing
             INSTANCES.write_text(str(INSTANCES_AT_LEAST))
     with console.open("ab") as output:
         subprocess.run(
@@ -99,12 +100,12 @@ def start(command: Sequence[str], machine: str, console: Path) -> None:
 
 
 def runs(machine: str) -> bool:
-    """Whether a node's supervisor lives; without it, what is left of the node is not one."""
+    """Return whether a node's supervisor runs; without it, remaining processes are not a node."""
     return bool(_members(_groups(machine)[-1]))
 
 
 def processes(machine: str) -> set[int]:
-    """Process ids of a node, its supervisor's among them."""
+    """Return the process ids of a node, including its supervisor's."""
     folders = (Path(folder) for group in _groups(machine) for folder, _, _ in os.walk(group))
     return {pid for folder in folders for pid in _members(folder)}
 
@@ -113,20 +114,20 @@ def _members(group: Path) -> set[int]:
     try:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):  # the group is gone, or goes as we read
+        if error.errno in (errno.ENOENT, errno.ENODEV):  # the group is gone, or disappears during the read
             return set()
         raise
 
 
 def terminate(machine: str) -> None:
-    """Ask a node's systemd to stop everything in order."""
+    """Request an orderly shutdown from a node's systemd."""
     for pid in processes(machine):
         if _name(pid) == "systemd-nspawn":
             os.kill(pid, signal.SIGTERM)
 
 
 def await_end(machine: str, timeout: float) -> None:
-    """Wait until a node that was asked to end has ended.
+    """Wait until a node that is shutting down has ended.
 
     Raises:
         NodeFailed: it still runs after `timeout` seconds.
@@ -141,7 +142,7 @@ def await_end(machine: str, timeout: float) -> None:
 
 
 def kill(machine: str, root: Path) -> None:
-    """End a node at once, whatever state it is in, and clear up behind it and behind systemd-nspawn."""
+    """Kill a node in any state, and remove files of it and of systemd-nspawn."""
     deadline = time.monotonic() + 30
     while not _gone(machine):
         if time.monotonic() > deadline:
@@ -156,7 +157,7 @@ def kill(machine: str, root: Path) -> None:
 
 
 def _gone(machine: str) -> bool:
-    """Whether nothing of a node runs any more; its control groups go with its last process."""
+    """Return whether no process of a node runs; then its control groups are removed too."""
     if processes(machine):
         return False
     with locked(MACHINE_LOCK):
@@ -172,7 +173,7 @@ def _gone(machine: str) -> bool:
 def _kill_process(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it ended by itself meanwhile
+    except ProcessLookupError:  # it ended in the meantime
         return
 
 
@@ -184,7 +185,7 @@ def _name(pid: int) -> str:
 
 
 def _hierarchies() -> list[Path]:
-    """Every hierarchy of control groups: one on a unified machine, many on a hybrid one."""
+    """Return every hierarchy of control groups: one on a unified machine, many on a hybrid one."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
 
@@ -199,7 +200,7 @@ def _make_groups(machine: str) -> list[Path]:
         group.parent.mkdir(exist_ok=True)
         inherit = group.parent / "cgroup.clone_children"
         if (group.parent / "cpuset.cpus").exists() and inherit.exists():
-            # A cpuset of cgroup v1 starts without any processor, and then takes no process.
+            # A cpuset of cgroup v1 starts without processors, and then accepts no process.
             for name in ("cpuset.cpus", "cpuset.mems"):
                 (group.parent / name).write_text((group.parent.parent / name).read_text())
             inherit.write_text("1")

@@ -1,4 +1,4 @@
-"""What a lab hands to the rest of gpuprov: an ordinary fleet.yml that names its nodes."""
+"""The lab's output for the rest of gpuprov: an ordinary fleet.yml with its nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuprov.lab.node import Node
 
 
 def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_hosts: Path) -> str:
-    """Text of a fleet.yml: one group for each kind of node, its kernel named.
+    """Return a fleet.yml with one group for each kind of node, its kernel stated.
 
     A lab node runs this machine's kernel, so the kernel to build for is the one installed on it; its apt
-    reaches the distribution's own archive only.
+    only reaches the distribution's own archive.
     """
     groups: dict[str, dict[str, Any]] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""What the lab needs of the machine it runs on: places, locks, tools, root."""
+"""The lab's use of its machine: paths, locks, tools, root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 
-# program → Debian package that brings it
+# program → its Debian package
 TOOLS = {
     "debootstrap": "debootstrap",
     "ip": "iproute2",
@@ -26,7 +26,7 @@ TOOLS = {
     "ssh": "openssh-client",
     "systemd-nspawn": "systemd-container",
 }
-# Of the machine, not of whoever is root here: so are the addresses, the nft table and forwarding.
+# One lock per machine and not per user, as are addresses, the nft table and forwarding.
 MACHINE_LOCK = Path("/run/gpuprov-lab.lock")
 CACHE = Path("/var/cache/gpuprov-lab")
 """Base images, saved layers and package archives; kept between labs."""
@@ -35,15 +35,15 @@ LABS = Path("/var/lib/gpuprov-lab")
 
 
 def say(line: str) -> None:
-    """Progress for people, on stderr."""
+    """Print a line of progress on stderr."""
     print(f"lab: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def execute(arguments: Sequence[str | Path], *, input: str = "", timeout: float = 600) -> str:  # noqa: A002
-    """Run a program of this machine; returns its stdout.
+    """Run a program of this machine; return its stdout.
 
     Raises:
-        NodeFailed: it exited with something but 0 (carries its last lines), or ran longer than
+        NodeFailed: its exit status is not 0 (contains its last lines), or it ran longer than
             `timeout` seconds.
     """
     words = [str(word) for word in arguments]
@@ -58,11 +58,11 @@ def execute(arguments: Sequence[str | Path], *, input: str = "", timeout: float 
 
 
 def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: float = 5) -> None:
-    """The same for what takes minutes, saying on the way how far it is, also while the program says nothing.
+    """Run a program for minutes, and print its latest line at an interval, also while it prints nothing.
 
     Args:
         timeout: seconds.
-        every: seconds between two lines that are said: the program's latest one.
+        every: seconds between two printed lines.
 
     Raises:
         NodeFailed: as `execute`.
@@ -77,7 +77,7 @@ def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: flo
             last.extend(line.strip() for line in program.stdout or ())
             program.wait()
         finally:
-            # Threads that run on keep this process from ending, also after Ctrl-C.
+            # Running threads would keep this process alive, also after Ctrl-C.
             timer.cancel()
             over.set()
     if program.returncode:
@@ -93,9 +93,9 @@ def _tell(last: deque[str], every: float, over: Event) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the file lock at `path`; the kernel lets go of it when the process dies, however it dies.
+    """Hold the file lock at `path`; the kernel releases it when the process dies.
 
-    Its holder may remove the file; whoever waited then takes the lock of the file that is there now.
+    Its holder may remove the file; a waiting process then locks the file that exists now.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def hold(path: Path) -> IO[str] | None:
-    """The file at `path`, locked until it is closed or the process dies; None where another one holds it."""
+    """Return the file at `path`, locked until it is closed or the process dies; None if another process holds
+    it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = path.open("a")
     try:
@@ -119,7 +121,7 @@ def hold(path: Path) -> IO[str] | None:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file so that a reader, or a kill, never sees half of it."""
+    """Replace a file in one step: a reader sees the old text or the new one, also after a kill."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.chmod(mode)
@@ -127,16 +129,16 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder without crossing into anything mounted below it."""
+    """Remove a folder without crossing into file systems mounted below it."""
     if path.exists():
         execute(["rm", "-rf", "--one-file-system", path])
 
 
 def require_root() -> None:
-    """Refuse early what only root may do: namespaces, mounts, nftables.
+    """Check for root rights, which namespaces, mounts and nftables need.
 
     Raises:
-        InvalidInput: we are somebody else.
+        InvalidInput: another user.
     """
     if os.geteuid() != 0:
         raise InvalidInput(
@@ -145,16 +147,16 @@ def require_root() -> None:
 
 
 def make_folders() -> None:
-    """Make the lab's folders, for root alone: they hold keys, and nodes' programs that run as their owner."""
+    """Create the lab's folders with access only for root: they hold keys, and nodes' setuid programs."""
     for folder in (CACHE, LABS):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:
-    """Install what is missing of the lab's tools from the machine's own package archive.
+    """Install missing tools from the machine's own package archive.
 
     Args:
-        tools: program → Debian package that brings it.
+        tools: program → its Debian package.
 
     Raises:
         GpuprovError: not a machine with apt, or apt failed.

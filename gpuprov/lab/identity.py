@@ -1,4 +1,4 @@
-"""What makes a root folder this node and no other: its name, its keys, who may log in."""
+"""Identity of a node's root folder: name, keys, authorised login."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprov.lab.host import execute, write_whole
 
 
 def make_key(path: Path, comment: str) -> None:
-    """Make an Ed25519 key pair at `path` and `path`.pub, unless there is a whole one."""
+    """Create an Ed25519 key pair at `path` and `path`.pub, unless there is a complete one."""
     if not path.with_suffix(".pub").exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -17,11 +17,11 @@ def make_key(path: Path, comment: str) -> None:
 
 
 def personalise(root: Path, name: str, public_key: str) -> None:
-    """Give a fresh root its host name, machine id and host key, and let the lab's key in as root."""
+    """Set host name, machine id and host key of a fresh root, and authorise the lab's key for root."""
     etc = root / "etc"
     write_whole(etc / "hostname", f"{name}\n")
     write_whole(etc / "hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n")
-    # Without an id systemd takes this for a first boot and switches every unit back to its preset.
+    # Without an id systemd treats this as a first boot and resets every unit to its preset.
     write_whole(etc / "machine-id", f"{uuid.uuid4().hex}\n", 0o444)
     for old in (etc / "ssh").glob("ssh_host_*"):
         old.unlink()
@@ -30,12 +30,12 @@ def personalise(root: Path, name: str, public_key: str) -> None:
 
 
 def authorise(home: Path, public_key: str) -> None:
-    """Let a key log in to the account with this home folder, and no other key."""
+    """Authorise a key, and no other, for the account with this home folder."""
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     write_whole(home / ".ssh/authorized_keys", public_key, 0o600)
 
 
 def host_key(root: Path) -> str:
-    """A node's public host key, as `TYPE BASE64`."""
+    """Return a node's public host key, as `TYPE BASE64`."""
     words = (root / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()
     return " ".join(words[:2])

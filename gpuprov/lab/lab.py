@@ -1,4 +1,4 @@
-"""A lab: a named set of nodes with one key pair, brought up together and gone without a trace."""
+"""A lab: a named set of nodes with one key pair, created and removed together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Lab(AbstractContextManager["Lab"]):
-    """A named lab; labs of different names do not touch each other.
+    """A named lab; labs of different names are independent.
 
     Args:
         name: up to 30 lower-case letters, digits and hyphens.
@@ -54,7 +54,7 @@ class Lab(AbstractContextManager["Lab"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take every node down."""
+        """Remove every node."""
         self.down()
         if self._held:
             self._use.unlink(missing_ok=True)
@@ -66,7 +66,7 @@ class Lab(AbstractContextManager["Lab"]):
 
     @property
     def in_use(self) -> bool:
-        """Whether a process that is alive has this lab for itself, such as a test."""
+        """Whether a living process, such as a test, uses this lab exclusively."""
         if not self._use.exists():
             return False
         handle = hold(self._use)
@@ -76,7 +76,7 @@ class Lab(AbstractContextManager["Lab"]):
 
     @property
     def identity_file(self) -> Path:
-        """The private key that every node lets in."""
+        """The private key that every node accepts."""
         return self.folder / "id_ed25519"
 
     @property
@@ -85,11 +85,11 @@ class Lab(AbstractContextManager["Lab"]):
         return self.folder / "known_hosts"
 
     def nodes(self) -> list[Node]:
-        """The nodes of this lab, in the order of their names."""
+        """Return the nodes of this lab, in the order of their names."""
         return [node for node in self._recorded() if node.complete]
 
     def node(self, name: str) -> Node:
-        """The node of that name.
+        """Return the node of that name.
 
         Raises:
             InvalidInput: the lab has no such node.
@@ -114,20 +114,21 @@ class Lab(AbstractContextManager["Lab"]):
         prepare: Sequence[Callable[[Path], None]] = (),
         virtual: bool = False,
     ) -> list[Node]:
-        """Add nodes, side by side; returns them once each answers SSH.
+        """Add nodes concurrently; return them once each answers SSH.
 
         Args:
-            count: how many, if `names` does not say.
+            count: number of nodes, without `names`.
             os: `debian12` (the default) or `debian13`.
-            gpu: machine that the GPU simulator plays on them, such as `h200x4`.
+            gpu: machine that the GPU simulator imitates on them, such as `h200x4`.
             image: a saved image to start from, instead of a fresh `os`.
-            names: names of the new nodes; node1, node2, … if not given.
-            prepare: what else to do to each root before its first boot; see `gpuprov.lab.variants`.
+            names: names of the new nodes; node1, node2, … by default.
+            prepare: functions that change each root before its first boot; see `gpuprov.lab.variants`.
             virtual: machines with a kernel of their own; see `gpuprov.lab.vm`.
 
         Raises:
-            InvalidInput: no such system or image, a name that is taken or not valid, or GPUs for machines.
-            NodeFailed: a node did not boot. Those of this call are then removed again.
+            InvalidInput: no such system or image, a name that is taken or not valid, or GPUs for virtual
+            machines.
+            NodeFailed: a node did not boot. The nodes of this call are then removed again.
         """
         require_tools()
         if virtual and gpu:
@@ -150,10 +151,10 @@ class Lab(AbstractContextManager["Lab"]):
         return self._virtualise([node], kernel, firmware)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:
-        """Remove nodes and all that belongs to them; with the last one the lab's own files go too.
+        """Remove nodes and all that belongs to them; with the last one also the lab's own files.
 
         Args:
-            names: which; all of them if not given.
+            names: names of nodes; all by default.
 
         Raises:
             InvalidInput: the lab has no such node.
@@ -169,13 +170,13 @@ class Lab(AbstractContextManager["Lab"]):
                 self._tidy()
 
     def fleet(self, profile: str) -> str:
-        """Text of a fleet.yml for all nodes of this lab, with a profile of that name."""
+        """Return a fleet.yml for all nodes of this lab, with a profile of that name."""
         return fleet_text(self.nodes(), profile, self.identity_file, self.known_hosts)
 
     def save(self, node: Node, name: str) -> None:
-        """Keep what was done to a node as an image, for `up(image=name)`.
+        """Save a node's changes as an image, for `up(image=name)`.
 
-        The node is stopped, and stands on that image from now on.
+        The node is stopped, and uses that image from now on.
 
         Raises:
             InvalidInput: the name is a system's, or not valid, or the node is virtual.
@@ -192,7 +193,7 @@ class Lab(AbstractContextManager["Lab"]):
             node.mount()
 
     def drop(self, name: str) -> None:
-        """Forget a saved image."""
+        """Remove a saved image."""
         drop_image(name)
 
     def _recorded(self) -> list[Node]:
@@ -200,7 +201,7 @@ class Lab(AbstractContextManager["Lab"]):
         return [load_node(folder) for folder in folders]
 
     def _mend(self) -> None:
-        """Remove what killed runs left: nodes that were never completed, or whose processes were killed."""
+        """Remove remains of killed runs: incomplete nodes, or nodes whose processes were killed."""
         for node in self._recorded():
             if not node.complete or node.broken:
                 say(f"removing {node.name} of lab '{self.name}', which an interrupted run left behind")
@@ -239,7 +240,7 @@ class Lab(AbstractContextManager["Lab"]):
         return _side_by_side(lambda node: node.virtualised(kernel, firmware), nodes)
 
     def _tidy(self) -> None:
-        """Leave the files of a lab as its nodes need them, which is not at all once there are none."""
+        """Update the lab's files for its nodes; remove them if there are no nodes."""
         if self.nodes():
             self._write_known_hosts()
         else:
@@ -252,13 +253,13 @@ class Lab(AbstractContextManager["Lab"]):
 
 
 def lab_names() -> list[str]:
-    """Names of the labs that exist, whole or in pieces."""
+    """Return names of the labs that exist, complete or not."""
     require_root()
     return sorted(folder.name for folder in LABS.glob("*") if folder.is_dir())
 
 
 def _side_by_side(work: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:
-    """Do something with every node at once; every one ends before the first error is raised."""
+    """Call `work` for every node concurrently; all calls end before the first error is raised."""
     with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         return [future.result() for future in [pool.submit(work, node) for node in nodes]]
 

@@ -1,4 +1,4 @@
-"""How a lab logs in to its nodes: one key, host keys checked, no configuration of anybody's."""
+"""The lab's login to its nodes: one key, checked host keys, no user's configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OPTIONS = {
     "BatchMode": "yes",
     "LogLevel": "ERROR",
     "ConnectTimeout": "10",
-    # Debian 12 would pick sntrup761 first, which costs 0.1 s of processor time at each end.
+    # Debian 12 would prefer sntrup761, which costs 0.1 s of processor time at each end.
     "KexAlgorithms": "^curve25519-sha256",
 }
 
 
 class Patience(NamedTuple):
-    """Seconds that a kind of node may take to boot or end, and to greet; and the pause before it is asked."""
+    """Limits in seconds for a kind of node to boot or end, and to greet; and the pause between attempts."""
 
     boot_s: float
     greeting_s: float
@@ -29,10 +29,10 @@ PATIENCE = Patience(60.0, 1.0, 0.02)
 
 
 def ssh_command(address: str, user: str, lab_folder: Path) -> list[str]:
-    """Command line that opens a shell on a node.
+    """Return the command that opens a shell on a node.
 
     Args:
-        lab_folder: where the lab's key pair and known hosts are.
+        lab_folder: folder of the lab's key pair and known hosts.
     """
     options = {"UserKnownHostsFile": str(lab_folder / "known_hosts"), **OPTIONS}
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
@@ -40,7 +40,7 @@ def ssh_command(address: str, user: str, lab_folder: Path) -> list[str]:
 
 
 def greets(address: str, timeout: float) -> bool:
-    """Whether an SSH server answers at an address within so many seconds."""
+    """Return whether an SSH server answers at an address within `timeout` seconds."""
     try:
         with socket.create_connection((address, 22), timeout) as connection:
             return connection.recv(4) == b"SSH-"

@@ -39,21 +39,21 @@ class Link:
 
     @property
     def veth(self) -> str:
-        """Name of the host's end; it tells the address, so two links never share one."""
+        """Name of the host's end. It contains the address, so two links never share one."""
         offset = int(IPv4Address(self.address)) - int(RANGE.network_address)
         return f"gplab{offset:04x}"
 
     @property
     def path(self) -> Path:
-        """Where the namespace can be joined."""
+        """Path of the namespace, with which it can be joined."""
         return NAMESPACES / self.namespace
 
 
 def free_address(taken: Collection[str], choose: Callable[[int], int] = random.randrange) -> str:
-    """An address that no node has.
+    """Return an address that no node has.
 
-    Drawn at random, since the next node should not inherit the address of the last one: SSH
-    connections that a client keeps open would lead into nowhere.
+    It is drawn at random so that the next node does not inherit the address of the last one: SSH connections
+    that a client keeps open would lead nowhere.
     """
     if len(taken) >= RANGE.num_addresses // 2:
         raise GpuprovError(f"{len(taken)} lab nodes hold addresses of {RANGE}", do="take a lab down")
@@ -63,7 +63,7 @@ def free_address(taken: Collection[str], choose: Callable[[int], int] = random.r
 
 
 def taken_addresses(ip_json: str) -> set[str]:
-    """Addresses of all labs' nodes, from `ip -j -4 addr show`: the peers of our veths."""
+    """Return the addresses of all labs' nodes, from `ip -j -4 addr show`: the peers of the labs' veths."""
     return {
         entry["address"]
         for interface in json.loads(ip_json or "[]")
@@ -119,9 +119,11 @@ def disconnect(link: Link) -> None:
 
 
 def ruleset(ports: Collection[int], forwarding: str) -> str:
-    """Our table: nodes reach each other, name servers and the archive's ports; nobody else is led to them.
+    """Return the lab's table: nodes reach each other, name servers and the archive's ports.
 
-    What `ip_forward` was before is kept as the table's comment, so that it lives exactly as long.
+    Nothing else is forwarded from them, and no new connection to them.
+
+    The earlier value of `ip_forward` is kept as the table's comment, so that it exists as long as the table.
     """
     archive = ", ".join(map(str, sorted(ports)))
     return f"""\

@@ -25,13 +25,13 @@ class Node:
     """One node of a lab.
 
     Attributes:
-        name: what it calls itself.
+        name: its host name.
         os: name of its system, such as `debian12`.
-        gpu: the machine that the simulator plays, or None.
+        gpu: the machine that the simulator simulates, or None.
         address: its IPv4 address; "" until it has one.
-        layers: the image that its root stands on, topmost layer first.
-        folder: where it lives; its lab's folder is two above.
-        complete: whether the `up` that made it came to its end.
+        layers: the image below its root, topmost layer first.
+        folder: the node's folder; its lab's folder is two above.
+        complete: whether the `up` that made it finished.
         off: whether it was stopped on purpose.
         virtual: whether it is a machine with a kernel of its own; see `gpuprov.lab.vm`.
     """
@@ -76,12 +76,12 @@ class Node:
 
     @property
     def upper(self) -> Path:
-        """What it has written that its image had not."""
+        """Files that the node has written on top of its image."""
         return self.folder / "upper"
 
     @property
     def console(self) -> Path:
-        """What it said at boot, over all its boots."""
+        """Console output of all its boots."""
         return self.folder / "console.log"
 
     @property
@@ -103,8 +103,9 @@ class Node:
     def kernel(self) -> str:
         """Release of the kernel that is installed on it, the newest if there are several; "" without one.
 
-        The kernel that runs is this machine's, so nodes name the one to build modules for. A virtual node
-        runs its own, and says just that: `running`.
+        The running kernel is this machine's, so nodes name the one to build modules for. A virtual node runs
+        its
+        own, and the value is just `running`.
         """
         if self.virtual:
             return "running"
@@ -114,7 +115,7 @@ class Node:
         return max(releases, key=Version, default="")
 
     def record(self) -> None:
-        """Write the node down, so that any later run knows of it."""
+        """Write the node's record, so that any later run knows the node."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {**asdict(self), "folder": None}
         write_whole(self.folder / "node.json", json.dumps(fields, indent=1) + "\n")
@@ -122,12 +123,12 @@ class Node:
     def make(
         self, public_key: str, ports: Collection[int], prepare: Collection[Callable[[Path], None]] = ()
     ) -> Node:
-        """Make the node out of its image and boot it; returns it with its address.
+        """Make the node out of its image and boot it; return it with its address.
 
         Args:
-            public_key: who may log in as root.
+            public_key: key that may log in as root.
             ports: TCP ports of the package archive.
-            prepare: what else to do to its root before the first boot.
+            prepare: further changes of its root before the first boot.
         """
         self.record()
         made: list[Node] = [self]
@@ -155,11 +156,11 @@ class Node:
         engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
 
     def virtualised(self, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
-        """The same system as a machine with a kernel of its own, booted; the tree it was is left behind.
+        """Return the same system as a booted machine with a kernel of its own; the old tree is left in place.
 
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
-            firmware: what enforces Secure Boot; without it the machine has a BIOS.
+            firmware: the firmware that enforces Secure Boot; without it the machine has a BIOS.
         """
         self.stop()
         harvest(self.upper)
@@ -171,13 +172,13 @@ class Node:
         return replace(node, off=False)
 
     def completed(self) -> Node:
-        """The same node, written down as complete."""
+        """Return the same node, recorded as complete."""
         node = replace(self, complete=True)
         node.record()
         return node
 
     def ssh_command(self, user: str = "root") -> list[str]:
-        """Command line that opens a shell on the node; host keys are checked strictly."""
+        """Return the command line that opens a shell on the node; host keys are checked strictly."""
         return ssh_command(self.address, user, self.lab_folder)
 
     def run(
@@ -208,7 +209,7 @@ class Node:
         return done
 
     def boot_id(self) -> str:
-        """The kernel's id of this boot."""
+        """Return the kernel's id of this boot."""
         return self.run(f"cat {BOOT_ID}").stdout.strip()
 
     def start(self, *, wait: bool = True) -> None:
@@ -282,7 +283,7 @@ class Node:
         execute(["ip", "-n", self.link.namespace, "-batch", "-"], input=lines)
 
     def destroy(self) -> None:
-        """Remove the node, or whatever a killed run left of it; its downloaded packages are kept."""
+        """Remove the node, or the remains that a killed run left; its downloaded packages are kept."""
         engine.kill(self.machine, self.root)
         harvest(self.upper)
         engine.unmount_below(self.folder)
@@ -312,7 +313,7 @@ class Node:
 
 
 def load_node(folder: Path) -> Node:
-    """The node that lives in a folder; an incomplete one if a killed run left the folder without a record."""
+    """Return the node of a folder; an incomplete one if a killed run left the folder without a record."""
     if not (folder / "node.json").is_file():
         return Node(folder.name, "", None, "", (), folder)
     fields = json.loads((folder / "node.json").read_text())

@@ -1,4 +1,4 @@
-"""A tree that becomes an image without a boot: systemd-nspawn runs one program in it after the other."""
+"""A tree that becomes an image without a boot: systemd-nspawn runs single programs in it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ HOUR_S = 3600.0
 
 @dataclass
 class Tree:
-    """A root folder that no system was ever booted from."""
+    """A root folder of a system that was never booted."""
 
     folder: Path
     base: Image
 
     @property
     def root(self) -> Path:
-        """The whole tree."""
+        """The merged root."""
         return self.folder / "root"
 
     @property
     def kernel(self) -> str:
-        """The kernel that is installed in it."""
+        """The release of the installed kernel."""
         [path] = (self.root / "usr/lib/modules").iterdir()
         return path.name
 
     def run(self, command: str) -> str:
-        """What a shell command prints; it has this machine's network, and systemd does not run.
+        """Return the output of a shell command; it has this machine's network, and systemd does not run.
 
         Raises:
             NodeFailed: it failed.
@@ -45,7 +45,7 @@ class Tree:
         return execute(contained(self.root, *quiet, "sh", "-c", command), timeout=HOUR_S)
 
     def fails(self, command: str) -> str:
-        """What a command says that must fail."""
+        """Return the error message of a command that must fail."""
         try:
             said = self.run(command)
         except NodeFailed as failure:
@@ -53,7 +53,7 @@ class Tree:
         raise NodeFailed(f"`{command}` did not fail: {said}")
 
     def save(self, name: str) -> None:
-        """Keep it as an image, for `Lab.up(image=name)`; it is not to be used any more."""
+        """Save it as an image, for `Lab.up(image=name)`; the tree cannot be used afterwards."""
         engine.unmount_below(self.root)
         harvest(self.folder / "upper")
         save_image(name, self.folder / "upper", self.base)
@@ -61,7 +61,7 @@ class Tree:
 
 @contextmanager
 def tree(lab: Lab, image: str = "debian12") -> Iterator[Tree]:
-    """A tree of a lab's, gone when the block ends, or with the lab where the process was killed."""
+    """Yield a tree of a lab; it is removed when the block ends, or with the lab if the process was killed."""
     require_tools()
     base = find_image(image)
     made = Tree(lab.folder / "tree", base)

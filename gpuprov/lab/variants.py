@@ -1,4 +1,4 @@
-"""Nodes unlike a fresh server: steps for `Lab.up(prepare=[...])`, done to a root before its first boot."""
+"""Variants of a fresh server: steps for `Lab.up(prepare=[...])`, applied to a root before its first boot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuprov.lab.images import contained
 
 
 def without_python(root: Path) -> None:
-    """Purge every Python package, as on the smallest images that one can rent."""
+    """Purge every Python package, as on the smallest images of cloud providers."""
     inside(root, "apt-get -q -y purge --auto-remove 'python3*' 'libpython3*'")
 
 
 def with_os_release(text: str) -> Callable[[Path], None]:
-    """Have the node say that it is another system; only the name changes."""
+    """Return a step that replaces os-release, so that the node appears as another system."""
 
     def step(root: Path) -> None:
         (root / "etc/os-release").unlink(missing_ok=True)
@@ -27,11 +27,11 @@ def with_os_release(text: str) -> Callable[[Path], None]:
 
 
 def with_admin(name: str, password: str = "") -> Callable[[Path], None]:
-    """Add an account that the lab's key opens and that may use sudo.
+    """Return a step that adds an account with the lab's key and with sudo.
 
     Args:
         name: of the account.
-        password: what sudo asks for; it asks for nothing if empty.
+        password: of the account, required by sudo; if empty, sudo needs no password.
     """
 
     def step(root: Path) -> None:
@@ -71,10 +71,10 @@ disable_root: false
 
 
 def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
-    """Have Debian's own cloud-init find a seed at the first boot; network, login and host key stay the lab's.
+    """Return a step that gives Debian's own cloud-init a seed; network, login and host key remain the lab's.
 
     Args:
-        user_data: as a cloud would hand it over.
+        user_data: as from a cloud.
     """
 
     def step(root: Path) -> None:
@@ -90,22 +90,22 @@ def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
 
 
 def with_control_groups(root: Path) -> None:
-    """Let the node make control groups of its own, as dockerd does for containers.
+    """Allow the node to create control groups of its own, as dockerd does for containers.
 
-    systemd-nspawn gives it the controllers of cgroup v1 read-only; what it makes lies below its own group.
+    systemd-nspawn mounts the controllers of cgroup v1 read-only; the new groups are below its own group.
     """
     every = "for group in /sys/fs/cgroup/*/cgroup.procs; do mount -o remount,bind,rw $${group%%/*}; done"
     at_boot(root, "control-groups", every)
 
 
 def with_network_parameters(root: Path) -> None:
-    """Let the node change the kernel parameters of its own network; it has a name space of its own."""
+    """Allow the node to change the kernel parameters of its own network name space."""
     place = "/proc/sys/net"
     at_boot(root, "network-parameters", f"mount --bind {place} {place}; mount -o remount,bind,rw {place}")
 
 
 def at_boot(root: Path, name: str, command: str) -> None:
-    """Have the node run a shell command early at every boot."""
+    """Install a unit that runs a shell command early at every boot."""
     unit = f"gpuprov-lab-{name}.service"
     write_whole(root / "etc/systemd/system" / unit, AT_BOOT.format(command=command))
     inside(root, f"systemctl --root=/ enable {unit}")

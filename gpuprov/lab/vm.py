@@ -1,8 +1,9 @@
-"""Nodes with a kernel of their own: QEMU, by software alone, boots a disk made of an ordinary node's tree.
+"""Nodes with a kernel of their own: QEMU without hardware support boots a disk made of an ordinary node's
+tree.
 
-All between the power button and the login is real: firmware, GRUB with what the node's own `update-grub`
-wrote, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day: whatever
-takes processor time is done while the node is still an ordinary one.
+Everything from power on to the login is real: firmware, GRUB with the configuration of the node's own
+`update-grub`, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day:
+work that takes processor time is done while the node is still an ordinary one.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from gpuprov.lab.host import execute, write_whole
 from gpuprov.lab.login import Patience
 from gpuprov.lab.variants import inside
 
-# program → Debian package that brings it, beyond what every lab needs
+# program → its Debian package, in addition to the tools of every lab
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
-# All of it is emulated, on a machine that may be busy. Who asks too often keeps sshd from answering.
+# Everything is emulated, on a machine that may be busy. Frequent attempts would keep sshd from answering.
 PATIENCE = Patience(900.0, 30.0, 1.0)
-KEY_PAUSE_S = 1.0  # an emulated firmware looks for keys now and then
+KEY_PAUSE_S = 1.0  # an emulated firmware polls the keyboard only now and then
 
 SECTOR = 512
 FIRST_SECTOR = 2048
-"""Where the only partition starts; GRUB's core lies in the gap before it, as on any disk with an MBR."""
-DISK_BYTES = 16 << 30  # sparse: what nobody wrote takes no room
+"""Start of the only partition; GRUB's core is in the gap before it, as on any disk with an MBR."""
+DISK_BYTES = 16 << 30  # sparse: unwritten blocks take no space
 LINUX, SYSTEM = 0x83, 0xEF
 BOOT_CODE = 440  # bytes of an MBR before the disk's signature and the four partitions
 
 GRUB = "boot/grub/i386-pc"
-# What grub-install does, but for finding the disk: there is none yet.
+# Steps of grub-install, except for finding the disk, which does not exist yet.
 INSTALL_GRUB = f"""\
 set -eu
 apt-get -q update
@@ -45,31 +46,31 @@ cp /usr/lib/grub/i386-pc/*.mod /usr/lib/grub/i386-pc/*.lst /{GRUB}
 grub-mkimage -O i386-pc -p '(hd0,msdos1)/boot/grub' -o /{GRUB}/core.img biosdisk part_msdos ext2
 systemctl enable systemd-networkd
 """
-# Mitigations guard against nobody here, and are dear where every jump is emulated.
+# Mitigations protect nothing here, and are slow where every jump is emulated.
 COMMAND_LINE = "console=ttyS0 net.ifnames=0 mitigations=off"
 SETTINGS = f"""\
 GRUB_TIMEOUT=0
 GRUB_TERMINAL=console
 GRUB_CMDLINE_LINUX="{COMMAND_LINE}"
 """
-# For the first boot, until the node's own update-grub has seen the disk.
+# For the first boot, until the node's own update-grub has run with the disk.
 FIRST_MENU = """\
 linux /boot/vmlinuz-{kernel} root=/dev/vda1 ro {command_line}
 initrd /boot/initrd.img-{kernel}
 boot
 """
 FILE_SYSTEMS = "/dev/vda1 / ext4 errors=remount-ro 0 1\n"
-# QEMU's user network has these addresses, and lets no other host in but by the forwarded port.
+# QEMU's user network has these addresses, and is reachable only through the forwarded port.
 NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n"
 
 
 def make_disk(root: Path, disk: Path, kernel: str, firmware: efi.Firmware | None = None) -> None:
-    """Make a disk that boots out of a tree; the tree is prepared for it, and is not needed any more then.
+    """Make a bootable disk from a tree; the tree is prepared for it, and is not needed afterwards.
 
     Args:
         root: of a node that is off.
-        kernel: the release that boots first; from then on GRUB decides.
-        firmware: what enforces Secure Boot; without it the machine has a BIOS.
+        kernel: the release of the first boot; afterwards GRUB decides.
+        firmware: firmware with Secure Boot; without it the machine has a BIOS.
     """
     inside(root, efi.INSTALL if firmware else INSTALL_GRUB)
     write_whole(root / "etc/default/grub.d/gpuprov-lab.cfg", SETTINGS)
@@ -87,7 +88,7 @@ def make_disk(root: Path, disk: Path, kernel: str, firmware: efi.Firmware | None
     execute(
         [
             *("mke2fs", "-q", "-F", "-t", "ext4", "-d", root, "-E", f"offset={start},lazy_itable_init=1"),
-            # Younger than the GRUB of Debian 12.
+            # Features newer than the GRUB of Debian 12.
             *("-O", "^metadata_csum_seed,^orphan_file"),
             *(part, f"{(end - start) // 1024}k"),
         ]
@@ -99,7 +100,7 @@ def make_disk(root: Path, disk: Path, kernel: str, firmware: efi.Firmware | None
 
 
 def boot_sectors(root: Path) -> bytes:
-    """A disk's first sectors: GRUB's boot code with a table of one partition, and GRUB's core behind it."""
+    """Return a disk's first sectors: GRUB's boot code with a table of one partition, then GRUB's core."""
     code = (root / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:BOOT_CODE]
     core = (root / GRUB / "core.img").read_bytes()
     table = _table(_partition(LINUX, FIRST_SECTOR, DISK_BYTES // SECTOR))
@@ -107,7 +108,9 @@ def boot_sectors(root: Path) -> bytes:
 
 
 def system_sectors() -> bytes:
-    """A disk's first sectors where firmware boots from a partition of its own, the second, at the end."""
+    """Return a disk's first sectors for firmware that boots from the second partition, at the end of the
+    disk.
+    """
     last = (DISK_BYTES - efi.ESP_BYTES) // SECTOR
     return bytes(BOOT_CODE) + _table(
         _partition(LINUX, FIRST_SECTOR, last), _partition(SYSTEM, last, DISK_BYTES // SECTOR)
@@ -119,26 +122,26 @@ def _table(*partitions: bytes) -> bytes:
 
 
 def _partition(kind: int, first: int, end: int) -> bytes:
-    nowhere = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond their reach
+    nowhere = b"\xfe\xff\xff"  # cylinder, head and sector beyond their range
     bootable = 0x80 if kind == LINUX else 0
     return struct.pack("<B3sB3sII", bootable, nowhere, kind, nowhere, first, end - first)
 
 
 def variables(disk: Path) -> Path:
-    """Where the variables of a machine's firmware are; without that file it has a BIOS."""
+    """Return the file of the firmware's variables; without that file the machine has a BIOS."""
     return disk.with_name("firmware.vars")
 
 
 def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
-    """Command line that switches the machine on, its console on stdout; it ends when the node powers off.
+    """Return the command that starts the machine, its console on stdout; it ends when the node powers off.
 
     Args:
-        address: of the node on the lab network; SSH there is SSH of the machine.
+        address: of the node on the lab network; SSH there reaches the machine.
         namespace: path of the node's network namespace.
     """
     return [
         *("nsenter", f"--net={namespace}", "qemu-system-x86_64", "-no-user-config", "-nodefaults"),
-        # One plain processor: what a second one waits for costs more than it brings where few are free.
+        # One plain processor: synchronisation with a second one costs more than it gains if few are free.
         *("-accel", "tcg", "-cpu", "qemu64", "-smp", "1", "-m", "2048"),
         *(efi.machine(variables(disk)) if variables(disk).exists() else ()),
         *("-display", "none", "-serial", "stdio", "-qmp", f"unix:{_socket(disk)},server=on,wait=off"),
@@ -149,7 +152,7 @@ def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
 
 
 def press_power_button(disk: Path) -> None:
-    """Press the power button of a running machine; its systemd then stops everything in order."""
+    """Press the power button of a running machine; its systemd then shuts down in order."""
     _tell(disk, {"execute": "system_powerdown"})
 
 

@@ -1,8 +1,10 @@
 """A mirror of NVIDIA's package repositories for tests and labs: real layout, names and versions, stub
 contents.
 
-`nvidia.build` makes the whole mirror in seconds; `apt.build` and `rpm.build` make one repository from package
+`nvidia.build` builds the whole mirror in seconds; `apt.build` and `rpm.build` build one repository from
+package
 specs.
-What the mirror holds is data: `releases.json` says which versions, `sets/*.control` which packages those
-bring, both with what was seen of the real repositories and what was not.
+
+The content is data: `releases.json` states the versions, `sets/*.control` their
+packages, both with notes on what was seen of the real repositories and what was not.
 """

@@ -18,7 +18,7 @@ from gpuprov.lab.mirror.specs import PackageSpec
 def build_flat(
     folder: Path, specs: Iterable[PackageSpec], key: SigningKey | None, about: Mapping[str, str]
 ) -> None:
-    """A flat repository (`deb URL /`) in a folder: packages, Packages, Release, InRelease, Release.gpg.
+    """Build a flat repository (`deb URL /`) in a folder: packages, Packages, Release, InRelease, Release.gpg.
 
     Args:
         key: signs; None leaves the repository unsigned.
@@ -37,7 +37,7 @@ def build_suite(
     key: SigningKey | None,
     about: Mapping[str, str] = {},
 ) -> None:
-    """A suite below `dists/`, its packages below `pool/`, its index files by hash as well."""
+    """Build a suite below `dists/`, its packages below `pool/`, its index files by hash as well."""
     listings = {
         component: "\n".join(_published(root, f"pool/{component}/", spec) for spec in specs)
         for component, specs in components.items()
@@ -53,7 +53,7 @@ def publish_suite(
     key: SigningKey | None,
     about: Mapping[str, str] = {},
 ) -> None:
-    """A suite below `dists/` of packages that are there already.
+    """Write a suite below `dists/` for existing packages.
 
     Args:
         components: component → its Packages, whose `Filename`s are below `root`.
@@ -71,7 +71,7 @@ def publish_suite(
 
 
 def _published(root: Path, place: str, spec: PackageSpec) -> str:
-    """Writes the package; returns its stanza in Packages."""
+    """Write the package; return its stanza in Packages."""
     content = build_deb(spec)
     target = root / place / deb_name(spec)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def _write_by_hash(target: Path, digest: str, content: bytes) -> None:
 
 
 def sign_release(folder: Path, release: bytes, key: SigningKey | None) -> None:
-    """Writes Release and, with a key, InRelease and Release.gpg."""
+    """Write Release and, with a key, InRelease and Release.gpg."""
     (folder / "Release").write_bytes(release)
     if key:
         (folder / "InRelease").write_bytes(key.clear_signed(release))

@@ -1,7 +1,8 @@
 """Debian packages written in Python: dpkg-deb takes twenty milliseconds and a folder for a stub.
 
-The format: deb(5), an ar archive (ar(5)) of debian-binary, control.tar and data.tar. Nothing depends on the
-clock, so that the same spec gives the same bytes.
+The format: deb(5), an ar archive (ar(5)) of debian-binary, control.tar and data.tar. The output is
+independent
+of the clock, so that the same spec gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ AR_MAGIC = b"!<arch>\n"
 
 
 def deb_name(spec: PackageSpec) -> str:
-    """`nvidia-open_580.95.05-0ubuntu1_amd64.deb`; an epoch is left out, as dpkg does."""
+    """Return `nvidia-open_580.95.05-0ubuntu1_amd64.deb`; an epoch is left out, as in dpkg."""
     return f"{spec.name}_{spec.version.partition(':')[2] or spec.version}_{spec.architecture}.deb"
 
 
 def build_deb(spec: PackageSpec) -> bytes:
-    """The package as a file that dpkg installs."""
+    """Return the package as a file that dpkg installs."""
     files = {**_documentation(spec), **spec.files}
     members = {
         "debian-binary": b"2.0\n",
@@ -35,7 +36,7 @@ def build_deb(spec: PackageSpec) -> bytes:
 
 
 def control(spec: PackageSpec) -> dict[str, str]:
-    """The package's control fields, as they stand in it and in a Packages file."""
+    """Return the package's control fields, as in it and in a Packages file."""
     return {
         "Package": spec.name,
         "Version": spec.version,
@@ -49,7 +50,7 @@ def control(spec: PackageSpec) -> dict[str, str]:
 
 
 def stanza(fields: dict[str, str]) -> str:
-    """Fields as one paragraph, with the newline that ends it."""
+    """Return fields as one paragraph, with a final newline."""
     return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 
@@ -87,7 +88,7 @@ def _tar(files: dict[str, bytes], links: Mapping[str, str] = MappingProxyType({}
 
 
 def _folders(files: dict[str, bytes]) -> list[str]:
-    """Every folder above the files, outer ones first."""
+    """Return every folder above the files, outer ones first."""
     parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
     return sorted(parents - {"."})
 

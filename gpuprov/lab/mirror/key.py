@@ -1,4 +1,4 @@
-"""Signing keys that live as long as a mirror is being built."""
+"""Temporary signing keys for building a mirror."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ OWNER = "gpuprov lab mirror <lab@invalid>"
 
 
 class SigningKey:
-    """A private key in a folder of its own; made and ended by `signing_key`.
+    """A private key in a temporary folder; created and removed by `signing_key`.
 
     Attributes:
-        home: the folder, gone with the key.
+        home: the folder, removed with the key.
         public: the public key, armored.
         fingerprint: 40 hexadecimal digits.
     """
 
     def __init__(self, home: Path, options: Sequence[str] = (), expires: str = "never") -> None:
-        """
+        """Generate a key.
+
         Args:
             options: gpg's own, for every call: `--faked-system-time` for keys of other days, `--digest-algo`.
             expires: `never`, or gpg's notation: `1d`.
@@ -35,15 +36,15 @@ class SigningKey:
         self.fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr"))
 
     def clear_signed(self, text: bytes) -> bytes:
-        """The text with its signature around it, as InRelease."""
+        """Return the text with its signature around it, as InRelease."""
         return self._gpg(["--clear-sign"], text)
 
     def detached(self, text: bytes) -> bytes:
-        """An armored signature beside the text, as Release.gpg and repomd.xml.asc."""
+        """Return an armored detached signature, as Release.gpg and repomd.xml.asc."""
         return self._gpg(["--armor", "--detach-sign"], text)
 
     def binary(self) -> bytes:
-        """The public key as a keyring file."""
+        """Return the public key as a keyring file."""
         return self._gpg(["--export"])
 
     def _gpg(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
@@ -67,10 +68,10 @@ class SigningKey:
 
 @contextmanager
 def signing_key(options: Sequence[str] = (), expires: str = "never") -> Iterator[SigningKey]:
-    """A new key; its folder and gpg's agent are gone afterwards.
+    """Yield a new key; its folder and gpg's agent are removed afterwards.
 
     Raises:
-        GpuprovError: gpg is not there, or refuses.
+        GpuprovError: gpg is missing or fails.
     """
     with TemporaryDirectory(prefix="gpuprov-key-") as home:
         Path(home).chmod(0o700)

@@ -25,12 +25,12 @@ APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
 
 Change = Callable[[str, list[PackageSpec]], list[PackageSpec]]
-"""Gets a repository's folder (`debian12`) and its packages, and gives what to build."""
+"""A function from a repository's folder (`debian12`) and its packages to the packages to build."""
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A mirror that was built.
+    """A mirror on disk.
 
     Attributes:
         root: its folder, to be served or read as `file:`.
@@ -41,20 +41,20 @@ class Mirror:
     key: Path
 
     def cuda(self, base: str = "") -> str:
-        """URL template of the CUDA repositories, below `base` or as `file:`."""
+        """Return the URL template of the CUDA repositories, below `base` or as `file:`."""
         return f"{base or self._folder}/compute/cuda/repos/{{folder}}/{{arch}}/"
 
     def container_toolkit(self, base: str = "") -> str:
-        """URL of the container toolkit's repositories."""
+        """Return the URL of the container toolkit's repositories."""
         return f"{base or self._folder}/libnvidia-container/stable"
 
     def urls(self, base: str = "") -> dict[str, str]:
-        """Both by the repositories' ids, as a fleet's `repositories` has them."""
+        """Return both URLs by the repositories' ids, as in a fleet's `repositories`."""
         return {"nvidia": self.cuda(base), "container-toolkit": self.container_toolkit(base)}
 
     @property
     def _folder(self) -> str:
-        return f"file:{self.root}"  # as apt says it
+        return f"file:{self.root}"  # apt's form of a file URL
 
 
 def build(
@@ -67,13 +67,14 @@ def build(
     key: SigningKey | None = None,
     change: Change = lambda folder, specs: specs,
 ) -> Mirror:
-    """Builds the repositories of some systems.
+    """Build the repositories of some systems.
 
     Args:
         systems: ids of the catalog: `ubuntu24.04`, `debian12`, `rhel9`.
-        base: URL under which nodes will find the root; written into the keyring package's sources list.
+        base: URL of the root for nodes; written into the keyring package's sources list.
         key: signs; a new one by default.
-        change: edits what a repository holds: an older day, a new release overnight, stubs with contents.
+        change: changes the packages of a repository: an older day, a new release overnight, stubs with
+        contents.
 
     Raises:
         InvalidInput: no such system.
@@ -125,12 +126,14 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
 
 
 def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:
-    """Contents lie where Debian and Ubuntu have them; rpms are solved for, not run."""
+    """Add contents at the paths of Debian and Ubuntu; rpms are only resolved, not run."""
     return [with_contents(spec) for spec in specs] if system.manager == "apt" else specs
 
 
 def _keyring_package(system: System, place: str, url: str, key: SigningKey) -> PackageSpec:
-    """cuda-keyring: the same file name in every folder, another key and sources list inside."""
+    """Return the package cuda-keyring: the same file name in every folder, with
+    another key and sources list.
+    """
     line = f"deb [signed-by=/{KEYRING_FILE}] {url} /\n"
     sources = f"etc/apt/sources.list.d/cuda-{system.folder}-{place}.list"
     return PackageSpec(
@@ -143,5 +146,5 @@ def _keyring_package(system: System, place: str, url: str, key: SigningKey) -> P
 
 
 def _origin_pin() -> str:
-    """cuda-<distro>.pin as the local installer's steps lay it into preferences.d."""
+    """Return cuda-<distro>.pin, which the local installer's instructions copy to preferences.d."""
     return "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"

@@ -1,6 +1,6 @@
 """An rpm repository from package specs: packages, repodata with module streams, signed repomd.xml.
 
-The metadata is what createrepo_c writes, as far as dnf and gpuprov read it.
+The metadata equals createrepo_c's as far as dnf and gpuprov read it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NAMESPACES = {
 }
 REPO = "http://linux.duke.edu/metadata/repo"
 MODULE = "nvidia-driver"
-"""The one module of NVIDIA's repositories."""
+"""The only module of NVIDIA's repositories."""
 BUILT = 1_700_000_000
-"""The time in all metadata: nothing here depends on the clock."""
+"""The time in all metadata: the output is independent of the clock."""
 
 
 def build(folder: Path, specs: Iterable[PackageSpec], key: SigningKey | None) -> None:
-    """A repository in a folder: packages beside `repodata/`, as NVIDIA lays them.
+    """Build a repository in a folder: packages next to `repodata/`, as NVIDIA's.
 
     Args:
         key: signs repomd.xml; None leaves it unsigned.
@@ -51,7 +51,7 @@ def build(folder: Path, specs: Iterable[PackageSpec], key: SigningKey | None) ->
 
 
 def write_repodata(folder: Path, files: dict[str, bytes], key: SigningKey | None) -> None:
-    """Writes metadata files, compressed and named by their checksum, and the repomd.xml that names them."""
+    """Write metadata files, compressed and named by their checksum, and the repomd.xml that lists them."""
     folder.mkdir(parents=True, exist_ok=True)
     root = Xml.Element("repomd", {"xmlns": REPO})
     Xml.SubElement(root, "revision").text = str(BUILT)
@@ -121,7 +121,7 @@ def _attributes(evr: Evr) -> dict[str, str]:
 
 
 def _others(kind: str, built: Sequence[tuple[PackageSpec, bytes]]) -> bytes:
-    """filelists.xml and other.xml: dnf wants them to be there."""
+    """Return filelists.xml or other.xml, which dnf requires."""
     root = Xml.Element(kind, {"xmlns": f"http://linux.duke.edu/metadata/{kind}", "packages": str(len(built))})
     for spec, content in built:
         named = {"pkgid": hashlib.sha256(content).hexdigest(), "name": spec.name, "arch": spec.architecture}
@@ -130,7 +130,7 @@ def _others(kind: str, built: Sequence[tuple[PackageSpec, bytes]]) -> bytes:
 
 
 def _modules(specs: Sequence[PackageSpec]) -> bytes:
-    """One modulemd document for each stream, with its packages, and the module's default stream."""
+    """Return one modulemd document for each stream, with its packages, and the module's default stream."""
     streams = sorted({stream for spec in specs for stream in spec.streams})
     return yaml.safe_dump_all(
         [_module(stream, [spec for spec in specs if stream in spec.streams]) for stream in streams],

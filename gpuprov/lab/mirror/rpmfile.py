@@ -1,7 +1,7 @@
-"""RPM packages written in Python: rpmbuild takes a third of a second for a stub, and is not everywhere.
+"""RPM packages written in Python: rpmbuild takes a third of a second for a stub, and is not always installed.
 
 The format: "RPM V4 Package format" in rpm's own manual (lead, signature header, header, payload), tag numbers
-and types from its "RPM tags" page. Files are one cpio archive (newc) packed by gzip.
+and types from its "RPM tags" page. Files are one cpio archive (newc) compressed by gzip.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Value = str | bytes | Sequence[str] | Sequence[int]
 
 
 class Evr(NamedTuple):
-    """Epoch, version, release; an empty release stands for any."""
+    """Epoch, version, release; an empty release means any."""
 
     epoch: int
     version: str
@@ -67,20 +67,20 @@ class Evr(NamedTuple):
 
 
 def split(text: str) -> Evr:
-    """`3:610.57.04-1.el9` in its parts."""
+    """Split `3:610.57.04-1.el9` into its parts."""
     epoch, colon, rest = text.rpartition(":")
     version, _, release = rest.partition("-")
     return Evr(int(epoch) if colon else 0, version, release)
 
 
 def rpm_name(spec: PackageSpec) -> str:
-    """`nvidia-open-610.57.04-1.el9.noarch.rpm`."""
+    """Return `nvidia-open-610.57.04-1.el9.noarch.rpm`."""
     evr = split(spec.version)
     return f"{spec.name}-{evr.version}-{evr.release}.{spec.architecture}.rpm"
 
 
 def relations(spec: PackageSpec) -> dict[str, list[tuple[str, str, Evr]]]:
-    """Relations as rpm has them: kind -> (name, `EQ` and so on or empty, what it is compared with)."""
+    """Return relations in rpm's form: kind -> (name, `EQ` and so on or empty, version to compare with)."""
     kinds = {
         "Provides": "provides",
         "Depends": "requires",
@@ -100,7 +100,7 @@ def relations(spec: PackageSpec) -> dict[str, list[tuple[str, str, Evr]]]:
 
 
 def build_rpm(spec: PackageSpec) -> bytes:
-    """The package as a file that rpm installs, with digests and without a signature."""
+    """Return the package as a file that rpm installs, with digests and without a signature."""
     files = {
         f"usr/share/doc/{spec.name}/README": f"{spec.name} {spec.version}: a stub.\n".encode(),
         **spec.files,
@@ -198,7 +198,9 @@ def _mode(content: bytes) -> int:
 
 
 def _header(region: int, tags: Mapping[Tag, Value]) -> bytes:
-    """A header: an index of sixteen bytes for each tag, then their values; the region tag covers both."""
+    """Return a header: an index of sixteen bytes for each tag, then their values;
+    the region tag covers both.
+    """
     index, store = b"", b""
     for (number, kind), value in sorted(tags.items()):
         width = WIDTHS.get(kind, 1)
@@ -213,7 +215,7 @@ def _header(region: int, tags: Mapping[Tag, Value]) -> bytes:
 
 
 def _packed(kind: int, value: Value) -> tuple[bytes, int]:
-    """A value as it is stored, and the count that the index gives."""
+    """Return a value in its stored form, and its count for the index."""
     if isinstance(value, bytes):
         return value, len(value)
     if isinstance(value, str):
@@ -224,7 +226,7 @@ def _packed(kind: int, value: Value) -> tuple[bytes, int]:
 
 
 def _cpio(files: Mapping[str, bytes]) -> bytes:
-    """A cpio archive of the new ASCII format (cpio(5)), its end mark included."""
+    """Return a cpio archive of the new ASCII format (cpio(5)), including its end mark."""
     entries = [
         (f"./{path}", _mode(files[path]), number, files[path]) for number, path in enumerate(sorted(files), 1)
     ]

@@ -1,4 +1,4 @@
-"""A mirror over HTTP, on the address at which lab nodes see this machine, with a mirror's bad days."""
+"""A mirror over HTTP, on this machine's address for lab nodes, with simulated failures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from gpuprov.errors import GpuprovError
 from gpuprov.lab.network import GATEWAY
 
 MOODS = ("well", "gone", "broken", "slow", "silent")
-"""How it behaves: `gone` names packages that are not there, `broken` sends half of each, `slow` drips,
-`silent` takes a connection and never answers."""
+"""Behaviour of the server: `gone` does not find packages, `broken` sends half of each, `slow` sends a few
+bytes
+at a time, `silent` accepts a connection and never answers.
+"""
 
 PACKAGES = (".deb", ".rpm")
 IP_FREEBIND = 15
@@ -25,7 +27,7 @@ IP_FREEBIND = 15
 
 
 class MirrorServer(ThreadingHTTPServer):
-    """Serves one folder. `mood` may change while it runs."""
+    """A server of one folder. `mood` may change while it runs."""
 
     daemon_threads = True
 
@@ -39,13 +41,13 @@ class MirrorServer(ThreadingHTTPServer):
         super().server_bind()
 
     def wait(self) -> None:
-        """Return when somebody interrupts."""
+        """Return on a keyboard interrupt."""
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
 
     @property
     def url(self) -> str:
-        """Where nodes find the folder."""
+        """The folder's URL for nodes."""
         return f"http://{GATEWAY}:{self.server_port}"
 
 
@@ -53,7 +55,7 @@ class _Handler(SimpleHTTPRequestHandler):
     server: MirrorServer
 
     def do_GET(self) -> None:
-        """Serve a file, or what the day has instead."""
+        """Serve a file, or fail according to `mood`."""
         is_package = self.path.endswith(PACKAGES)
         if self.server.mood == "gone" and is_package:
             self.send_error(404)
@@ -63,7 +65,7 @@ class _Handler(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        """Send a body, wholly and at once on a good day."""
+        """Send a body, completely and at once in mood `well`."""
         if self.server.mood == "slow":
             _drip(source, outputfile)
         elif self.server.mood == "broken" and self.path.endswith(PACKAGES):
@@ -73,7 +75,7 @@ class _Handler(SimpleHTTPRequestHandler):
             super().copyfile(source, outputfile)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's word
-        """Say nothing: nodes ask for hundreds of files."""
+        """Discard log messages: nodes request hundreds of files."""
 
 
 def _drip(source: BinaryIO, sink: BinaryIO) -> None:
@@ -85,7 +87,7 @@ def _drip(source: BinaryIO, sink: BinaryIO) -> None:
 
 @contextmanager
 def served(root: Path, port: int = 0, mood: str = "well") -> Iterator[MirrorServer]:
-    """A mirror's folder, served until the block ends.
+    """Serve a mirror's folder until the block ends.
 
     Args:
         port: a free one by default.

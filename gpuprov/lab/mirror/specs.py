@@ -1,4 +1,4 @@
-"""Which packages the mirror holds: templates of stanzas, filled with the versions of releases.json."""
+"""Packages of the mirror: templates of stanzas, filled with the versions of releases.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHITECTURES = {
 }
 RELATIONS = ("Depends", "Recommends", "Provides", "Conflicts", "Replaces")
 RPM_EPOCH = "3"
-"""Of NVIDIA's driver packages (`Epoch:` in nvidia-driver.spec)."""
+"""Epoch of NVIDIA's driver packages (`Epoch:` in nvidia-driver.spec)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class PackageSpec:
     """One package to build.
 
     Attributes:
-        version: the full version as its world writes it: `580.95.05-0ubuntu1`, `3:610.57.04-1.el9`.
-        relations: Depends, Recommends, Provides, Conflicts and Replaces, as Debian writes them, in both
-            worlds.
+        version: the full version in the package manager's form: `580.95.05-0ubuntu1`, `3:610.57.04-1.el9`.
+        relations: Depends, Recommends, Provides, Conflicts and Replaces, in Debian's form for both
+            package managers.
         streams: dnf module streams that own the package (`580-open`).
         pins: for a pinning package, the version pattern that it pins.
-        files: path -> content, besides the stub's own documentation.
-        links: path -> where a symbolic link leads (deb only).
+        files: path -> content, in addition to the stub's own documentation.
+        links: path -> target of a symbolic link (deb only).
         scripts: `prerm` and such -> text (deb only).
-        triggers: of dpkg that installing activates (deb only).
+        triggers: dpkg triggers that the installation activates (deb only).
     """
 
     name: str
@@ -55,19 +55,19 @@ class PackageSpec:
 
 @cache
 def releases() -> dict[str, Any]:
-    """What the mirror holds: releases.json."""
+    """Return releases.json, the releases in the mirror."""
     loaded: dict[str, Any] = json.loads((DATA / "releases.json").read_text())
     return loaded
 
 
 def read_set(name: str, manager: str, arch: str, branch: int = 0, **words: str) -> list[PackageSpec]:
-    """The packages of one set for one architecture and, where it has a branch, one driver.
+    """Return the packages of one set for one architecture and, if the set has a branch, one driver.
 
     Args:
         name: file of `sets/`, without its suffix.
         manager: `apt` or `dnf`.
         arch: `x86_64` or `aarch64`.
-        words: what the templates ask for: `driver`, `full`, `cuda`, `major`, …
+        words: values for the templates: `driver`, `full`, `cuda`, `major`, …
     """
     spelled = ARCHITECTURES[manager]
     words = {"all": spelled["all"], "branch": str(branch), **words}
@@ -102,13 +102,13 @@ def _spec(stanza: Mapping[str, str], name: str, architecture: str, words: Mappin
 
 
 def _covers(branches: str, branch: int) -> bool:
-    """Whether `590-614`, `580-` or `-579` has the branch in it."""
+    """Return whether `590-614`, `580-` or `-579` contains the branch."""
     first, _, last = branches.partition("-")
     return int(first or 0) <= branch <= int(last or branch)
 
 
 def cuda_repository(system: System, arch: str, catalog: Catalog) -> list[PackageSpec]:
-    """What NVIDIA's CUDA repository of one system holds."""
+    """Return the packages of NVIDIA's CUDA repository for one system."""
     found = [spec for release in _drivers(system) for spec in _driver(system, arch, release)]
     found += _toolkits(system, arch, catalog)
     found += _libraries(system, arch, catalog)
@@ -120,7 +120,9 @@ def cuda_repository(system: System, arch: str, catalog: Catalog) -> list[Package
 
 
 def toolkit_repository(manager: str, arch: str) -> list[PackageSpec]:
-    """What NVIDIA's container-toolkit repository holds, one for all systems of a package manager."""
+    """Return the packages of NVIDIA's container-toolkit repository, one for all
+    systems of a package manager.
+    """
     return [
         replace(spec, files=contents(spec.name))
         for version in releases()["container_toolkit"]
@@ -130,14 +132,14 @@ def toolkit_repository(manager: str, arch: str) -> list[PackageSpec]:
 
 @cache
 def contents(package: str) -> dict[str, bytes]:
-    """Files that a stub brings because nodes run them: path -> content, from `contents/PACKAGE/`."""
+    """Return files of a stub that nodes run: path -> content, from `contents/PACKAGE/`."""
     with as_file(DATA) as folder:
         root = folder / "contents" / package
         return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def _drivers(system: System) -> Iterator[dict[str, Any]]:
-    """The driver releases that the system's repository holds."""
+    """Yield the driver releases in the system's repository."""
     for release in releases()["drivers"]:
         branch = int(release["driver"].split(".")[0])
         within = (system.driver_first or 0) <= branch <= (system.driver_last or branch)
@@ -146,7 +148,9 @@ def _drivers(system: System) -> Iterator[dict[str, Any]]:
 
 
 def _driver(system: System, arch: str, release: Mapping[str, Any]) -> list[PackageSpec]:
-    """All packages of one driver release; a stream is one that has a kernel module, RHEL 10 has none."""
+    """Return all packages of one driver release; only streams with a kernel module are
+    kept, none on RHEL 10.
+    """
     driver = release["driver"]
     branch = int(driver.split(".")[0])
     full = f"{driver}-{release['revision'][system.family]}"
@@ -165,7 +169,7 @@ def _driver(system: System, arch: str, release: Mapping[str, Any]) -> list[Packa
 
 
 def _dist(system: System) -> str:
-    """rpm's `%{dist}`: `el9` on rhel9."""
+    """Return rpm's `%{dist}`: `el9` on rhel9."""
     return system.folder.replace("rhel", "el")
 
 
@@ -188,7 +192,7 @@ def _toolkits(system: System, arch: str, catalog: Catalog) -> Iterator[PackageSp
 
 
 def _libraries(system: System, arch: str, catalog: Catalog) -> Iterator[PackageSpec]:
-    """cuDNN and NCCL: every release of the catalog."""
+    """Yield every release of cuDNN and NCCL in the catalog."""
     prefix = "rhel-" if system.manager == "dnf" else ""
     for held in releases()["cudnn8"]:
         yield from read_set(f"{prefix}cudnn8", system.manager, arch, **held)
@@ -204,5 +208,5 @@ def _libraries(system: System, arch: str, catalog: Catalog) -> Iterator[PackageS
 
 
 def _newest_definitions(specs: list[PackageSpec]) -> list[PackageSpec]:
-    """Each name and version once: several sets may bring a package that floats."""
+    """Keep each name and version once: several sets may contain an unpinned package."""
     return list({(spec.name, spec.version, spec.architecture): spec for spec in specs}.values())

@@ -1,9 +1,9 @@
-"""Plays GPUs on lab nodes: all that a driver shows and its tools answer, behind the real names.
+"""Simulator of GPUs on lab nodes: the files of a driver and the answers of its tools, under the real names.
 
-The packages stay the real ones. Only the programs that touch hardware are taken over, by dpkg diversions made
-before the node's first boot, so that each exists exactly while its package is installed. What a node shows
-follows a driver's rules: `node/kernel.py` says what a boot loads, `node/driver.py` when NVML refuses, and
-`node/settings.py` how long a setting lasts.
+The packages are the real ones. Only the programs that access hardware are replaced, by dpkg diversions made
+before the node's first boot, so each exists exactly while its package is installed. The node follows a
+driver's rules: `node/kernel.py` has the modules that a boot loads, `node/driver.py` the cases in which NVML
+refuses, and `node/settings.py` how long a setting lasts.
 """
 
 from gpuprov.lab.simulator.install import install, nspawn_arguments

@@ -1,4 +1,4 @@
-"""Puts the simulator into a node's root tree, before the node boots."""
+"""Installation of the simulator into a node's root tree, before the node boots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DRIVER_PROGRAMS = (
 
 
 def install(root: Path, machine: str) -> None:
-    """Make a node whose root tree this is play a machine; doing it again changes the machine.
+    """Make the node of this root tree simulate a machine; a repeated call changes the machine.
 
     Raises:
         InvalidInput: no such machine.
@@ -68,7 +68,7 @@ def install(root: Path, machine: str) -> None:
 
 
 def nspawn_arguments(root: Path, machine: str) -> list[str]:
-    """Arguments that make systemd-nspawn show the hardware and leave room for the driver's files.
+    """Return arguments that make systemd-nspawn show the hardware and leave room for the driver's files.
 
     Args:
         root: the node's root tree, with the simulator installed.
@@ -120,7 +120,7 @@ def _divert(root: Path, target: str) -> None:
 
 
 def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:
-    """A PCI device as sysfs shows it, with the head of its configuration space for lspci."""
+    """Write a PCI device as sysfs shows it, with the head of its configuration space for lspci."""
     numbers = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class")
     for name in numbers:
         _write(folder / name, f"0x{device[name]}\n")

@@ -1,4 +1,4 @@
-"""The machines that can be simulated: data files of this package, put together for a node."""
+"""Machines that can be simulated: data files of this package, combined for a node."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DATA = files(__package__)
 
 
 def machines() -> list[str]:
-    """The names of all simulated machines, sorted."""
+    """Return the names of all simulated machines, sorted."""
     names = (entry.name for entry in (_DATA / "machines").iterdir())
     return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
 
 def describe(machine: str) -> dict[str, Any]:
-    """One machine as its data file gives it, with its GPUs' `model` resolved to that model's facts.
+    """Return one machine from its data file, with its GPUs' `model` resolved to that model's facts.
 
     Raises InvalidInput for an unknown name.
     """
@@ -36,7 +36,7 @@ def describe(machine: str) -> dict[str, Any]:
 
 
 def for_node(machine: str) -> dict[str, Any]:
-    """What the node-side simulator reads as `machine.json`; see `node.machine.Machine`."""
+    """Return the content of the node's `machine.json`; see `node.machine.Machine`."""
     document = describe(machine)
     return {
         "name": machine,
@@ -50,15 +50,17 @@ def for_node(machine: str) -> dict[str, Any]:
 
 
 def pci_devices(machine: str) -> list[dict[str, Any]]:
-    """Every PCI device: address, class, vendor, device, subsystem_vendor, subsystem_device (hex, no 0x),
-    numa_node."""
+    """Return every PCI device as a dictionary.
+
+    Its keys are address, class, vendor, device, subsystem_vendor, subsystem_device (hex, no 0x), numa_node.
+    """
     document = describe(machine)
     gpus = [{**document["model"]["device"], **gpu} for gpu in document["gpus"]]
     return [{"numa_node": -1, **device} for device in gpus + document["switches"] + document["others"]]
 
 
 def _gpu(machine: str, index: int, gpu: dict[str, Any]) -> dict[str, Any]:
-    """A GPU with an identity: the one in the data, otherwise one derived from machine and index."""
+    """Return a GPU with an identity: the one in the data, otherwise one derived from machine and index."""
     seed = hashlib.sha256(f"{machine} {index}".encode()).digest()
     values = {
         "serial": str(1650000000000 + index),

@@ -1,4 +1,4 @@
-"""Kernel modules that say who they are and do nothing: quick to make, readable by the real modinfo."""
+"""Kernel modules that contain only their identity: quick to make, readable by the real modinfo."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PROGRAM_DATA, _STRING_TABLE, _ALLOCATED = 1, 3, 2
 
 
 def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str = "NVIDIA") -> bytes:
-    """An ELF object with nothing but a `.modinfo` section.
+    """Return an ELF object with nothing but a `.modinfo` section.
 
     Args:
-        version: what `modinfo -F version` prints.
-        kernel: release of the kernel that it claims to be built for (`vermagic`).
+        version: the output of `modinfo -F version`.
+        kernel: release of the kernel in its `vermagic`.
         name: the module's own name, `nvidia` or `nvidia_uvm`.
         licence: "NVIDIA" for the proprietary module, "Dual MIT/GPL" for the open one.
     """
@@ -26,12 +26,14 @@ def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str
         "vermagic": f"{kernel} SMP preempt mod_unload modversions",
     }
     information = b"".join(f"{key}={value}\0".encode() for key, value in fields.items())
-    # A leading empty string, so that every field stands between two zero bytes.
+    # A leading empty string, so that every field is between two zero bytes.
     return _elf({".modinfo": b"\0" + information})
 
 
 def _elf(contents: dict[str, bytes]) -> bytes:
-    """A relocatable x86-64 object with these sections, after the empty first one and before the names."""
+    """Return a relocatable x86-64 object with these sections, after the empty first
+    one and before the names.
+    """
     names = b"\0" + b"".join(name.encode() + b"\0" for name in [*contents, ".shstrtab"])
     sections = [_SECTION.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)]
     body = b""

@@ -1,7 +1,7 @@
-"""What of a simulated server is no GPU: processors, memory, network ports, as /proc and /sys show them.
+"""Simulation of a server's other hardware: processors, memory, network ports, in /proc and /sys.
 
 The files are written below the node's root; a unit of the node binds them over the real machine's early in
-its boot. An interface has no cable here: one that has to carry addresses is added to the running node,
+its boot. An interface has no link here: one that needs addresses is added to the running node,
 `Node.add_interface`.
 """
 
@@ -16,7 +16,7 @@ from gpuprov.lab.simulator.node.places import HOME
 
 FOLDER = Path(HOME) / "server"
 OF_KERNEL = 0.985
-"""What a kernel leaves of the memory that is built in, about."""
+"""Approximate share of the installed memory that a kernel reports."""
 PLACES = {"meminfo": "/proc/meminfo", "cpuinfo": "/proc/cpuinfo", "class": "/sys/class"}
 UNIT = """\
 [Unit]
@@ -34,7 +34,7 @@ IB_LANES = {400: "4X NDR", 200: "4X HDR", 100: "4X EDR"}
 
 
 def write_server(root: Path, machine: dict[str, Any]) -> None:
-    """Write what the machine's description states; what it does not state stays the real machine's."""
+    """Write the hardware in the machine's description; all else remains the real machine's."""
     folder = root / FOLDER
     if folder.exists():
         shutil.rmtree(folder)
@@ -50,7 +50,7 @@ def write_server(root: Path, machine: dict[str, Any]) -> None:
 
 
 def write_memory(root: Path, gib: int) -> None:
-    """Give a node that much memory."""
+    """Set a node's memory."""
     kib = int(gib * 1024 * 1024 * OF_KERNEL)
     (root / FOLDER / "meminfo").write_text(
         f"MemTotal:       {kib} kB\nMemFree:        {kib // 2} kB\nMemAvailable:   {kib // 2} kB\n"
@@ -60,7 +60,7 @@ def write_memory(root: Path, gib: int) -> None:
 
 
 def without_gpu(address: str) -> Callable[[Path], None]:
-    """A step for `Lab.up(prepare=...)`: the GPU at that PCI address has fallen off the bus."""
+    """Return a step for `Lab.up(prepare=...)` that removes the GPU at a PCI address from the bus."""
 
     def step(root: Path) -> None:
         shutil.rmtree(root / HOME / "pci" / address)
@@ -69,7 +69,7 @@ def without_gpu(address: str) -> Callable[[Path], None]:
 
 
 def with_port_speed(name: str, gbits: int) -> Callable[[Path], None]:
-    """A step: an interface or RDMA device has come up at another speed."""
+    """Return a step that changes the speed of an interface or RDMA device."""
 
     def step(root: Path) -> None:
         classes = root / FOLDER / "class"
@@ -82,7 +82,7 @@ def with_port_speed(name: str, gbits: int) -> Callable[[Path], None]:
 
 
 def with_memory(gib: int) -> Callable[[Path], None]:
-    """A step: DIMMs are gone."""
+    """Return a step that reduces the memory, as by missing DIMMs."""
     return lambda root: write_memory(root, gib)
 
 
@@ -120,7 +120,7 @@ def _length(part: str) -> int:
 
 
 def _copy_classes(folder: Path) -> None:
-    """The classes of this machine as they are, but for those that we write; their links lead into /sys."""
+    """Copy the classes of this machine, except for those written here; their links lead into /sys."""
     for kind in Path("/sys/class").iterdir():
         (folder / kind.name).mkdir(parents=True)
         if kind.name not in ("net", "infiniband"):
@@ -130,7 +130,7 @@ def _copy_classes(folder: Path) -> None:
 
 
 def _write_port(root: Path, nic: dict[str, Any]) -> None:
-    """An interface, an RDMA device, or both of one PCI device."""
+    """Write an interface, an RDMA device, or both of one PCI device."""
     classes = root / FOLDER / "class"
     device = f"/sys/bus/pci/devices/{nic['pci']}"
     pci = root / HOME / "pci" / nic["pci"]

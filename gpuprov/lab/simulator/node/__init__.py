@@ -1,1 +1,1 @@
-"""The half of the simulator that runs on a lab node: Python's standard library and nothing else."""
+"""Part of the simulator that runs on a lab node; it uses only Python's standard library."""

@@ -1,7 +1,7 @@
-"""What nvidia-smi said, said again while everything that it speaks of is as it was.
+"""Stored output of nvidia-smi, printed again as long as the state that it depends on is unchanged.
 
-The real one waits for its driver, this one computes: where hundreds of targets share two processors, that
-would be measured in gpuprov's place. So nothing that takes long to load is imported here.
+The real nvidia-smi waits for its driver, this one computes: with hundreds of targets on two processors, a
+benchmark would measure that instead of gpuprov. So this module imports nothing that takes long to load.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _DAEMONS = ("nvidia-persistenced/nvidia-persistenced.pid", "nvidia-fabricmanager
 
 
 def now() -> str:
-    """The time as nvidia-smi writes it above its logs."""
+    """Return the time in the format of nvidia-smi's logs."""
     return time.strftime("%a %b %d %H:%M:%S %Y")
 
 
 class Answer:
-    """The answer to some arguments, as things stand on the node when this is made."""
+    """The answer to some arguments, for the state of the node at the creation of this object."""
 
     def __init__(self, root: str, arguments: list[str]) -> None:
         self._path = os.path.join(root, RUN, "answers", " ".join(arguments).replace("/", "_")[:200] or "none")
@@ -30,12 +30,12 @@ class Answer:
         self._tells_milliseconds = any("timestamp" in word for word in arguments)
 
     def again(self) -> str | None:
-        """What was said the last time; None where it may be another answer by now."""
+        """Return the stored output, or None if the state has changed since."""
         known = _read(self._path)
         return known[len(self._basis) :].replace(_NOW, now()) if known.startswith(self._basis) else None
 
     def keep(self, said: str) -> None:
-        """Remember an answer; users who may not write keep none."""
+        """Store an answer, unless the user may not write."""
         if self._tells_milliseconds or self._since != now():
             return
         try:
@@ -48,7 +48,9 @@ class Answer:
 
 
 def _basis(root: str) -> str:
-    """All that an answer depends on: hardware, settings, faults, the library, and which daemons live."""
+    """Return all that an answer depends on: hardware, settings, faults, the
+    library, and the running daemons.
+    """
     parts = [_stamp(os.path.join(root, HOME, "machine.json"))]
     parts += [_read(os.path.join(root, path)) for path in (f"{HOME}/durable.json", f"{RUN}/state.json")]
     parts += [_target(f"{root}/{folder}/{LIBRARY}.1") for folder in LIBRARY_FOLDERS]

@@ -1,4 +1,4 @@
-"""gpuprov-sim: boots the simulated drivers, puts faults in and takes them out. For tests, on the node."""
+"""gpuprov-sim: boots the simulated drivers, adds faults and removes them. For tests, on the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USAGE = "usage: gpuprov-sim boot | status | fault NAME [ARGUMENT ...] | mend\n"
 
 
 def control(files: Files, arguments: list[str]) -> int:
-    """Run one command; exit status 2 for a wrong one. `mend` takes all faults out again."""
+    """Run one command; exit status 2 for an unknown one. `mend` removes all faults."""
     kernel = Kernel(files)
     match arguments:
         case ["boot"]:

@@ -1,4 +1,6 @@
-"""nvidia-persistenced and nv-fabricmanager: start, write a pid file, stay, clean up when told to stop."""
+"""Simulation of nvidia-persistenced and nv-fabricmanager: start, write a pid file,
+run, clean up at SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _NO_DEVICES = (
 
 
 def persistenced(files: Files, arguments: list[str]) -> int:
-    """nvidia-persistenced(1): holds every GPU open, so that the driver forgets nothing while it runs."""
+    """Run nvidia-persistenced(1): it holds every GPU open, so that the
+    driver keeps its settings meanwhile.
+    """
     syslog.openlog("nvidia-persistenced", syslog.LOG_PID, syslog.LOG_DAEMON)
     user = _option(arguments, "--user") or _option(arguments, "-u")
     try:
@@ -64,7 +68,7 @@ def persistenced(files: Files, arguments: list[str]) -> int:
 
 
 def fabric_manager(files: Files, arguments: list[str]) -> int:
-    """nv-fabricmanager: joins the GPUs of an NVSwitch machine, if its version is the driver's."""
+    """Run nv-fabricmanager: it joins the GPUs of an NVSwitch machine if its version is the driver's."""
     syslog.openlog("nv-fabricmanager", syslog.LOG_PID, syslog.LOG_DAEMON)
     kernel = Kernel(files)
     nvidia = kernel.modules().get("nvidia")
@@ -90,7 +94,7 @@ def fabric_manager(files: Files, arguments: list[str]) -> int:
 
 
 def _daemonise(pid_file: Path, started: Callable[[], object], stopped: Callable[[], None]) -> int:
-    """Fork; the parent returns once the child is ready, as systemd's Type=forking wants it."""
+    """Fork; the parent returns once the child is ready, as systemd's Type=forking requires."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -111,7 +115,7 @@ def _daemonise(pid_file: Path, started: Callable[[], object], stopped: Callable[
 
 
 def _package_version(files: Files, word: str) -> str | None:
-    """The upstream version of the installed package whose name contains a word, or None."""
+    """Return the upstream version of the installed package whose name contains a word, or None."""
     status = files.at("/var/lib/dpkg/status")
     for paragraph in status.read_text().split("\n\n") if status.exists() else []:
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line[:40])
@@ -121,7 +125,7 @@ def _package_version(files: Files, word: str) -> str | None:
 
 
 def _option(arguments: list[str], name: str) -> str | None:
-    """The value of an option, written `--name VALUE` or `--name=VALUE`."""
+    """Return the value of an option, written `--name VALUE` or `--name=VALUE`."""
     for position, word in enumerate(arguments):
         if word.startswith(f"{name}="):
             return word.split("=", 1)[1]

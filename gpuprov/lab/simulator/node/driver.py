@@ -1,4 +1,4 @@
-"""The driver as a program meets it: library over kernel module, or the reason why not."""
+"""The driver as a program sees it: library and kernel module, or the error of their initialisation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .settings import Settings
 
 
 class NvmlError(Exception):
-    """NVML refuses; `code` is nvidia-smi's exit status (nvmlReturn_t of nvml.h)."""
+    """Error of NVML; `code` is nvidia-smi's exit status (nvmlReturn_t of nvml.h)."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -22,7 +22,7 @@ class NvmlError(Exception):
 
 
 class Driver:
-    """An initialised driver. Raises NvmlError, in nvidia-smi's words, when initialisation fails."""
+    """An initialised driver. Raises NvmlError with nvidia-smi's text if initialisation fails."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -49,11 +49,11 @@ class Driver:
         return int(self.version.split(".")[0])
 
     def lost(self, gpu: SimGpu) -> bool:
-        """Whether a GPU fell off the bus."""
+        """Check if a GPU fell off the bus."""
         return str(gpu.number) in self.settings.faults().get("gpu-lost", [])
 
     def fabric_manager_runs(self) -> bool:
-        """Whether the fabric manager's process is alive."""
+        """Check if the fabric manager's process is alive."""
         pid_file = self.files.at("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
         return pid_file.exists() and Path(f"/proc/{pid_file.read_text().strip()}").exists()
 
@@ -64,7 +64,9 @@ class Driver:
 
 
 def library_version(files: Files) -> str | None:
-    """The version of the NVML library that the loader finds, by the name of the file behind its link."""
+    """Return the version of the NVML library that the loader finds, from the name of the file behind its
+    link.
+    """
     for folder in LIBRARY_FOLDERS:
         link = files.at(folder) / f"{LIBRARY}.1"
         match = re.fullmatch(re.escape(LIBRARY) + r"\.(\d+(\.\d+)+)", link.resolve().name)
@@ -74,7 +76,7 @@ def library_version(files: Files) -> str | None:
 
 
 def nvml_version(library: str) -> str:
-    """NVML's own idea of its version: the first two numbers (580.159 of 580.159.04)."""
+    """Return NVML's own version: the first two numbers (580.159 of 580.159.04)."""
     return ".".join(library.split(".")[:2])
 
 

@@ -1,4 +1,4 @@
-"""Every path of a node that the simulator reads or writes, under a root that tests move elsewhere."""
+"""Every path of a node that the simulator reads or writes, under a root that tests can change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .places import HOME, ROOT_VARIABLE, RUN
 
 
 class Files(NamedTuple):
-    """The node's file system as the simulator uses it."""
+    """The node's files that the simulator uses."""
 
     root: Path
 
     @classmethod
     def here(cls) -> Files:
-        """The node that this program runs on, or the root tree named by GPUPROV_SIMULATOR_ROOT."""
+        """Return the node that this program runs on, or the root tree named by GPUPROV_SIMULATOR_ROOT."""
         return cls(Path(os.environ.get(ROOT_VARIABLE, "/")))
 
     @property
@@ -25,17 +25,17 @@ class Files(NamedTuple):
         return self.root == Path("/")
 
     def at(self, path: str) -> Path:
-        """An absolute path of the node, as seen from this program."""
+        """Return an absolute path of the node, as seen from this program."""
         return self.root / path.lstrip("/")
 
     @property
     def machine(self) -> Path:
-        """What hardware the node has: written once, before its first boot."""
+        """Description of the node's hardware, written once, before its first boot."""
         return self.root / HOME / "machine.json"
 
     @property
     def durable_state(self) -> Path:
-        """What a GPU keeps without power: ECC and MIG mode."""
+        """State that a GPU keeps without power: ECC and MIG mode."""
         return self.root / HOME / "durable.json"
 
     @property
@@ -45,7 +45,7 @@ class Files(NamedTuple):
 
     @property
     def boot_state(self) -> Path:
-        """What a driver knows until the next boot; on a tmpfs."""
+        """State that a driver keeps until the next boot; on a tmpfs."""
         return self.root / RUN / "state.json"
 
     @property

@@ -1,4 +1,6 @@
-"""The kernel's side of a driver: a boot, modules that load and unload, and what is lost with them."""
+"""The kernel's part of a driver: a boot, modules that load and unload, and the state
+that is lost with them.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ REQUIRES = {
     "nvidia_peermem": "nvidia",
     "nouveau": None,
 }
-"""The modules that are simulated, each with the one it stands on."""
+"""The simulated modules, each with the module that it requires."""
 
 
 class ModuleError(Exception):
-    """A module cannot be loaded or unloaded; the text is the kernel's own word for it."""
+    """Error of loading or unloading a module, with the kernel's text."""
 
 
 class Kernel:
-    """The node's modules and everything that a reboot forgets."""
+    """The node's modules and all state that a reboot clears."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -37,16 +39,20 @@ class Kernel:
         self.durable = Store(files.durable_state)
 
     def modules(self) -> dict[str, dict[str, str]]:
-        """The loaded modules by name; NVIDIA's with `version`, `flavour` ("open" or "proprietary") and what
-        modprobe.d said when they were loaded."""
+        """Return the loaded modules by name.
+
+        NVIDIA's have `version`, `flavour` ("open" or "proprietary") and the settings of modprobe.d at their
+        loading.
+        """
         modules: dict[str, dict[str, str]] = self.state.read().get("modules", {})
         return modules
 
     def boot(self) -> None:
-        """Forget the last boot; then load what the PCI ids and modules-load.d ask for.
+        """Clear the state of the last boot, then load the modules for the PCI ids and of modules-load.d.
 
-        nouveau, which every distribution's kernel brings, comes first unless it is blacklisted, and keeps
-        NVIDIA's module from binding.
+        nouveau, part of every distribution's kernel, is loaded first unless it is blacklisted, and keeps
+        NVIDIA's
+        module from binding.
         """
         with self.state.change() as state:
             state.clear()
@@ -64,9 +70,9 @@ class Kernel:
                 self.load(name)
 
     def load(self, name: str) -> None:
-        """Load a module and those it stands on, at the version that lies on disk now.
+        """Load a module and those it requires, in the version on disk now.
 
-        Raises ModuleError when the file is missing or another driver holds the GPUs.
+        Raises ModuleError if the file is missing or another driver holds the GPUs.
         """
         required = REQUIRES[name]
         if required is not None:
@@ -79,9 +85,9 @@ class Kernel:
             publish(self.files, self.machine, modules)
 
     def unload(self, name: str) -> None:
-        """Unload a module and those that stand on it.
+        """Unload a module and those that require it.
 
-        Raises ModuleError when it is not loaded or a program holds the GPUs.
+        Raises ModuleError if it is not loaded or a program holds the GPUs.
         """
         with self.state.change() as state:
             modules = state.get("modules", {})
@@ -96,17 +102,17 @@ class Kernel:
             publish(self.files, self.machine, modules)
 
     def dependants(self, name: str, modules: dict[str, Any]) -> list[str]:
-        """The loaded modules that stand on one, the outermost first."""
+        """Return the loaded modules that require a module, the outermost first."""
         direct = [other for other, required in REQUIRES.items() if required == name and other in modules]
         return [deeper for other in direct for deeper in [*self.dependants(other, modules), other]]
 
     def holder(self, state: dict[str, Any]) -> int | None:
-        """The process id of the persistence daemon, if it lives."""
+        """Return the process id of the persistence daemon if it is alive."""
         process = state.get("daemon")
         return process if process is not None and Path(f"/proc/{process}").exists() else None
 
     def make_pending_modes_current(self) -> None:
-        """What a power cycle or a GPU reset does: pending ECC and MIG modes become current."""
+        """Make pending ECC and MIG modes current, as a power cycle or a GPU reset does."""
         if os.geteuid() == 0 or not self.files.real:
             with self.durable.change() as durable:
                 for modes in durable.values():
@@ -114,7 +120,7 @@ class Kernel:
                         mode["current"] = mode["pending"]
 
     def running(self, state: dict[str, Any]) -> str:
-        """The release of the simulated running kernel, or '' when the node has none."""
+        """Return the release of the simulated running kernel, or '' if the node has none."""
         return str(state["kernel"]) if "kernel" in state else booted_kernel(self.files)
 
     def _facts_of(self, name: str, modules: dict[str, Any], kernel: str) -> dict[str, str]:
@@ -137,7 +143,7 @@ class Kernel:
         }
 
     def _file_of(self, name: str, kernel: str) -> Path | None:
-        """The module's own file; the smaller modules lie beside nvidia's, named after it."""
+        """Return the module's own file; the smaller modules are next to nvidia's, named after it."""
         core = module_file(self.files, kernel)
         if core is None or name == "nvidia":
             return core

@@ -1,4 +1,6 @@
-"""modprobe, rmmod, insmod and lsmod: simulated for GPU drivers, kmod's own for what only reads files."""
+"""modprobe, rmmod, insmod and lsmod: simulated for GPU drivers, kmod's own for
+commands that only read files.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _REMOVES = {"-r", "--remove"}
 
 
 def modprobe(files: Files, arguments: list[str]) -> int:
-    """modprobe(8). What concerns other modules or the configuration is handed to the real one."""
+    """Run modprobe(8). Requests for other modules or for the configuration go to the real one."""
     flags = {word for word in arguments if word.startswith("-")}
     names = [word.replace("-", "_") for word in arguments if not word.startswith("-") and "=" not in word]
     if flags & _READS_ONLY or not any(name in REQUIRES for name in names):
@@ -48,7 +50,7 @@ def modprobe(files: Files, arguments: list[str]) -> int:
 
 
 def rmmod(files: Files, arguments: list[str]) -> int:
-    """rmmod(8); unlike `modprobe -r` it leaves alone what others stand on."""
+    """Run rmmod(8); unlike `modprobe -r` it does not unload a module that others require."""
     kernel = Kernel(files)
     names = [word.replace("-", "_").removesuffix(".ko") for word in arguments if not word.startswith("-")]
     if not any(name in REQUIRES for name in names):
@@ -65,7 +67,7 @@ def rmmod(files: Files, arguments: list[str]) -> int:
 
 
 def insmod(files: Files, arguments: list[str]) -> int:
-    """insmod(8), for the driver modules by their file's name."""
+    """Run insmod(8), for the driver modules by their file's name."""
     stem = Path(arguments[0]).name.split(".ko")[0] if arguments else ""
     name = "nvidia" if stem in ("nvidia", "nvidia-current", "nvidia-current-open") else stem.replace("-", "_")
     if name not in REQUIRES:
@@ -78,7 +80,7 @@ def insmod(files: Files, arguments: list[str]) -> int:
 
 
 def lsmod(files: Files, arguments: list[str]) -> int:
-    """lsmod(8)."""
+    """Run lsmod(8)."""
     kernel = Kernel(files)
     modules = kernel.modules()
     sys.stdout.write(f"{'Module':<24}{'Size':>8}  Used by\n")
@@ -91,7 +93,7 @@ def lsmod(files: Files, arguments: list[str]) -> int:
 
 
 def _real(files: Files, program: str, arguments: list[str]) -> int:
-    """Become kmod, which tells by its name what to do."""
+    """Run kmod under the program's name, from which it takes its task."""
     kmod = files.at("/bin/kmod")
     if not kmod.exists():
         return _fail(f"{program}: not simulated: {' '.join(arguments)}")

@@ -1,4 +1,4 @@
-"""Fills in the layouts: the text and XML of `nvidia-smi -q`, the columns of `--query-gpu`."""
+"""Output of the layouts: the text and XML of `nvidia-smi -q`, the columns of `--query-gpu`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _RANGE = re.compile(r"(\d*):(\d*)")
 
 
 class Line(NamedTuple):
-    """One entry of `nvidia-smi -q`; depth counts from 0, None for an output that does not show it."""
+    """One entry of `nvidia-smi -q`; depth counts from 0; label or tag is None if
+    that output omits the entry.
+    """
 
     label: str | None
     label_depth: int
@@ -26,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One column of `--query-gpu`: the name it prints in the header, and what it answers."""
+    """One column of `--query-gpu`: its name in the header, its unit, and its value."""
 
     name: str
     unit: str
@@ -34,7 +36,7 @@ class Field(NamedTuple):
 
 
 def query_lines(branch: int, features: frozenset[str]) -> list[Line]:
-    """The entries that a driver branch shows of a GPU with these features."""
+    """Return the entries that a driver branch shows of a GPU with these features."""
     lines: list[Line] = []
     hidden_below: int | None = None
     for label, tag, value, marks in _rows("query.txt", 4):
@@ -49,7 +51,7 @@ def query_lines(branch: int, features: frozenset[str]) -> list[Line]:
 
 
 def query_text(lines: list[Line], values: Mapping[str, str], sections: frozenset[str]) -> Iterator[str]:
-    """The text of one GPU; with sections, only those (as `-q -d` does)."""
+    """Yield the text of one GPU; with sections, only those (as `-q -d` does)."""
     for line in lines:
         chosen = bool(line.sections & sections) if sections else not line.extra
         if line.label is None or not chosen:
@@ -59,7 +61,7 @@ def query_text(lines: list[Line], values: Mapping[str, str], sections: frozenset
 
 
 def query_xml(lines: list[Line], values: Mapping[str, str], parts: Mapping[str, list[str]]) -> Iterator[str]:
-    """The XML between <gpu> and </gpu>; `parts` has the lines of what the layout only names."""
+    """Yield the XML between <gpu> and </gpu>; `parts` has the lines of tags that the layout only names."""
     entries = [line for line in lines if line.tag is not None and not line.extra]
     open_tags: list[str] = []
     for position, line in enumerate(entries):
@@ -83,7 +85,7 @@ def query_xml(lines: list[Line], values: Mapping[str, str], parts: Mapping[str, 
 
 
 def query_fields() -> dict[str, Field]:
-    """Every name that `--query-gpu` knows, aliases included."""
+    """Return the column of every name of `--query-gpu`, aliases included."""
     return {
         name: Field(names.split()[0], unit.strip(), value)
         for names, unit, value in _rows("fields.txt", 3)
@@ -110,7 +112,7 @@ def _applies(word: str, branch: int, features: frozenset[str]) -> bool:
 
 
 def _line(label: str, tag: str, value: str, words: list[str], before: list[Line]) -> Line:
-    """A row as a Line; a nested row belongs to the section of the row above it."""
+    """Return a row as a Line; a nested row belongs to the section of the row above it."""
     label_depth, tag_depth = _depth(label), _depth(tag)
     nested = max(label_depth, tag_depth) > 0
     sections = frozenset(word.lstrip("+") for word in words if word.lstrip("+").isupper())
@@ -127,10 +129,10 @@ def _line(label: str, tag: str, value: str, words: list[str], before: list[Line]
 
 
 def _depth(cell: str) -> int:
-    """Four spaces a level; every tag column starts with one space after its bar."""
+    """Return the depth: four spaces a level; every tag column starts with one space after its bar."""
     return (len(cell) - len(cell.lstrip())) // 4
 
 
 def _escaped(text: str) -> str:
-    """As text of XML; the library's own function is in modules that take long to load."""
+    """Escape text for XML; the library's own function is in modules that take long to load."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

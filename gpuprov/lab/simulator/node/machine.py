@@ -9,7 +9,7 @@ from .files import Files
 
 
 class Model(NamedTuple):
-    """What all GPUs of one model have in common. Clocks in MHz, power in watts."""
+    """Values common to all GPUs of one model. Clocks in MHz, power in watts."""
 
     name: str
     device: dict[str, str]
@@ -28,7 +28,7 @@ class Model(NamedTuple):
         return memory, graphics
 
     def supported_clocks(self) -> dict[int, list[int]]:
-        """Memory clock to its graphics clocks, both highest first, MHz."""
+        """Return each memory clock with its graphics clocks, both highest first, MHz."""
         return {
             int(memory): [
                 int(highest - position * step) for position in range(int((highest - lowest) / step) + 1)
@@ -38,7 +38,7 @@ class Model(NamedTuple):
 
 
 class SimGpu(NamedTuple):
-    """One GPU: where it sits and what tells it from its neighbours."""
+    """One GPU: its place and its own values."""
 
     number: int
     address: str
@@ -53,9 +53,9 @@ class SimGpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A server: GPUs of one model, the switches between them, the CPUs beside them.
+    """A server: GPUs of one model, the switches between them, the CPUs near them.
 
-    `cpus` maps a NUMA node to its CPU list; `links` is the word of `topo -m` for two GPUs joined by NVLink,
+    `cpus` maps a NUMA node to its CPU list; `links` is what `topo -m` prints for two GPUs joined by NVLink,
     or '' without; `fabric_outside` marks a virtual machine whose NVSwitches the host manages.
     """
 

@@ -1,4 +1,4 @@
-"""One program under many names: each launcher on the node calls `main` with the name it stands in for."""
+"""Entry point of all simulated programs: each launcher on the node calls `main` with its program's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(name: str, arguments: list[str]) -> int:
-    """Run the stand-in of that name and return its exit status."""
+    """Run the program of that name and return its exit status."""
     if name == "nvidia-smi":
         said = Answer(os.environ.get(ROOT_VARIABLE, "/"), arguments).again()
         if said is not None:

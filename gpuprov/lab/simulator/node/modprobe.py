@@ -1,4 +1,4 @@
-"""What modprobe's configuration says, and which driver module lies on disk for a kernel."""
+"""Settings of modprobe's configuration, and the driver module on disk for a kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODULE_NAME = re.compile(r"nvidia(-current|-tesla-\d+|-\d+)?(-open)?\.ko(\.xz|\
 
 
 def configuration(files: Files) -> list[str]:
-    """The lines of modprobe.d(5), a file in an earlier directory hiding its namesakes in later ones."""
+    """Return the lines of modprobe.d(5); a file in an earlier directory hides its namesakes in later ones."""
     chosen: dict[str, Path] = {}
     for directory in _CONFIGURATION:
         for path in sorted(files.at(directory).glob("*.conf")):
@@ -29,20 +29,20 @@ def configuration(files: Files) -> list[str]:
 
 
 def blacklisted(files: Files, module: str) -> bool:
-    """Whether the kernel's own request for a module (by PCI id) leads to nothing."""
+    """Check if the kernel's own request for a module (by PCI id) is refused."""
     refusals = {f"blacklist {module}", f"install {module} /bin/false", f"install {module} /bin/true"}
     return any(" ".join(line.replace("-", "_").split()) in refusals for line in configuration(files))
 
 
 def option(files: Files, module: str, parameter: str) -> str | None:
-    """What a module's parameter is set to when it is loaded; None where nothing sets it."""
+    """Return the value of a module's parameter at its loading; None if nothing sets it."""
     setting = re.compile(rf"options\s+{module}\s(?:.*\s)?{parameter}=(\S+)")
     values = [match[1] for line in configuration(files) if (match := setting.match(line))]
     return values[-1] if values else None
 
 
 def listed_for_boot(files: Files) -> list[str]:
-    """Module names in modules-load.d(5)."""
+    """Return the module names in modules-load.d(5)."""
     lines: list[str] = []
     for directory in ("/etc/modules-load.d", "/usr/lib/modules-load.d"):
         for path in sorted(files.at(directory).glob("*.conf")):
@@ -52,7 +52,8 @@ def listed_for_boot(files: Files) -> list[str]:
 
 
 def booted_kernel(files: Files) -> str:
-    """The release of the kernel that a boot starts: the one chosen by hand, or the newest in /boot, or ''.
+    """Return the release of the kernel that a boot starts: the one chosen by hand, or the newest in /boot, or
+    ''.
 
     A node's `uname -r` is that of the machine it runs on, so a kernel can be simulated, not shown.
     """
@@ -63,9 +64,9 @@ def booted_kernel(files: Files) -> str:
 
 
 def module_file(files: Files, kernel: str) -> Path | None:
-    """The driver module that modprobe would take for a kernel, or None.
+    """Return the driver module that modprobe would take for a kernel, or None.
 
-    Debian names the file after the alternative (`nvidia-current.ko`) and says which in an `install` line.
+    Debian names the file after the alternative (`nvidia-current.ko`) and has its name in an `install` line.
     """
     found = [
         path
@@ -83,7 +84,7 @@ def module_file(files: Files, kernel: str) -> Path | None:
 
 
 def module_field(path: Path, field: str) -> str:
-    """A field of a module's `.modinfo` section, as `modinfo -F` prints it, or ''."""
+    """Return a field of a module's `.modinfo` section, as `modinfo -F` prints it, or ''."""
     content = path.read_bytes()
     if path.suffix == ".xz":
         import lzma  # slow to load, and every nvidia-smi would

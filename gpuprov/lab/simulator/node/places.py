@@ -1,4 +1,4 @@
-"""Where on a node the simulator keeps what it knows."""
+"""Places of the simulator's state on a node."""
 
 ROOT_VARIABLE = "GPUPROV_SIMULATOR_ROOT"
 """Environment variable that names a node's root tree; unset means that this program runs on the node."""

@@ -1,4 +1,4 @@
-"""What a loaded module shows of itself: /sys/module, /proc/driver/nvidia, /dev/nvidia*, PCI driver links."""
+"""Files of a loaded module: /sys/module, /proc/driver/nvidia, /dev/nvidia*, PCI driver links."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PARAMETERS = {
     "GpuBlacklist": '""',
     "ExcludedGpus": '""',
 }
-"""/proc/driver/nvidia/params of a 580.159.04 driver, the lines that somebody reads."""
+"""Lines of /proc/driver/nvidia/params of a 580.159.04 driver that programs read."""
 
 
 def publish(files: Files, machine: Machine, modules: dict[str, dict[str, str]]) -> None:
-    """Make the node show these loaded modules (name to `version` and `flavour`), and no others.
+    """Write the node's files for these loaded modules (name to `version` and `flavour`), and for no others.
 
-    Raises OSError where the node's /proc/driver or /dev cannot be written.
+    Raises OSError if the node's /proc/driver or /dev cannot be written.
     """
     import shutil  # slow to load, and no nvidia-smi needs it
 
@@ -54,7 +54,7 @@ def publish(files: Files, machine: Machine, modules: dict[str, dict[str, str]]) 
 
 
 def version_line(nvidia: dict[str, str]) -> str:
-    """The first line of /proc/driver/nvidia/version."""
+    """Return the first line of /proc/driver/nvidia/version."""
     if nvidia["flavour"] == "open":
         return f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {nvidia['version']}  Release Build"
     return f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {nvidia['version']}  Release Build"

@@ -1,6 +1,6 @@
-"""What a driver remembers of each GPU, and for how long.
+"""Settings that a driver keeps for each GPU, and how long they last.
 
-Persistence mode, clocks, power limit and compute mode last until the driver lets go of the GPU: at a reboot,
+Persistence mode, clocks, power limit and compute mode last until the driver releases the GPU: at a reboot,
 when the module is unloaded, and, with persistence mode off and no client, at once. ECC mode waits for a
 reset or reboot and then stays; so does MIG mode before Hopper. From Hopper on, MIG mode changes at once and
 is lost with the driver (NVIDIA MIG user guide).
@@ -15,7 +15,7 @@ from .machine import SimGpu
 
 
 class Settings:
-    """Reads and changes the settings of a node's GPUs."""
+    """Access to the settings of a node's GPUs."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -27,13 +27,17 @@ class Settings:
         return self._kernel.state.writable
 
     def settle(self) -> None:
-        """Let time pass: a daemon that died takes persistence with it, and persistence the clocks."""
+        """Apply the effects of time: persistence ends with its daemon, and clocks end with persistence."""
         with self._kernel.state.change() as state:
             self._settle(state)
 
     def of(self, gpu: SimGpu) -> dict[str, Any]:
-        """What was set on a GPU: `persistence` and, where they were set, `applications` [memory, graphics],
-        `graphics` [min, max], `memory` [min, max] (MHz), `power` (W), `compute`, `mig`."""
+        """Return the settings of a GPU: `persistence` and those that were set.
+
+        These are `applications` [memory, graphics], `graphics` [min, max], `memory` [min, max] (MHz), `power`
+        (W),
+        `compute`, `mig`.
+        """
         state = self._kernel.state.read()
         self._settle(state)
         settings: dict[str, Any] = state.get("gpus", {}).get(str(gpu.number), {"persistence": False})
@@ -48,7 +52,7 @@ class Settings:
                 state["gpus"][index] = {"persistence": False}
 
     def set(self, gpu: SimGpu, name: str, value: Any) -> None:
-        """Change one setting; None takes the driver's default again."""
+        """Change one setting; None restores the driver's default."""
         with self._kernel.state.change() as state:
             settings = state.setdefault("gpus", {}).setdefault(str(gpu.number), {"persistence": False})
             settings[name] = value
@@ -56,7 +60,7 @@ class Settings:
                 del settings[name]
 
     def set_daemon(self, process: int | None, persistence: bool) -> None:
-        """A persistence daemon started (with its process id) or stopped (None)."""
+        """Record that a persistence daemon started (with its process id) or stopped (None)."""
         with self._kernel.state.change() as state:
             state["daemon"] = process
         for gpu in self._kernel.machine.gpus:
@@ -67,7 +71,7 @@ class Settings:
         return self._kernel.holder(self._kernel.state.read()) is not None
 
     def mode(self, gpu: SimGpu, name: str) -> tuple[str, str]:
-        """Current and pending mode of "ecc" or "mig": "Enabled", "Disabled" or "N/A"."""
+        """Return current and pending mode of "ecc" or "mig": "Enabled", "Disabled" or "N/A"."""
         if (name == "ecc" and "ecc" not in self.model.features) or (name == "mig" and self.model.mig is None):
             return "N/A", "N/A"
         if name == "mig" and self.model.mig == "immediate":
@@ -78,7 +82,7 @@ class Settings:
         return (modes["current"], modes["pending"]) if modes else (default, default)
 
     def set_mode(self, gpu: SimGpu, name: str, value: str) -> None:
-        """Ask for an ECC or MIG mode; it becomes current when the model says so."""
+        """Request an ECC or MIG mode; it becomes current at once or at a reset or reboot, by model."""
         if name == "mig" and self.model.mig == "immediate":
             self.set(gpu, "mig", value)
             return
@@ -87,7 +91,10 @@ class Settings:
             durable.setdefault(name, {})[str(gpu.number)] = {"current": current, "pending": value}
 
     def reset(self, gpu: SimGpu) -> None:
-        """`nvidia-smi --gpu-reset` of one GPU: pending modes become current, faults and clocks go."""
+        """Reset one GPU as `nvidia-smi --gpu-reset` does; of its other settings only persistence stays.
+
+        Its pending modes become current.
+        """
         with self._kernel.durable.change() as durable:
             for modes in durable.values():
                 if str(gpu.number) in modes:
@@ -97,6 +104,6 @@ class Settings:
             state.setdefault("gpus", {})[str(gpu.number)] = {"persistence": persistence}
 
     def faults(self) -> dict[str, Any]:
-        """The faults that were put in: name to argument."""
+        """Return the faults that were added: name to argument."""
         faults: dict[str, Any] = self._kernel.state.read().get("faults", {})
         return faults

@@ -1,4 +1,4 @@
-"""nvidia-smi: what is asked for, and of which GPUs."""
+"""nvidia-smi: its options, and the selection of GPUs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SPELLINGS = {
 
 
 def main(files: Files, arguments: list[str]) -> int:
-    """Run nvidia-smi; returns its exit status (nvidia-smi(1), "RETURN VALUE")."""
+    """Run nvidia-smi; return its exit status (nvidia-smi(1), "RETURN VALUE")."""
     try:
         if arguments and arguments[0] in ("topo", "nvlink"):
             return _write(smi_topology.answer(Driver(files), arguments[0], arguments[1:]))
@@ -69,7 +69,7 @@ def main(files: Files, arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> dict[str, str]:
-    """Option name to its value, the empty string for those without."""
+    """Return option name to its value, the empty string for options without."""
     options: dict[str, str] = {}
     words = list(arguments)
     while words:
@@ -122,7 +122,7 @@ def _question(
 
 
 def _selected(driver: Driver, wanted: str | None) -> list[SimGpu]:
-    """GPUs by index, bus id or UUID; all without a wish. Raises NvmlError for none and for a lost one."""
+    """Return GPUs by index, bus id or UUID, all by default. Raises NvmlError for none and for a lost one."""
     gpus = [gpu for gpu in driver.gpus if wanted is None or _names(gpu) & set(wanted.split(","))]
     if not gpus:
         raise NvmlError(NO_DEVICES, "No devices were found")

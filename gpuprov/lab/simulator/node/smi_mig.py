@@ -1,6 +1,6 @@
-"""`nvidia-smi mig`: GPU instances listed, created and destroyed; compute instances come and go with them.
+"""Simulation of `nvidia-smi mig`: GPU instances listed, created and destroyed, with their compute instances.
 
-An instance is its profile's name; where on the GPU it lies is not played.
+An instance is its profile's name; its placement on the GPU is not simulated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RULE = "+-------------------------------------------------------+"
 
 
 def mig(driver: Driver, words: list[str], say: Say) -> int:
-    """Run one command on the GPUs in MIG mode; returns nvidia-smi's exit status."""
+    """Run one command on the GPUs in MIG mode; return nvidia-smi's exit status."""
     gpus = [gpu for gpu in driver.gpus if driver.settings.mode(gpu, "mig")[0] == "Enabled"]
     if "-i" in words:
         place = words.index("-i")
@@ -86,7 +86,7 @@ def _create(driver: Driver, gpus: list[SimGpu], profiles: list[str], say: Say) -
 
 
 def _destroy(driver: Driver, gpus: list[SimGpu], kind: str, say: Say) -> int:
-    """Compute instances go first; what they stand on can go only then, which is not played."""
+    """Destroy instances; the real order, compute instances before GPU instances, is not enforced."""
     found = [(gpu, number) for gpu in gpus for number, _ in enumerate(_instances(driver, gpu), 1)]
     if not found:
         say(f"No {kind or 'GPU'} instances found: Not Found")

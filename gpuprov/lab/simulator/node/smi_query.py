@@ -1,4 +1,4 @@
-"""nvidia-smi's answers in detail: -q as text and XML, --query-gpu and its relatives as CSV."""
+"""Simulation of nvidia-smi's detailed output: -q as text and XML, --query-gpu and related options as CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _SECTIONS = (
 
 
 def query(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """`-q`, with `-x` as XML, with `-d` only some sections. Raises NvmlError for what cannot be combined."""
+    """Return the output of `-q`, with `-x` as XML, with `-d` only some sections.
+
+    Raises:
+        NvmlError: options that cannot be combined.
+    """
     if "display" not in options:
         return _xml(driver, gpus) if "xml" in options else _text(driver, gpus, frozenset())
     if "xml" in options:
@@ -38,7 +42,7 @@ def query(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterab
 
 
 def query_gpu(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """`--query-gpu=FIELDS --format=csv[,noheader][,nounits]`."""
+    """Return the output of `--query-gpu=FIELDS --format=csv[,noheader][,nounits]`."""
     known = query_fields()
     names = [name.strip() for name in options["query-gpu"].split(",")]
     for name in names:
@@ -58,7 +62,7 @@ def query_gpu(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> It
 
 
 def query_supported_clocks(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """`--query-supported-clocks=gr,mem`: every combination, a line each."""
+    """Return the output of `--query-supported-clocks=gr,mem`: every combination, a line each."""
     headers = {"gr": "graphics", "graphics": "graphics", "mem": "memory", "memory": "memory"}
     names = [name.strip() for name in options["query-supported-clocks"].split(",")]
     for name in names:
@@ -74,7 +78,9 @@ def query_supported_clocks(driver: Driver, gpus: list[SimGpu], options: dict[str
 
 
 def query_compute_apps(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """`--query-compute-apps=FIELDS`: simulated GPUs run no programs, so a header and no rows."""
+    """Return the output of `--query-compute-apps=FIELDS`: a header without rows, as no programs are
+    simulated.
+    """
     headers = {name: name for name in ("pid", "process_name", "gpu_uuid", "gpu_name", "gpu_bus_id")}
     headers |= {"name": "process_name", "used_memory": _USED_MEMORY, "used_gpu_memory": _USED_MEMORY}
     names = [name.strip() for name in options["query-compute-apps"].split(",")]
@@ -90,7 +96,7 @@ QUESTIONS: dict[str, Question] = {
     "query-supported-clocks": query_supported_clocks,
     "query-compute-apps": query_compute_apps,
 }
-"""Option name to the function that answers it."""
+"""Option name to the function of its output."""
 
 
 def _text(driver: Driver, gpus: list[SimGpu], sections: frozenset[str]) -> Iterator[str]:
@@ -117,7 +123,7 @@ def _supported_clocks_text(driver: Driver) -> Iterator[str]:
 
 
 def _xml(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
-    """The document type changed from nvsmi_device_v12 to v13 with branch 580."""
+    """Yield the XML document; its type changed from nvsmi_device_v12 to v13 with branch 580."""
     yield '<?xml version="1.0" ?>'
     yield f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v{13 if driver.branch >= 580 else 12}.dtd">'
     yield "<nvidia_smi_log>"
@@ -136,7 +142,7 @@ def _xml(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
 
 
 def _instances_xml(driver: Driver, gpu: SimGpu) -> Iterator[str]:
-    """What a MIG device is known by; its memory and errors are not played."""
+    """Yield a MIG device's ids; its memory and errors are not simulated."""
     instances = driver.settings.of(gpu).get("instances", [])
     for number, _ in enumerate(instances):
         yield "\t\t\t<mig_device>"
@@ -167,7 +173,7 @@ def _csv(header: list[str], rows: list[list[str]], options: dict[str, str]) -> I
 
 
 def _cell(value: str, unit: str, options: dict[str, str]) -> str:
-    """A value in CSV: without its unit when asked so, and in brackets when there is none."""
+    """Return a value in CSV: without its unit if requested, and in brackets if missing."""
     if value in ("N/A", "Requested functionality has been deprecated"):
         return f"[{value}]"
     return value if _units(options) or not unit else value.removesuffix(f" {unit}")

@@ -1,4 +1,4 @@
-"""nvidia-smi's changes: persistence mode, clocks, power, ECC, MIG, compute mode, reset."""
+"""Simulation of nvidia-smi's changes: persistence mode, clocks, power, ECC, MIG, compute mode, reset."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ _HINT = "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock 
 
 
 class _Unsupported(Exception):
-    """The GPU lacks this; nvidia-smi says so, and goes on."""
+    """The GPU lacks the setting; nvidia-smi prints that and continues."""
 
 
 def change(driver: Driver, gpus: list[SimGpu], name: str, value: str, say: Say) -> int:
-    """Change one setting of these GPUs, in nvidia-smi's words. Raises NvmlError where it ends early."""
+    """Change one setting of these GPUs and print nvidia-smi's messages; return its exit status.
+
+    Raises:
+        NvmlError: nvidia-smi would end early.
+    """
     for gpu in gpus:
         if not driver.settings.permitted:
             raise NvmlError(_NO_PERMISSION, f"{_forbidden(name, gpu)}\n{_EARLY_END}")
@@ -146,7 +150,7 @@ def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _forget(name: str) -> Change:
-    """The change that takes a setting back to the driver's default; it succeeds without a word."""
+    """Return the change that resets a setting to the driver's default, without a message."""
 
     def forget(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
         driver.settings.set(gpu, name, None)
@@ -168,7 +172,7 @@ CHANGES: dict[str, Change] = {
     "compute": _compute,
     "reset": _reset,
 }
-"""Option name to what it does to one GPU."""
+"""Option name to its change of one GPU."""
 
 _VOLATILE = ("applications", "graphics", "memory", "power", "compute")
 _NOT_PERSISTENT = (

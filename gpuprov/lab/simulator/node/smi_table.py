@@ -1,4 +1,4 @@
-"""nvidia-smi without options: the table of GPUs and processes."""
+"""Simulation of nvidia-smi without options: the table of GPUs and processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _NARROW = _Shape(
 
 
 def table(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """The summary; it became two characters wider with branch 550."""
+    """Yield the summary; it became two characters wider with branch 550."""
     shape = _WIDE if driver.branch >= 550 else _NARROW
     yield f"{now()}       "
     yield shape.line

@@ -1,4 +1,4 @@
-"""nvidia-smi topo and nvidia-smi nvlink: how the GPUs hang together."""
+"""Simulation of nvidia-smi topo and nvidia-smi nvlink: the links between GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ Legend:
 
 
 def answer(driver: Driver, command: str, arguments: list[str]) -> Iterable[str]:
-    """The lines of `topo -m`, `topo -p2p MODE` or `nvlink -s [-i INDEX]`; else NvmlError is raised."""
+    """Return the lines of `topo -m`, `topo -p2p MODE` or `nvlink -s [-i INDEX]`.
+
+    Raises:
+        NvmlError: any other option, or no GPU.
+    """
     if not driver.gpus:
         raise NvmlError(6, "No devices were found")
     if command == "topo" and arguments in (["-m"], ["--matrix"]):

@@ -1,4 +1,4 @@
-"""A JSON document that several short-lived programs read and change at the same time."""
+"""A JSON document that several short-lived programs read and change concurrently."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 class Store:
     """One document in one file, changed in place under a lock.
 
-    The file stays open, so that a daemon which gives up its privileges can go on writing. For a user who
-    may not write, changes last as long as the program: that is how `nvidia-smi` can show what the driver
-    would do next without being allowed to do it.
+    The file stays open, so that a daemon can still write after it drops its privileges. For a user without
+    write
+    permission, changes last as long as the program: so `nvidia-smi` can show the result of a change
+    that the user may not make.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,13 +30,13 @@ class Store:
             self._file = os.open(path, os.O_RDONLY) if path.exists() else -1
 
     def read(self) -> dict[str, Any]:
-        """The document; empty when nothing was ever written."""
+        """Return the document; empty if it was never written."""
         with self._locked(fcntl.LOCK_SH):
             return self._load()
 
     @contextmanager
     def change(self) -> Iterator[dict[str, Any]]:
-        """The document, written back on leaving the block unless the block raises."""
+        """Yield the document; write it back on leaving the block unless the block raises."""
         with self._locked(fcntl.LOCK_EX if self.writable else fcntl.LOCK_SH):
             document = self._load()
             yield document

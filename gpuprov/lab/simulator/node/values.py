@@ -1,4 +1,4 @@
-"""The values that the layouts ask for: a model's facts, a GPU's own, and what the driver has set."""
+"""Values for the layouts: of the model, of the GPU, and of the driver's settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process
 
 
 def values_of(driver: Driver, gpu: SimGpu) -> dict[str, str]:
-    """Every placeholder of the layouts for one GPU."""
+    """Return every placeholder of the layouts for one GPU."""
     settings = driver.settings.of(gpu)
     values = dict(driver.machine.model.values) | gpu.values
     values |= _identity(driver, gpu)
@@ -54,7 +54,7 @@ def values_of(driver: Driver, gpu: SimGpu) -> dict[str, str]:
 
 
 def cuda_version(branch: int) -> str:
-    """The CUDA version of the newest known branch that is not newer than this one."""
+    """Return the CUDA version of the newest known branch that is not newer than this one."""
     return NATIVE_CUDA[max(known for known in NATIVE_CUDA if known <= max(branch, min(NATIVE_CUDA)))]
 
 
@@ -87,7 +87,7 @@ def _identity(driver: Driver, gpu: SimGpu) -> dict[str, str]:
 
 
 def _memory(values: dict[str, str]) -> dict[str, str]:
-    """Free memory in MiB, rounded up as the recordings show it."""
+    """Return free memory in MiB, rounded up as in the recordings."""
     total, reserved = int(values["memory_total"]), int(values["memory_reserved"])
     return {
         "memory_free": str(total - reserved + 1),
@@ -152,7 +152,7 @@ def _modes(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, s
 
 
 def _fabric(driver: Driver) -> dict[str, str]:
-    """NVSwitch machines join the fabric once a fabric manager runs; on a guest the host has seen to that."""
+    """Return the fabric's state: complete once a fabric manager runs; on a guest the host runs it."""
     state, status, joined = "N/A", "N/A", False
     if driver.machine.switches or driver.machine.fabric_outside:
         joined = driver.machine.fabric_outside or driver.fabric_manager_runs()
