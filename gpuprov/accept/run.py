@@ -1,4 +1,4 @@
-"""Nodes loaded and measured: over SSH, many at a time, or this machine."""
+"""Load and measurement of nodes: over SSH, many at a time, or on this machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpuprov.probe.payload import ANSWER_LIMIT
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 BEYOND_S = 60
-"""The program ends itself in its plan's time; that it does is waited for so much longer."""
+"""Seconds to wait for the program beyond the time limit that it sets itself."""
 
 
 def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = False) -> dict[str, Any]:
-    """What this machine's GPUs deliver.
+    """Measure this machine's GPUs.
 
     Raises:
         NodeFailed: no answer.
@@ -28,7 +28,7 @@ def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = F
 
 
 def frameworks_here(python: str) -> dict[str, Any]:
-    """What the frameworks of an interpreter of this machine make of its GPUs.
+    """Measure with the frameworks of an interpreter on this machine.
 
     Raises:
         NodeFailed: no answer.
@@ -42,7 +42,7 @@ def frameworks_here(python: str) -> dict[str, Any]:
 def frameworks_there(
     nodes: list[Target], python: str, *, forks: int = 64
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
-    """The same on each node, as its answers come."""
+    """Measure with the frameworks of an interpreter on each node; yield answers as they arrive."""
     payload = framework(python)
     limits = ConnectionLimits(connect_s=10, command_s=FRAMEWORK_S + BEYOND_S, answer_bytes=ANSWER_LIMIT)
 
@@ -50,14 +50,14 @@ def frameworks_there(
         done = session.run(payload.command, payload.stdin)
         return payload.answer(done.stdout, done.stderr)
 
-    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], forks=forks, limits=limits):
         yield target.name, answer
 
 
 def with_frameworks(
     told: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
 ) -> Mapping[str, Any] | GpuprovError:
-    """A node's measurements with what an interpreter there said, or why it said nothing."""
+    """Add an interpreter's measurements, or why there are none, to a node's document."""
     if isinstance(told, GpuprovError):
         return told
     said = {"error": str(answer)} if isinstance(answer, GpuprovError) else dict(answer)
@@ -73,7 +73,7 @@ def measure_there(
     folders: Sequence[str] = (),
     drained: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
-    """Each node's measurements as they come; a node's failure is its answer."""
+    """Measure nodes; yield answers as they arrive, a node's error as its answer."""
     payload = program(level, password=password, folders=folders, drained=drained)
     limits = ConnectionLimits(
         connect_s=10, command_s=PLANS[level]["seconds"] + BEYOND_S, answer_bytes=ANSWER_LIMIT
@@ -83,5 +83,5 @@ def measure_there(
         done = session.run(payload.command, payload.stdin)
         return payload.answer(done.stdout, done.stderr)
 
-    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], forks=forks, limits=limits):
         yield target.name, answer

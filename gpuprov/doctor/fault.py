@@ -1,4 +1,4 @@
-"""A fault of a machine, and the table of rules that know faults."""
+"""A fault of a machine, and the table of rules."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprov.untrusted import ShellLine
+
 if TYPE_CHECKING:
     from gpuprov.doctor.examination import Examination
 
 Severity = Literal["broken", "degraded", "risk", "hint"]
 SEVERITIES: tuple[Severity, ...] = ("broken", "degraded", "risk", "hint")
-"""No GPU work or wrong results; slower than it need be; works now and will not always; good to know."""
+"""Levels: no GPU work or wrong results; slower than necessary; works now but may fail; information."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, and what follows from that.
+    """A fault, with its evidence and remedy.
 
     Args:
         severity: see `SEVERITIES`.
-        text: what is wrong, on one line, with its figures.
-        seen: what was read, each with its place: `/proc/driver/nvidia/version: 535.309.01`.
-        cause: why that is so, or why it matters.
-        mend: what to type or to do, a line each; empty where nothing on the machine can mend it.
-        keep: what in fleet.yml keeps it mended.
-        urgent: it speaks for others of its severity and comes first.
-        rule: name of the rule that spoke; set by `judge`.
-        source: what the rule rests on; set by `judge`.
+        text: the fault on one line, with its values.
+        seen: values read, each with its place: `/proc/driver/nvidia/version: 535.309.01`.
+        cause: why it occurs, or why it matters.
+        mend: commands or actions, a line each; empty if nothing on the machine can correct it.
+        keep: the setting in fleet.yml that prevents it.
+        urgent: it comes first among faults of its severity.
+        rule: name of the rule; set by `judge`.
+        source: sources of the rule; set by `judge`.
         follows: rules whose faults explain this one; set by `judge`.
     """
 
@@ -35,7 +37,7 @@ class Fault:
     text: str
     seen: tuple[str, ...] = ()
     cause: str = ""
-    mend: tuple[str, ...] = ()
+    mend: tuple[ShellLine, ...] = ()
     keep: str = ""
     urgent: bool = False
     rule: str = ""
@@ -43,7 +45,7 @@ class Fault:
     follows: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
@@ -52,12 +54,12 @@ Predicate = Callable[["Examination"], Iterator[Fault]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: a predicate, and what it stands for.
+    """One rule: a predicate and its description.
 
     Args:
         name: dotted, stable, for filters and tests: `driver.mismatch`.
         rows: of `data/faults.json`, which it recognises.
-        source: what it rests on, by id of `data/faults.json`.
+        source: its sources, by id of `data/faults.json`.
         after: rules whose faults explain those of this one.
     """
 
@@ -69,16 +71,16 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""In the order of the questions: on the bus, bound, module, libraries, fabric, errors, speed, host."""
+"""Rules by name, in the order of their definition."""
 
 
 def rule(name: str, *rows: str, source: str, after: tuple[str, ...] = ()) -> Callable[[Predicate], Predicate]:
-    """Enter a predicate into the table.
+    """Register a predicate as a rule.
 
     Args:
         rows: of `data/faults.json`.
-        source: ids of sources there, a blank between.
-        after: rules whose faults explain those of this one; such a fault is told after them.
+        source: ids of sources there, separated by blanks.
+        after: rules whose faults explain those of this one; such a fault is listed after them.
     """
 
     def enter(predicate: Predicate) -> Predicate:
@@ -90,6 +92,6 @@ def rule(name: str, *rows: str, source: str, after: tuple[str, ...] = ()) -> Cal
 
 
 def listed(things: list[str], most: int = 4) -> str:
-    """`a, b, c and 5 more`."""
+    """Return `a, b, c and 5 more`."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,40 +1,47 @@
-"""Lines to type that take one setting out of a file and leave the rest of it alone.
+"""Commands that remove one setting from a file and keep the rest of it.
 
-Paths and names come from the machine: they are quoted, and what is no plain name gets words instead.
+Paths and names come from the machine: they are quoted; for other than plain names the line is a description.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
+
+from gpuprov.untrusted import ShellLine, shell
 
 
-def without_variable(path: str, name: str) -> str:
-    """`sudo sed -i -E '/^…NAME=/d' FILE`: for files of NAME=VALUE, with or without `export`."""
-    if not re.fullmatch(r"\w+", name):
-        return f"take the line out of {path}"
+def without_variable(path: str, name: str) -> ShellLine:
+    """Return `sudo sed -i -E '/^…NAME=/d' FILE`: for files of NAME=VALUE, with or without `export`."""
+    if not re.fullmatch(r"\w+", name, re.ASCII):
+        return shell("take the line out of {}", path)
     return _sed(rf"/^[[:space:]]*(export[[:space:]]+)?{name}=/d", path)
 
 
-def without_folder(path: str, name: str, folder: str) -> str:
-    """The same for folders of that last name (`compat`) in a variable that is a list of folders."""
+def without_folder(path: str, name: str, folder: str) -> ShellLine:
+    """Return the command for folders with that last name (`compat`) in a variable that
+    is a list of folders.
+    """
     where = rf"/^[[:space:]]*(export[[:space:]]+)?{name}=/"
     after = rf's#:[^:="]*/{folder}(:|"|$)#\1#g'
     first = rf's#(="?)[^:="]*/{folder}(:|("|$))#\1\3#'
     return _sed(f"{where}{{{after};{first}}}", path)
 
 
-def without_line(place: str) -> str:
-    """`sudo sed -i 7s/^/#/ FILE` of a place FILE:7; other places get words."""
+def without_line(place: str) -> ShellLine:
+    """Return `sudo sed -i 7s/^/#/ FILE` for a place FILE:7; for other places a description."""
     path, _, number = place.rpartition(":")
-    return _sed(f"{number}s/^/# /", path) if path and number.isdigit() else f"take it out of: {place}"
+    if path and re.fullmatch("[0-9]{1,9}", number):
+        return _sed(f"{number}s/^/# /", path)
+    return shell("take it out of: {}", place)
 
 
-def without_text(path: str, text: str) -> str:
-    """The line that is just this text, out of a file."""
-    literal = re.sub(r"([][\\.*^$|+?(){}])", r"\\\1", text)
+def without_text(path: str, text: str) -> ShellLine:
+    """Return the command that deletes the lines with exactly this text from a file."""
+    if "|" in text or not text.isprintable():  # sed's delimiter, and what a shell's line cannot hold
+        return shell("take the line {} out of {}", text, path)
+    literal = re.sub(r"([][\\.*^$+?(){}])", r"\\\1", text)
     return _sed(rf"\|^[[:space:]]*{literal}[[:space:]]*$|d", path)
 
 
-def _sed(script: str, path: str) -> str:
-    return f"sudo sed -i -E {shlex.quote(script)} {shlex.quote(path)}"
+def _sed(script: str, path: str) -> ShellLine:
+    return shell("sudo sed -i -E {} {}", script, path)

@@ -1,13 +1,10 @@
-"""One look at a machine: everything that the rules read, in one command over one channel, or here."""
+"""Examination of a machine: all collectors in one command over one channel, or here."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from gpuprov.doctor.bundle import as_root, run_here, write_bundle
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.doctor.load.verdict import judge_load
@@ -80,7 +77,7 @@ PARAMETERS = replace(
 
 
 def examine_here(*, become: bool = True) -> Examination:
-    """This machine, without SSH.
+    """Examine this machine, without SSH.
 
     Raises:
         NodeFailed: no answer from the probe.
@@ -89,14 +86,14 @@ def examine_here(*, become: bool = True) -> Examination:
 
 
 def examination(facts: Facts) -> Examination:
-    """Facts that were collected with `PARAMETERS`, as the rules read them."""
+    """Convert facts that were collected with `PARAMETERS`."""
     return Examination(facts.host, facts.collected_at, facts.seconds, facts.collectors)
 
 
 def examine(
     nodes: list[Target], *, forks: int = 64, password: str | None = None
 ) -> Iterator[tuple[str, Examination | GpuprovError]]:
-    """Each node's examination as it comes; a node's failure is its answer."""
+    """Examine nodes; yield results as they arrive, a node's error as its result."""
     payload = build(PARAMETERS, password=password, modules=CLOSER_PROBE)
 
     def visit(session: Session) -> Examination:
@@ -107,7 +104,7 @@ def examine(
 
 
 def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
-    """A node's diagnosis, or why there is none."""
+    """Return a node's diagnosis, or its failure."""
     if isinstance(answer, GpuprovError):
         return Diagnosis(name, failure=answer)
     found = contained(name, lambda: diagnose(answer, name))
@@ -115,10 +112,10 @@ def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
 
 
 def sample_here(seconds: float) -> Diagnosis:
-    """This machine's bottleneck, from a sample of so many seconds.
+    """Sample this machine for some seconds and return its bottleneck.
 
     Raises:
-        NodeFailed: no answer from the probe, or no GPU to be read.
+        NodeFailed: no answer from the probe, or no readable GPU.
     """
     facts = collect_local(_sampling(seconds), seconds=seconds + 60, modules=LOAD_PROBE)
     return _loaded(facts.host, facts)
@@ -127,7 +124,7 @@ def sample_here(seconds: float) -> Diagnosis:
 def sample(
     nodes: list[Target], seconds: float, *, forks: int = 64, password: str | None = None
 ) -> Iterator[tuple[str, Diagnosis]]:
-    """Each node's bottleneck as it comes."""
+    """Sample nodes; yield their bottlenecks as they arrive."""
     payload: Payload = build(_sampling(seconds), password=password, modules=LOAD_PROBE)
     limits = replace(LIMITS, command_s=seconds + 60)
 
@@ -150,30 +147,3 @@ def _loaded(name: str, facts: Facts) -> Diagnosis:
     if isinstance(found, GpuprovError):
         raise found
     return Diagnosis(name, found, seconds=facts.seconds, looked_at=facts.collected_at)
-
-
-def bundle_here(path: Path) -> list[str]:
-    """This machine's bundle; see `write_bundle`."""
-    return write_bundle(path, examine_here(), run_here)
-
-
-def bundle_there(node: Target, path: Path, *, password: str | None = None) -> list[str]:
-    """The same of a node.
-
-    Raises:
-        GpuprovError: it was not reached, or the file cannot be written.
-    """
-    payload = build(PARAMETERS, password=password, modules=CLOSER_PROBE)
-    limits = replace(LIMITS, command_s=90)
-
-    def visit(session: Session) -> list[str]:
-        def run(line: str) -> tuple[int, str]:
-            answer = session.run(f"/bin/sh -c {shlex.quote(as_root(line))}")
-            return 0, answer.stdout.decode("utf-8", "replace")
-
-        return write_bundle(path, examination(ask(session, payload)), run)
-
-    [(_, told)] = fan_out([node], visit, limits=limits)
-    if isinstance(told, GpuprovError):
-        raise told
-    return told

@@ -18,6 +18,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.variables import Variables, variables_of
 from gpuprov.model.fleet import Fleet, Group
 from gpuprov.model.lock import Lock
+from gpuprov.untrusted import as_text, marked, unmarked
 
 GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE = "gpuprov_group", "gpuprov_fleet", "gpuprov_name"
 KINDS_VARIABLE, HOST_VARIABLE = "gpuprov_kinds", "gpuprov_host"
@@ -60,7 +61,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
     everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
     kinds = dict(_kinds(fleet, models, names))
     of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars"), KINDS_VARIABLE: list(kinds)}
-    groups = {"all": AnsibleGroup(vars=of_all | everywhere)}
+    groups = {"all": AnsibleGroup(vars=as_text(of_all) | marked(everywhere))}
     host_vars: dict[str, Variables] = {}
     for name, group in fleet.groups.items():
         own = {GROUP_VARIABLE: {"name": name, **_stated(group, "entries", "vars")}}
@@ -71,13 +72,15 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
             host: told for host in hosts if (told := _of_host(fleet, group, host, ways.get(host, {})))
         }
         _refuse_second_opinions(name, group.vars, decided)
-        groups[names[name]] = AnsibleGroup(hosts=tuple(group.hosts), vars=decided | group.vars)
+        groups[names[name]] = AnsibleGroup(
+            hosts=tuple(group.hosts), vars=as_text(decided) | marked(group.vars)
+        )
     for name, further in fleet.also.items():
         if name == "all":
             continue
         children = tuple(names[child] for child in further.children)
         called = {NAME_VARIABLE: name} if names[name] != name else {}
-        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, called | further.vars)
+        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, called | marked(further.vars))
     groups |= {name: AnsibleGroup(children=tuple(members)) for name, members in kinds.items()}
     return AnsibleInventory(groups, host_vars)
 
@@ -85,10 +88,10 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
 def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
     """What an inventory script answers to `--list`, with the variables of all hosts in `_meta`."""
     below_all = [name for name in inventory.groups if name != "all"]
-    answer: dict[str, Any] = {"_meta": {"hostvars": inventory.host_vars}}
+    answer: dict[str, Any] = {"_meta": {"hostvars": unmarked(inventory.host_vars, mark=True)}}
     for name, group in inventory.groups.items():
         children = below_all if name == "all" else list(group.children)
-        plain = {"hosts": list(group.hosts), "children": children, "vars": group.vars}
+        plain = {"hosts": list(group.hosts), "children": children, "vars": unmarked(group.vars, mark=True)}
         answer[name] = {key: value for key, value in plain.items() if value}
     return answer
 
@@ -116,7 +119,8 @@ def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables
     site = fleet.host_vars.get(host, {})
     if ours := [key for key in way if key not in site]:  # for the way back
         kept["variables"] = ours
-    return told | way | ({HOST_VARIABLE: kept} if kept else {}) | site
+    decided = as_text(told | way | ({HOST_VARIABLE: kept} if kept else {}))
+    return {**decided, **marked(site)}
 
 
 def _kinds(

@@ -10,6 +10,7 @@ import yaml
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import AnsibleInventory
 from gpuprov.model.documents import write_text
+from gpuprov.untrusted import AnsibleText
 
 HEADER = "# Written by `gpuprov inventory generate` from the fleet; change that, and write it again.\n"
 
@@ -82,6 +83,9 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     def ignore_aliases(self, data: Any) -> bool:
         """Never write `&id001`."""
         return True
+
+
+_Dumper.add_representer(AnsibleText, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
 
 
 def render(plain: Any) -> str:

@@ -1,23 +1,32 @@
-"""Sets of node names as people write them: `gpu[001-064]`."""
+"""Sets of node names: `gpu[001-064]`."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+LARGEST = 100_000
+"""The most names that one set may have. They are counted before they are made, as each takes memory."""
+_RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
+
 
 def fold(names: Iterable[str]) -> str:
-    """`gpu[001-064]`."""
-    from ClusterShell.NodeSet import NodeSet
+    """Return names as one set, `gpu[001-064]`, or joined by commas if ClusterShell rejects one of them."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-    return str(NodeSet.fromlist(list(names)))
+    listed = list(names)
+    try:
+        return str(NodeSet.fromlist(listed, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        return ",".join(listed)
 
 
 def fold_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """What is said of single nodes, in order, each once: the names folded, and the text.
+    """Yield each text once, in order, with the folded names of its nodes.
 
     Args:
-        told: a node's name, and what is said of it.
+        told: a node's name, and its text.
     """
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in told:
@@ -27,18 +36,44 @@ def fold_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def expand(stated: object) -> list[str]:
-    """`gpu[01-08]`, or a list of such, as single names in order.
+    """Expand `gpu[01-08]`, or a list of such, to single names in order.
 
     Raises:
         ValueError: not a node set.
     """
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     listed = stated if isinstance(stated, list) else [stated]
     texts = [text for text in listed if isinstance(text, str)]
     if len(texts) < len(listed):
         raise ValueError("host names such as gpu[01-08], a list of them, or a mapping of name to address")
+    text = ",".join(texts)
+    if (count := _count(text)) > LARGEST:
+        raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
     try:
-        return list(NodeSet(",".join(texts)))
+        return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
         raise ValueError(f"host names such as gpu[01-08] ({error})") from None
+
+
+def _count(text: str) -> int:
+    """Return how many names a set has at most, by its ranges.
+
+    Raises:
+        ValueError: not a range of numbers.
+    """
+    total = 0
+    for pattern in re.split(r"[,!&^](?![^\[\]]*\])", text):
+        names = 1
+        for ranges in re.findall(r"\[([^\[\]]*)\]", pattern):
+            names *= sum(map(_size, ranges.split(",")))
+        total += names
+    return total
+
+
+def _size(stated: str) -> int:
+    parsed = _RANGE.fullmatch(stated)
+    if not parsed:
+        raise ValueError(f"host names such as gpu[01-08] (bad range: {stated[:40]!r})")
+    first, last = int(parsed[1]), int(parsed[2] or parsed[1])
+    return len(range(first, last + 1, int(parsed[3] or 1) or 1))

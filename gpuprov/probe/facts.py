@@ -68,6 +68,7 @@ from gpuprov.probe.parse.state import (
 )
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
+from gpuprov.untrusted import architecture, host_name, kernel_release
 
 SCHEMA = "gpuprov.facts/1"
 A_YEAR_S = 366 * 86400
@@ -95,6 +96,10 @@ class part(cached_property[T]):  # noqa: N801
         """The part."""
         try:
             return super().__get__(instance, owner)
+        except Missing:
+            raise
+        except NodeFailed as error:
+            raise Missing(str(self.attrname), str(error)) from error
         except GpuprovError:
             raise
         except Exception as error:  # any: it is a stranger's word
@@ -131,7 +136,7 @@ class Facts:
         if not isinstance(seconds, (int, float)) or not 0 <= seconds < A_YEAR_S:
             raise NodeFailed("facts whose collection took no number of seconds", expected=SCHEMA)
         return cls(
-            str(answer.get("host", "")),
+            host_name(answer["host"]) if answer.get("host") else "",
             str(answer.get("collected_at", "")),
             float(seconds),
             answer["collectors"],
@@ -178,12 +183,12 @@ class Facts:
     @part
     def kernel(self) -> str:
         """`uname -r`."""
-        return str(self.raw("system")["kernel"])
+        return kernel_release(self.raw("system")["kernel"])
 
     @part
     def arch(self) -> str:
         """`uname -m`: `x86_64`, `aarch64`."""
-        return str(self.raw("system")["machine"])
+        return architecture(self.raw("system")["machine"])
 
     @part
     def boot_id(self) -> str:

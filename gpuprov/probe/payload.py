@@ -26,6 +26,7 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.resources import share
+from gpuprov.untrusted import on_one_line
 
 MODULES = (
     *("base", "effective", "system", "secure_boot", "packages", "gpu", "network", "hardware", "services"),
@@ -306,6 +307,6 @@ def _last_words(stdout: bytes, stderr: bytes) -> str:
     for said in (stderr, stdout[-4096:]):
         lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:
-            printable = "".join(letter for letter in lines[-1] if letter.isprintable())
-            return f": {shlex.quote(printable[:200])}" if not printable.isascii() else f": {printable[:200]}"
+            last = on_one_line(lines[-1])[:200]
+            return f": {last}" if last.isascii() else f": {shlex.quote(last)}"
     return ""

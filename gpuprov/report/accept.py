@@ -1,4 +1,4 @@
-"""What accept found, in words for a terminal."""
+"""Results of accept as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpuprov.accept.dcgm import summary
 from gpuprov.accept.judge import Acceptance
 from gpuprov.accept.rates import Rate
 from gpuprov.model.nodeset import fold
-from gpuprov.report.printable import on_one_line
 from gpuprov.report.table import aligned
+from gpuprov.untrusted import on_one_line
 
 HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
 
 
 def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
-    """A line a node with what is wrong below it, then a table of what was measured on all."""
+    """Yield a line per node with its findings below, then a table of the measurements on all nodes."""
     nodes = list(judged)
     for each in nodes:
         yield f"{each.node}: {on_one_line(_summary(each))}"

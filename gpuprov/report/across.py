@@ -1,4 +1,4 @@
-"""What accept found between nodes, in words for a terminal and as a document."""
+"""Results of accept between nodes, as lines for a terminal and as a document."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.model.nodeset import fold
-from gpuprov.report.printable import on_one_line
+from gpuprov.untrusted import on_one_line
 
 if TYPE_CHECKING:
     from gpuprov.accept.across.run import Outcome
 
 SCHEMA = "gpuprov.accept.across/1"
 KEPT = "across.json"
-"""The file of a run's folder; `gpuprov accept --across` writes it."""
+"""The file in a run's folder, written by `gpuprov accept --across`."""
 _DRAWN = (
     ("between_nodes", "slowest", "GB/s"),
     ("across_nodes", "all_reduce", "GB/s"),
@@ -23,7 +23,7 @@ _DRAWN = (
 
 
 def across_lines(outcome: Outcome) -> Iterator[str]:
-    """Who is not sound, then a line a round with what was reached in it."""
+    """Yield the faults, then a line per round with its results."""
     for node, error in outcome.refused.items():
         yield f"{node}: {on_one_line(str(error))}"
     found = [(verdict.level, verdict.finding) for verdict in outcome.search.verdicts()]
@@ -58,7 +58,7 @@ def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def across_document(outcome: Outcome) -> dict[str, Any]:
-    """Plain data for JSON."""
+    """Return plain data for JSON."""
     return {
         "schema": SCHEMA,
         "nodes": [
@@ -87,7 +87,7 @@ def across_document(outcome: Outcome) -> dict[str, Any]:
 
 
 def nodes_with_rates(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The nodes of a kept document, each with what every group that it was in reached, as plots draw it."""
+    """Return the nodes of a stored document, each with the rates of its groups in the form of plots."""
     nodes = [{**node, "rates": []} for node in document["nodes"]]
     by_name = {node["node"]: node for node in nodes}
     for group in (group for groups in document["rounds"] for group in groups):

@@ -1,24 +1,23 @@
-"""Diagnoses in words, as one HTML page, as JUnit XML and as metrics."""
+"""Diagnoses as text, as one HTML page, as JUnit XML and as metrics."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
 
 from gpuprov.doctor.fault import SEVERITIES, Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.model.nodeset import fold
-from gpuprov.report.printable import on_one_line
+from gpuprov.untrusted import on_one_line, xml_text
 
 INDENT = " " * 10
 
 
 def doctor_lines(found: Iterable[Diagnosis], *, brief: bool = False) -> Iterator[str]:
-    """One block a machine; machines with the same story share one.
+    """Yield one block per machine; machines with equal results share one.
 
     Args:
-        brief: the faults alone, one line each.
+        brief: only the faults, one line each.
     """
     alike: dict[str, list[Diagnosis]] = defaultdict(list)
     for each in found:
@@ -39,7 +38,7 @@ def _block(name: str, each: Diagnosis, *, brief: bool) -> Iterator[str]:
 
 
 def summary(each: Diagnosis) -> str:
-    """`2 broken, 1 risk; 3 questions without an answer`."""
+    """Return `2 broken, 1 risk; 3 questions without an answer`."""
     if each.failure is not None:
         return str(each.failure)
     counts = Counter(fault.severity for fault in each.faults)
@@ -50,7 +49,7 @@ def summary(each: Diagnosis) -> str:
 
 
 def unknown_lines(each: Diagnosis) -> Iterator[str]:
-    """Reasons, each with the rules that could not judge for it."""
+    """Yield reasons, each with the rules that it prevented."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for rule, reason in each.unknown:
         reasons[reason].append(rule)
@@ -77,37 +76,33 @@ def _fault(fault: Fault, *, brief: bool) -> Iterator[str]:
 
 
 def doctor_html(found: Sequence[Diagnosis], at: str) -> str:
-    """One page that needs nothing else."""
-    from jinja2 import Environment, StrictUndefined
+    """Return one self-contained page."""
+    from gpuprov.report.pages import page_template
 
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.globals.update(summary=summary, unknown_lines=unknown_lines)
-    template = environment.from_string((files(__package__) / "templates/doctor.html.j2").read_text("utf-8"))
+    template = page_template("doctor.html.j2", summary=summary, unknown_lines=unknown_lines)
     return template.render(found=found, at=at, severities=SEVERITIES)
 
 
 def doctor_junit(found: Iterable[Diagnosis]) -> str:
-    """A suite a machine; broken and degraded are failures, what could not be read is skipped."""
+    """Return one suite per machine; broken and degraded are failures, unreadable values are skipped."""
     from xml.etree.ElementTree import Element, SubElement, tostring
-
-    from gpuprov.report.printable import printable
 
     root = Element("testsuites", name="gpuprov doctor")
     for each in found:
-        suite = SubElement(root, "testsuite", name=printable(each.host))
+        suite = SubElement(root, "testsuite", name=xml_text(each.host))
         if each.failure is not None:
-            case = SubElement(suite, "testcase", classname=printable(each.host), name="reached")
-            SubElement(case, "error", message=printable(str(each.failure)))
+            case = SubElement(suite, "testcase", classname=xml_text(each.host), name="reached")
+            SubElement(case, "error", message=xml_text(str(each.failure)))
         for fault in each.faults:
-            case = SubElement(suite, "testcase", classname=printable(each.host), name=fault.rule)
+            case = SubElement(suite, "testcase", classname=xml_text(each.host), name=xml_text(fault.rule))
             if fault.severity in ("broken", "degraded"):
-                failed = SubElement(case, "failure", message=printable(fault.text), type=fault.severity)
-                failed.text = printable("\n".join((*fault.seen, fault.cause, *fault.mend)))
+                failed = SubElement(
+                    case, "failure", message=xml_text(fault.text), type=xml_text(fault.severity)
+                )
+                failed.text = xml_text("\n".join((*fault.seen, fault.cause, *fault.mend)))
         for rule, reason in each.unknown:
-            case = SubElement(suite, "testcase", classname=printable(each.host), name=rule)
-            SubElement(case, "skipped", message=printable(reason))
+            case = SubElement(suite, "testcase", classname=xml_text(each.host), name=xml_text(rule))
+            SubElement(case, "skipped", message=xml_text(reason))
         cases = suite.findall("testcase")
         suite.set("tests", str(len(cases)))
         suite.set("failures", str(len(suite.findall("testcase/failure"))))
@@ -117,7 +112,7 @@ def doctor_junit(found: Iterable[Diagnosis]) -> str:
 
 
 def doctor_metrics(found: Iterable[Diagnosis]) -> str:
-    """Prometheus's text format: faults by machine, rule and severity; questions without an answer."""
+    """Return Prometheus's text format: faults by machine, rule and severity; rules that could not judge."""
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()

@@ -1,31 +1,29 @@
-"""A run as one HTML file that needs nothing else: a heat map of nodes and checks, and each node's story."""
+"""A run as one self-contained HTML file: a heat map of nodes and checks, and each node's details."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import get_args
-
-from jinja2 import Environment, StrictUndefined
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report.history import Run
+from gpuprov.report.pages import page_template
 from gpuprov.report.text import value
+from gpuprov.untrusted import json_text
 
 ROWS_OF_ONE_NODE = 200
-"""With more nodes than this, those with the same story share a row."""
+"""Most nodes with a row each; with more, nodes with equal results share a row."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One check on one row. `kind` is a class of the style sheet, `mark` what those see who see no colour."""
+    """One check on one row. `kind` is a class of the style sheet, `mark` a symbol independent of colour."""
 
     kind: str
     mark: str
@@ -34,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One node, or several with the same story."""
+    """One node, or several with equal results."""
 
     label: str
     count: int
@@ -58,13 +56,8 @@ def write_html(run: Run, path: Path) -> None:
 
 
 def render(run: Run) -> str:
-    """The document."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["words"] = value
-    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
-    template = environment.from_string((files(__package__) / "templates/run.html.j2").read_text("utf-8"))
+    """Return the HTML of a run."""
+    template = page_template("run.html.j2", words=value, json=partial(json_text, indent=None))
     checks = list(dict.fromkeys(check for group in run.groups.values() for check in group.checks))
     counts = Counter(node.status for node in run.nodes)
     return template.render(
@@ -103,7 +96,7 @@ def _differs(each: Difference) -> Cell:
 
 
 def _found(nodes: Iterable[NodeDrift]) -> list[tuple[str, Difference]]:
-    """Each difference once, with the nodes that have it; the most common first."""
+    """Return each difference once, with its nodes; the most common first."""
     where: dict[str, list[str]] = defaultdict(list)
     what: dict[str, Difference] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The end of an image's making: what was done, what it shows, and what waits for the first boot."""
+"""Report of an image: changes, verification, and checks postponed to the first boot."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.errors import Exit, worst
-from gpuprov.report.printable import printable
 from gpuprov.runs import now
+from gpuprov.untrusted import printable
 
 if TYPE_CHECKING:
     from gpuprov.apply.image import Image
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]) -> Iterator[str]:
-    """One line of what was done, then what waits.
+    """Yield one line of the result, then the postponed checks.
 
     Args:
-        waiting: what is waited for → checks.
+        waiting: reason → postponed checks.
     """
     if not image.outcome.ok:
         failure = image.outcome.failed[0] if image.outcome.failed else {"msg": image.outcome.unreachable}
@@ -41,26 +41,26 @@ def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[s
 
 
 def waiting_lines(waiting: dict[str, list[str]]) -> Iterator[str]:
-    """What no image shows, by what it waits for."""
+    """Yield the postponed checks by their reason."""
     yield f"left for the first boot: {sum(map(len, waiting.values()))} checks"
     for what, checks in waiting.items():
         yield f"  {what}: {', '.join(checks)}"
 
 
 def shown(verdict: Verdict | None) -> int:
-    """How many checks were judged."""
+    """Return the number of judged checks."""
     return sum(len(node.checks) for node in verdict.nodes) if verdict else 0
 
 
 def image_exit(image: Image, verdict: Verdict | None) -> Exit:
-    """The exit code of an image's making."""
+    """Return the exit code for an image."""
     return worst(Exit.OK if image.outcome.ok else Exit.FAILED, verdict.exit_code if verdict else Exit.OK)
 
 
 def image_document(
     run: str, image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """Schema gpuprov.image/1."""
+    """Return a document with schema gpuprov.image/1."""
     return {
         "schema": "gpuprov.image/1",
         "finished_at": now(),

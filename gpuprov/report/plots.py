@@ -1,4 +1,4 @@
-"""What acceptances measured, as plots: every measurement over the nodes, and over time."""
+"""Plots of acceptance measurements: each measurement over the nodes, and over time."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from math import floor, log10
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from gpuprov.accept.rates import part_name
 from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report import across
+from gpuprov.report.pages import page_template
 from gpuprov.runs import run_folders, state_dir
 
 KEPT = "accept.json"
-"""The file of a run's folder; `gpuprov accept` writes it."""
+"""The file in a run's folder, written by `gpuprov accept`."""
 RUNS = 30
-"""Runs that a plot over time goes back."""
+"""Most runs in a plot over time."""
 WIDTH, HEIGHT, LEFT, TOP = 620, 190, 52, 12
 INNER, BASE = WIDTH - LEFT - 12, HEIGHT - 34
 
@@ -41,7 +39,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Rule:
-    """A horizontal line with what it says."""
+    """A horizontal line with a label."""
 
     y: float
     kind: str
@@ -72,13 +70,13 @@ class Measure:
 
 @dataclass(frozen=True)
 class Kept:
-    """A former run: its id, and what `-o json` said."""
+    """An earlier run: its id, and its JSON document."""
 
     run: str
     nodes: Sequence[Mapping[str, Any]]
 
     def values(self, measure: str) -> dict[str, list[Mapping[str, Any]]]:
-        """Node → its rates of a measurement."""
+        """Return each node's rates of a measurement."""
         found = {
             str(node["node"]): [rate for rate in node.get("rates", ()) if rate["measure"] == measure]
             for node in self.nodes
@@ -87,10 +85,10 @@ class Kept:
 
 
 def read_kept(run: str) -> Kept | None:
-    """What a run of accept measured; None where nothing is kept of it.
+    """Return the measurements of a run of accept, or None if none are stored.
 
     Raises:
-        InvalidInput: the file is not what accept wrote.
+        InvalidInput: the file was not written by accept.
     """
     for name, nodes in ((KEPT, _nodes), (across.KEPT, across.nodes_with_rates)):
         path = state_dir() / "runs" / run / name
@@ -107,10 +105,10 @@ def _nodes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_page(run: str, path: Path) -> None:
-    """Write the plots of a run, with the runs before it.
+    """Write the plots of a run and of the runs before it.
 
     Raises:
-        InvalidInput: nothing is kept of it, or the file cannot be written.
+        InvalidInput: it has no stored measurements, or the file cannot be written.
     """
     now = read_kept(run)
     if now is None:
@@ -121,11 +119,8 @@ def write_page(run: str, path: Path) -> None:
 
 
 def render(runs: Sequence[Kept]) -> str:
-    """The document; the last run is the one that it is about."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((files(__package__) / "templates/accept.html.j2").read_text("utf-8"))
+    """Return the HTML of runs; the last one is the subject."""
+    template = page_template("accept.html.j2")
     now = runs[-1]
     return template.render(
         run=now.run,
@@ -141,7 +136,7 @@ def render(runs: Sequence[Kept]) -> str:
 
 
 def measures(runs: Sequence[Kept]) -> Iterator[Measure]:
-    """Every measurement of the last run."""
+    """Yield every measurement of the last run."""
     now = runs[-1]
     units = {rate["measure"]: rate["unit"] for node in now.nodes for rate in node.get("rates", ())}
     for name, unit in units.items():
@@ -171,7 +166,7 @@ def _rules(top: float, peak: float | None, least: float | None, middle: float, u
 
 
 def _scale(top: float) -> list[tuple[float, str]]:
-    """Round numbers up to the top, three to seven of them."""
+    """Return round numbers up to the top, three to seven of them."""
     power = 10.0 ** floor(log10(top))
     step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top / (power * part) <= 6)
     return [(_y(step * number, top), f"{step * number:g}") for number in range(int(top / step) + 1)]
@@ -182,7 +177,7 @@ def _spread(count: int) -> list[float]:
 
 
 def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[tuple[float, str]]:
-    """At most so many labels, evenly."""
+    """Return at most `most` labels, evenly spaced."""
     step = -(-len(places) // most)
     return [
         (x, name) for number, (x, name) in enumerate(zip(places, names, strict=True)) if number % step == 0
@@ -190,7 +185,7 @@ def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[
 
 
 def _blamed(node: Mapping[str, Any], measure: str, gpu: str) -> bool:
-    """Whether a finding of the node speaks against this GPU's, drive's or port's measurement."""
+    """Return whether a finding of the node concerns the measurement of this GPU, drive or port."""
     rules = (f"{measure}.", "across.") if measure == "between_nodes" else (f"{measure}.",)
     return any(
         found["level"] == "bad" and found["rule"].startswith(rules) and (
@@ -214,7 +209,7 @@ def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) 
 
 
 def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
-    """The middle of each node in each run, joined."""
+    """Return the median of each node in each run, connected by lines."""
     places = _spread(len(runs))
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
     panel = Panel("over time, the middle of each node", scale=_scale(top))
@@ -235,5 +230,5 @@ def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
 
 
 def _day(run: str) -> str:
-    """`11-22 18:05` of a run's id."""
+    """Return `11-22 18:05` from a run's id."""
     return f"{run[4:6]}-{run[6:8]} {run[9:11]}:{run[11:13]}"

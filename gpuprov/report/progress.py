@@ -1,4 +1,4 @@
-"""What happens on the nodes, as it happens, in lines for a person."""
+"""Progress on the nodes as lines for people."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuprov.model.nodeset import fold
-from gpuprov.report.printable import on_one_line
+from gpuprov.untrusted import on_one_line
 
 SLOW_S = 10.0
 SILENCE_S = 60.0
-"""Where there is no terminal, how long a task may run until a line says that it still does."""
+"""Seconds after which a task that still runs is reported again, without a terminal."""
 TOLD = ("changed", "failed", "unreachable")
 
 
 class Progress:
-    """Turns Ansible's events into lines: each role as it starts, each task that changed or failed.
+    """Converter of Ansible's events to lines: each role as it starts, each task that changed or failed.
 
     Args:
-        say: gets each line.
-        diffs: whether to show what changes in files; the same on several nodes is shown once.
+        say: called with each line.
+        diffs: show changes in files; equal changes on several nodes once.
     """
 
     def __init__(self, say: Callable[[str], None], *, diffs: bool = False) -> None:
         self._say, self._diffs = say, diffs
         self._roles: dict[object, str] = {}
         self._entered: dict[str, set[object]] = {}
-        self._task = self._role = ""  # what is being done now
+        self._task = self._role = ""  # the current task and role
         self._began = 0.0
         self._done = 0
         self._results: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
         self._quiet_since = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
-        """One event of the callback."""
+        """Process one event of the callback."""
         if event.get("event") != "task":
             self._tell_results()
             self._task, self._role = str(event.get("task") or ""), str(event.get("role") or "")
@@ -54,7 +54,7 @@ class Progress:
             self._results.setdefault(alike, []).append(event)
 
     def _enter(self, role: str, stream: object) -> None:
-        """One of several plays that run side by side comes to a role: told of the first of them alone."""
+        """Report a role once when plays run in parallel."""
         self._roles[stream] = role
         others = self._entered.setdefault(role, set())
         if not others or stream in others:
@@ -63,7 +63,7 @@ class Progress:
         others.add(stream)
 
     def at(self) -> str:
-        """What is being done now: `docker: Install Docker, 3:05, done on 1 node`; empty between tasks."""
+        """Return the current task: `docker: Install Docker, 3:05, done on 1 node`; empty between tasks."""
         if not self._task:
             return ""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
@@ -72,13 +72,13 @@ class Progress:
         return on_one_line(f"{what}, {minutes}:{seconds:02}{done}")
 
     def still(self) -> None:
-        """Say what is being done, if nothing was said for `SILENCE_S`."""
+        """Report the current task if nothing was reported for `SILENCE_S`."""
         if time.monotonic() - self._quiet_since >= SILENCE_S and (line := self.at()):
             self._tell(f"    still at {line}")
 
     @contextmanager
     def alive(self) -> Iterator[Progress]:
-        """Meanwhile say what is being done: on a line that lives on a terminal, or by a line a minute."""
+        """Show the current task meanwhile: on an updated line of a terminal, or by a line a minute."""
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live

@@ -1,4 +1,4 @@
-"""The end of an apply: one line a node, then what to do next."""
+"""Recap of an apply: one line per node, and the exit code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
 from gpuprov.model.nodeset import fold_alike
-from gpuprov.report.printable import printable
 from gpuprov.runs import now
+from gpuprov.untrusted import printable
 
 if TYPE_CHECKING:
     from gpuprov.apply.converge import Convergence
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def recap_lines(
     result: Convergence, verdict: Verdict | None, unanswered: Iterable[NodeDrift] = ()
 ) -> Iterator[str]:
-    """`gpu01  changed=9  rebooted  verified (24 checks)`, in columns; then those left alone.
+    """Yield lines such as `gpu01  changed=9  rebooted  verified (24 checks)`, then nodes that were not
+    applied.
 
     Args:
-        unanswered: why they could not be looked at was said before anything was done.
+        unanswered: nodes without facts; their errors were reported before.
     """
     names = sorted({*result.outcomes, *result.drift})
     width = max(map(len, names), default=0)
@@ -33,14 +34,14 @@ def recap_lines(
 
 
 def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:
-    """Nodes that were not verified, or on which a role failed and did not say whose doing that is."""
+    """Return nodes that were not verified, or on which a role failed without naming a cause."""
     judged = {node.name for node in verdict.nodes if node.status != "passed"} if verdict else set()
     failed = {name for name, outcome in result.outcomes.items() if not all(map(_is_told, outcome.failed))}
     return sorted(failed | judged)
 
 
 def _is_told(failure: dict[str, Any]) -> bool:
-    """Whether a failure is a refusal, or names the file that overrules the lock."""
+    """Return whether a failure is a refusal, or names the file that overrides the lock."""
     return failure.get("role") == "preflight" or ", overruled by " in str(failure.get("msg"))
 
 
@@ -54,7 +55,7 @@ def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[
         return
     if outcome and not outcome.ok:
         failure = outcome.failed[0] if outcome.failed else {"task": "unreachable", "msg": outcome.unreachable}
-        said = str(failure.get("msg")).partition("\n")[0]  # the rest was told when it happened
+        said = str(failure.get("msg")).partition("\n")[0]  # the rest was reported when it happened
         yield printable(f"FAILED  {failure.get('role') or ''}: {said}").replace("  : ", "  ")
         return
     if name in result.rebooted:
@@ -72,9 +73,9 @@ def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[
 
 
 def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None) -> Exit:
-    """The exit code of an apply: a reboot that waits for consent is drift that remains.
+    """Return the exit code of an apply: a reboot that waits for consent counts as drift.
 
-    A node that was refused is one that nothing was done to, because another run has it.
+    A refused node is one that was not changed because another run holds its lease.
     """
     codes = [Exit.UNREACHABLE if node.status == "unreachable" else Exit.FAILED for node in unanswered]
     for outcome in result.outcomes.values():
@@ -92,7 +93,7 @@ def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Ve
 def apply_document(
     run: str | None, unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Schema gpuprov.apply/1."""
+    """Return a document with schema gpuprov.apply/1."""
     nodes: list[dict[str, Any]] = [
         {"name": node.name, "status": node.status, "reason": node.reason} for node in unanswered
     ]

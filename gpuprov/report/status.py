@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.doctor.status import GpuNow, NodeNow, odd, usual
-from gpuprov.report.printable import on_one_line
 from gpuprov.report.table import aligned
+from gpuprov.untrusted import on_one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,12 +16,12 @@ HEAD = ("NODE", "GPU", "BUSY", "MEMORY", "POWER", "TEMP", "CLOCK", "WHO", "ODD")
 
 
 def status_lines(nodes: Sequence[NodeNow], *, folded: bool = False) -> Iterator[str]:
-    """Plain lines, the head first; what differs from the majority stands at the end of its line."""
+    """Yield plain lines, the header first; differences from the majority at the end of a line."""
     yield from aligned([HEAD, *(cells for cells, _ in status_rows(nodes, folded=folded))])
 
 
 def status_rows(nodes: Sequence[NodeNow], *, folded: bool) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Cells of each line, and whether it stands out: a line a GPU, or a line a node."""
+    """Yield the cells of each line and whether to highlight it: a line per GPU, or per node."""
     common = usual(nodes)
     for node in nodes:
         if node.failure is not None:
@@ -85,7 +85,9 @@ def _gib(mib: float | None) -> str:
 def status_table(
     nodes: Sequence[NodeNow], lines: int, *, folded: bool, only_odd: bool, top: int
 ) -> tuple[Table, int]:
-    """A table for a terminal of so many lines, from row `top` on or the last that fills it; and that row."""
+    """Return a table for a terminal with `lines` lines, from row `top` or the last that fills it; and that
+    row.
+    """
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Drift and plans in words, nodes folded: what a person reads on a terminal."""
+"""Drift and plans as text for a terminal, with folded nodes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.locking.repository.versions import DEB
+from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.report.history.changes import Change
-from gpuprov.report.printable import on_one_line
+from gpuprov.untrusted import on_one_line
 
 MOST_ITEMS = 3
+DRIVER = "nvidia_driver"
 
 
 def value(thing: Any) -> str:
-    """An expected or actual value, short enough for a line."""
+    """Return an expected or actual value, short enough for a line."""
     if thing is None:
         return "nothing"
     if isinstance(thing, bool):
@@ -35,13 +37,13 @@ def _few(items: list[str]) -> str:
 
 
 def difference(each: Difference) -> str:
-    """`driver.loaded expected 535.309.01, is nothing`, and who says so where that is known."""
+    """Return `driver.loaded expected 535.309.01, is nothing`, with the place that sets the value if known."""
     by = f", by {on_one_line(', '.join(each.by))}" if each.by else ""
     return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}{by}"
 
 
 def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
-    """One line for the nodes in sync, one for each difference and each failure, nodes folded."""
+    """Yield one line for the nodes in sync, one for each difference and each failure, nodes folded."""
     in_sync: list[str] = []
     others: list[tuple[str, str]] = []
     for node in nodes:
@@ -56,8 +58,10 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 
 
 def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
-    """Where to look on: nodes where something differs that no role mends, or could not be read; None where
-    the lock explains all of it."""
+    """Return a hint to the doctor for nodes whose drift the lock does not explain, or None.
+
+    That is a difference that no role corrects, or a value that could not be read.
+    """
     names = [
         node.name
         for node in nodes
@@ -67,7 +71,7 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
 
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """What a second look at nodes found otherwise than the first, nodes folded."""
+    """Yield the changes between two surveys, nodes folded."""
     yield from _lines((change.node, line) for change in changes for line in _change(change))
 
 
@@ -88,14 +92,14 @@ def _change(change: Change) -> Iterator[str]:
         yield "in sync, not looked at before"
     yield from (difference(each) for each in change.new)
     if now.reason is None:
-        # Drift and verify spell values each in its own way: a check that still differs is told above.
+        # Drift and verify format values differently: a check that still differs is already listed above.
         still = {each.check for each in change.new}
         gone = (each for each in change.gone if each.check not in still)
         yield from (f"{each.check} no longer {value(each.actual)}" for each in gone)
 
 
 def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
-    """What would be done where, with the reasons below; then what nothing here can mend."""
+    """Yield the steps for each node with their reasons, then differences that no step corrects."""
     alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
     for plan in plans:
         alike[(plan.roles, plan.reboot)].append(plan)
@@ -114,9 +118,23 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     yield from _lines((plan.name, line) for plan in plans for line in _newer(plan))
 
 
+def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
+    """Yield lines about the builders that nodes trust, for nodes that get a driver compiled elsewhere."""
+    hosts = lock.hosts()
+    drivers = {plan.name: hosts[plan.name].components.driver for plan in plans if DRIVER in plan.roles}
+    told = (
+        (name, f"the module comes from {fold(driver.builders)} ({driver.builder_reason})")
+        for name, driver in drivers.items()
+        if driver.builders and driver.builders != (name,)
+    )
+    yield from _lines(told)
+
+
 def _newer(plan: NodePlan) -> Iterator[str]:
-    """The first package of each component that is newer on a node than in the lock: apply fails there, unless
-    it is told to go back."""
+    """Yield the first package of each component that is newer on a node than in the lock.
+
+    Apply fails there unless downgrades are allowed.
+    """
     for each in plan.because:
         if each.check.endswith(".packages") and isinstance(each.actual, dict):
             for name, wanted in each.expected.items():

@@ -1,19 +1,19 @@
-"""A picture of one node: NUMA nodes as boxes, GPUs above, NICs below, and what joins them.
+"""SVG picture of one node: NUMA nodes as boxes, GPUs above, NICs below, and their links.
 
-Self-contained SVG without scripts or fonts of its own; colours follow the reader's light or dark scheme.
+Self-contained, without scripts or fonts of its own; colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from html import escape
 
 from gpuprov.topology.matrix import Link, Topology
 from gpuprov.topology.verdict import distance, nearest_nics
+from gpuprov.untrusted import html_text
 
 _BOX, _GAP, _PAD, _HEIGHT = 108, 18, 18, 46
 _NEAR, _THROUGH_CPU = distance("PXB"), distance("NODE")
-# Plain rules, stated twice: several viewers and converters know no CSS variables.
+# Plain rules, each stated twice: several viewers and converters do not support CSS variables.
 _STYLE = """
   svg { font: 13px system-ui, sans-serif } text { fill: #1b1f24; text-anchor: middle }
   .soft { fill: #5b6570; font-size: 11px } .left { text-anchor: start } .title { font-size: 15px }
@@ -30,21 +30,21 @@ _STYLE = """
 
 
 def draw(topology: Topology, title: str = "") -> str:
-    """The node as an SVG document of some hundred pixels in width, 126 for each GPU or NIC."""
+    """Return the node as an SVG document, 126 pixels wide for each GPU or NIC."""
     columns = _columns(topology)
     places, boxes, width = _places(columns, top=_top(topology))
     height = max(y for _, y in places.values()) + _HEIGHT + _PAD + 46
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{escape(title or "GPU topology", quote=True)}">',
+        f'height="{height}" role="img" aria-label="{html_text(title or "GPU topology")}">',
         f"<style>{_STYLE}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        f'<text class="title left" x="{_PAD}" y="26">{escape(title)}</text>' if title else "",
+        f'<text class="title left" x="{_PAD}" y="26">{html_text(title)}</text>' if title else "",
         *boxes,
         *_gpu_lines(topology, places),
         *_nic_lines(topology, places),
         *(_device(name, _label(topology, name), places[name]) for name in places),
-        f'<text class="soft left" x="{_PAD}" y="{height - 12}">{escape(_summary(topology))}</text>',
+        f'<text class="soft left" x="{_PAD}" y="{height - 12}">{html_text(_summary(topology))}</text>',
         "</svg>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
@@ -55,7 +55,7 @@ Places = dict[str, tuple[int, int]]
 
 
 def _columns(topology: Topology) -> Columns:
-    """NUMA node's label → its GPUs and the NICs nearest to them."""
+    """Return, for each NUMA node's label, its GPUs and the NICs nearest to them."""
     home: dict[str, str] = {}
     columns: Columns = defaultdict(lambda: ([], []))
     for gpu in topology.gpus:
@@ -69,12 +69,12 @@ def _columns(topology: Topology) -> Columns:
 
 
 def _top(topology: Topology) -> int:
-    """Room above the GPUs for the title and the arcs between them."""
+    """Return the height above the GPUs for the title and the arcs between them."""
     return 110 if len(topology.gpus) < 2 or _uniform(topology) else 70 + 22 * len(topology.gpus)
 
 
 def _places(columns: Columns, top: int) -> tuple[Places, list[str], int]:
-    """Where each device stands, the boxes of the NUMA nodes, and the picture's width."""
+    """Return the position of each device, the boxes of the NUMA nodes, and the picture's width."""
     places: Places = {}
     boxes: list[str] = []
     x = _PAD
@@ -83,7 +83,9 @@ def _places(columns: Columns, top: int) -> tuple[Places, list[str], int]:
         wide = max(len(gpus), len(nics)) * (_BOX + _GAP) + _GAP
         tall = (2 * _HEIGHT + 110 if deep else _HEIGHT + 30) + 14
         boxes.append(f'<rect class="numa" x="{x}" y="{top - 14}" width="{wide}" height="{tall}" rx="8"/>')
-        boxes.append(f'<text class="soft" x="{x + wide // 2}" y="{top - 20 + tall}">{escape(label)}</text>')
+        boxes.append(
+            f'<text class="soft" x="{x + wide // 2}" y="{top - 20 + tall}">{html_text(label)}</text>'
+        )
         for names, y in ((gpus, top), (nics, top + _HEIGHT + 80)):
             start = x + (wide - len(names) * (_BOX + _GAP) + _GAP) // 2
             places |= {name: (start + index * (_BOX + _GAP), y) for index, name in enumerate(names)}
@@ -92,13 +94,13 @@ def _places(columns: Columns, top: int) -> tuple[Places, list[str], int]:
 
 
 def _uniform(topology: Topology) -> str | None:
-    """The one word that joins every pair of GPUs, if it is one."""
+    """Return the kind of link between all pairs of GPUs, or None if there are several."""
     kinds = {link.kind for link in topology.gpu_pairs}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def _gpu_lines(topology: Topology, places: Places) -> list[str]:
-    """One bar over all GPUs where every pair is joined alike, arcs between pairs otherwise."""
+    """Return one bar over all GPUs if every pair has the same link, arcs between pairs otherwise."""
     kind = _uniform(topology)
     if kind is None:
         shown = [link for link in topology.gpu_pairs if link.nvlinks] or _nearest_pairs(topology)
@@ -109,7 +111,7 @@ def _gpu_lines(topology: Topology, places: Places) -> list[str]:
     ]
     first, last = (places[gpu][0] + _BOX // 2 for gpu in (topology.gpus[0], topology.gpus[-1]))
     bar = f'<path class="{tone} bar" d="M{first} {y} H{last}"/>'
-    return [*drops, bar, f'<text x="{(first + last) // 2}" y="{y - 9}">every pair {escape(kind)}</text>']
+    return [*drops, bar, f'<text x="{(first + last) // 2}" y="{y - 9}">every pair {html_text(kind)}</text>']
 
 
 def _nearest_pairs(topology: Topology) -> list[Link]:
@@ -122,13 +124,13 @@ def _arc(link: Link, places: Places) -> str:
     x1, x2 = x1 + _BOX // 2, x2 + _BOX // 2
     peak = y - 18 - 22 * max(1, abs(x2 - x1) // (_BOX + _GAP))
     label = (
-        f'<text class="soft" x="{(x1 + x2) // 2}" y="{(y + 3 * peak) // 4 - 4}">{escape(link.kind)}</text>'
+        f'<text class="soft" x="{(x1 + x2) // 2}" y="{(y + 3 * peak) // 4 - 4}">{html_text(link.kind)}</text>'
     )
     return f'<path class="{_tone(link.kind)}" d="M{x1} {y} C{x1} {peak} {x2} {peak} {x2} {y}"/>{label}'
 
 
 def _nic_lines(topology: Topology, places: Places) -> list[str]:
-    """From each GPU to its nearest NICs; the word stands beside the line's middle."""
+    """Return lines from each GPU to its nearest NICs, labelled near the middle."""
     lines = []
     for links in nearest_nics(topology).values():
         for link in links:
@@ -136,7 +138,8 @@ def _nic_lines(topology: Topology, places: Places) -> list[str]:
             x1, y1, x2 = x1 + _BOX // 2, y1 + _HEIGHT, x2 + _BOX // 2
             lines.append(f'<path class="{_tone(link.kind)}" d="M{x1} {y1} L{x2} {y2}"/>')
             lines.append(
-                f'<text class="soft" x="{x1 + (x2 - x1) // 3 + 18}" y="{y1 + 28}">{escape(link.kind)}</text>'
+                f'<text class="soft" x="{x1 + (x2 - x1) // 3 + 18}" y="{y1 + 28}">'
+                f"{html_text(link.kind)}</text>"
             )
     return lines
 
@@ -148,7 +151,7 @@ def _tone(kind: str) -> str:
 
 
 def _label(topology: Topology, name: str) -> str:
-    """The small print in a device's box: its nearest CPUs, or the RDMA device behind a NIC."""
+    """Return the second line of a device's box: its nearest CPUs, or the RDMA device of a NIC."""
     if name in topology.affinity:
         cpus = topology.affinity[name].cpus
         return f"CPU {cpus}" if cpus else ""
@@ -160,10 +163,10 @@ def _device(name: str, label: str, place: tuple[int, int]) -> str:
     kind = "gpu" if name.startswith("GPU") else "nic"
     short = label if len(label) <= 15 else label[:14] + "…"
     return (
-        f"<g><title>{escape(f'{name} {label}'.strip())}</title>"
+        f"<g><title>{html_text(f'{name} {label}'.strip())}</title>"
         f'<rect class="{kind}" x="{x}" y="{y}" width="{_BOX}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + _BOX // 2}" y="{y + (20 if short else 28)}">{escape(name)}</text>'
-        f'<text class="soft" x="{x + _BOX // 2}" y="{y + 37}">{escape(short)}</text></g>'
+        f'<text x="{x + _BOX // 2}" y="{y + (20 if short else 28)}">{html_text(name)}</text>'
+        f'<text class="soft" x="{x + _BOX // 2}" y="{y + 37}">{html_text(short)}</text></g>'
     )
 
 

@@ -1,6 +1,6 @@
-"""The events of a pytest run: a JSON object a line, so that a run cut short still tells what it saw.
+"""Events of a pytest run, one JSON object a line, so that an aborted run keeps its results.
 
-`{"node", "plan": [check…]}` when a node's tests are known, one `{"node", …CheckResult}` a test, and
+`{"node", "plan": [check…]}` when a node's tests are known, one `{"node", …CheckResult}` per test, and
 `{"node", "lost": status, "message"}` for a node that cannot be judged.
 """
 
@@ -13,36 +13,37 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.untrusted import json_line
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 
 
 class EventLog:
-    """Writes events; to nowhere without a path."""
+    """Writer of events; discards them without a path."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("w", buffering=1, encoding="utf-8") if path else None
 
     def plan(self, node: str, checks: list[str]) -> None:
-        """The checks that are going to run on a node."""
+        """Write the checks that will run on a node."""
         self._write({"node": node, "plan": checks})
 
     def result(self, node: str, result: CheckResult) -> None:
-        """One check that ran."""
+        """Write the result of one check."""
         self._write({"node": node} | asdict(result))
 
     def lost(self, node: str, error: GpuprovError) -> None:
-        """A node that cannot be judged, or not any further."""
+        """Write that a node cannot be judged, or no further."""
         status = "unreachable" if isinstance(error, Unreachable) else "error"
         self._write({"node": node, "lost": status, "message": str(error)})
 
     def close(self) -> None:
-        """No more is coming."""
+        """Close the file."""
         if self._file:
             self._file.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
         if self._file:
-            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            self._file.write(json_line(entry) + "\n")
 
 
 @dataclass
@@ -63,7 +64,7 @@ class _NodeEvents:
 
 
 def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVerdict]:
-    """The verdicts over the nodes `names`; `cut_short` is said of one whose events have no end."""
+    """Return the verdicts of the nodes; `cut_short` is the message for a node with incomplete events."""
     known = {name: _NodeEvents() for name in names}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         _note(known, json.loads(line))

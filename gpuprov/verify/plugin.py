@@ -1,9 +1,9 @@
-"""The pytest plugin: `--lock`, one run of each test a node, and a log of what was seen.
+"""The pytest plugin: `--lock`, one run of each test per node, and a log of the results.
 
     pytest -p gpuprov.verify.plugin --pyargs gpuprov.verify.suite --lock fleet.lock.yml
 
-A test names its check with `@pytest.mark.check(id, *look)`; `look` are commands whose output a person
-wants to see when it fails.
+A test names its check with `@pytest.mark.check(id, *look)`; `look` are commands whose output is
+shown when it fails.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 
 from gpuprov.errors import Exit, GpuprovError, Unreachable
 from gpuprov.model.lock import read_lock
+from gpuprov.model.selection import narrowed
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.modules import register
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
-from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import to_mend
 
@@ -28,7 +28,7 @@ LAST_LINES = 15
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Our options."""
+    """Add gpuprov's options."""
     ours = parser.getgroup("gpuprov")
     ours.addoption("--lock", type=Path, default=Path("fleet.lock.yml"), help="the lock to verify against")
     ours.addoption("--limit", default="", help="only these nodes, such as gpu[01-08]")
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Connect to the nodes, before any test is made for them."""
+    """Connect to the nodes before tests are generated for them."""
     option = session.config.option
     try:
         lock = narrowed(read_lock(option.lock), option.limit)
@@ -68,12 +68,12 @@ class Verification:
                 events.lost(node.name, node.lost)
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Add our mark to pytest and our modules to testinfra's hosts."""
+        """Add the mark to pytest and the modules to testinfra's hosts."""
         config.addinivalue_line("markers", "check(id, *look): the expectation checked, and what to look at")
         register()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One run of a test for each node that is there and whose check is wanted."""
+        """Generate a run of a test for each reachable node whose check is wanted."""
         mark = metafunc.definition.get_closest_marker("check")
         if mark is None or "node" not in metafunc.fixturenames:
             return
@@ -82,7 +82,7 @@ class Verification:
         metafunc.parametrize("node", nodes, indirect=True, ids=names, scope="session")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put tests into the lock's order, without those that no node has, and say what is going to run."""
+        """Sort tests into the lock's order, drop those without a node, and log the plan."""
         items[:] = sorted(filter(_node, items), key=self._turn)
         plans: dict[str, list[str]] = {node.name: [] for node in self.nodes if not node.lost}
         for item in items:
@@ -91,13 +91,13 @@ class Verification:
             self.events.plan(name, checks)
 
     def _turn(self, item: pytest.Item) -> tuple[int, int]:
-        """Node by node, and of each the checks in the order in which the lock brings them about."""
+        """Return the sort key: node by node, each with its checks in the order of the lock."""
         node = _node(item)
         assert node is not None
         return self.nodes.index(node), list(node.wanted).index(_mark(item).args[0])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Ask a group's nodes side by side once its first is done; leave alone a node that was lost."""
+        """Run a group's commands concurrently once its first node is done; skip a lost node."""
         node = _node(item)
         if node and node not in self.begun:
             self._begin(node)
@@ -108,7 +108,7 @@ class Verification:
         alike = [done for done in self.begun if done.group is node.group]
         self.begun.append(node)
         if len(alike) != 1:
-            return  # the group's first node, or its answers are there already
+            return  # the group's first node, or the results are already cached
         others = [other for other in self.nodes if other.group is node.group and other not in alike]
         reachable = [other for other in others if not other.lost]
         ask_all_ahead(alike[0], reachable)
@@ -117,14 +117,14 @@ class Verification:
                 self.events.lost(other.name, other.lost)
 
     def pytest_assertrepr_compare(self, left: Any, right: Any) -> None:
-        """Keep what was seen and what was expected, as values."""
+        """Keep the actual and the expected value."""
         self.compared = (left, right)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Log a test that ran; a failed one looks at what its check names."""
+        """Log a test that ran; for a failed one add the output of its check's commands."""
         report = yield
         compared, self.compared = self.compared, None
         node = _node(item)
@@ -143,7 +143,7 @@ class Verification:
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Close the shells; nodes out of reach decide the exit code where nothing failed."""
+        """Close the shells; lost nodes decide the exit code if no test failed."""
         for node in self.nodes:
             node.backend.shell.close()
         self.events.close()
@@ -152,14 +152,14 @@ class Verification:
             session.exitstatus = Exit.UNREACHABLE
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """One line for a node that could not be judged."""
+        """Print one line for each node that could not be judged."""
         for node in self.nodes:
             if node.lost:
                 terminalreporter.write_line(f"{node.name}: {node.lost}")
 
 
 def _password(option: Any) -> str | None:
-    """sudo's password, where one was handed over."""
+    """Read sudo's password from the file descriptor, or return None."""
     if option.sudo_password_fd is None:
         return None
     with open(option.sudo_password_fd, encoding="utf-8", closefd=False) as handed_over:
@@ -185,7 +185,7 @@ def _result(
     error: BaseException | None,
     compared: tuple[Any, Any] | None,
 ) -> CheckResult:
-    """What the test found; without a comparison the error itself is what was seen."""
+    """Return the result of a test; without a comparison the error is the actual value."""
     check, *look = _mark(item).args
     expectation = node.wanted[check]
     seconds = round(report.duration, 3)
@@ -198,7 +198,7 @@ def _result(
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
-    """The last lines of what each command answers."""
+    """Return the last lines of each command's output."""
     seen = []
     for command in commands:
         try:
@@ -210,7 +210,7 @@ def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """Convert a value for JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):

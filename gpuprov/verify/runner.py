@@ -1,13 +1,12 @@
-"""Runs the suite over nodes: pytest in processes of its own, apart from whatever pytest the operator has."""
+"""Runner of the suite: pytest in separate processes, isolated from the operator's own pytest."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,16 +15,17 @@ from pathlib import Path
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
+from gpuprov.model.selection import narrowed
 from gpuprov.runs import now
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.wording import NO_SUCH_NAME
+from gpuprov.untrusted import json_text
 from gpuprov.verify.connection import TimeLimits, with_absolute_paths
 from gpuprov.verify.event_log import read_events
 from gpuprov.verify.junit import junit_xml
-from gpuprov.verify.selection import narrowed
 from gpuprov.verify.verdict import NodeVerdict, Verdict
 
-NODES_IN_A_PROCESS = 32  # each keeps one ssh open: bounds memory and file descriptors
+NODES_IN_A_PROCESS = 32  # each has one ssh process: bounds memory and file descriptors
 START_S = 60.0  # pytest's own start and the connections, on a busy controller
 NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS", "PYTHONOPTIMIZE")
 
@@ -46,12 +46,12 @@ def run_verification(
 
     Args:
         hosts: names of the lock.
-        junit: write the results here as JUnit XML.
-        json: write the results here, schema gpuprov.verify/1.
+        junit: file for the results as JUnit XML.
+        json: file for the results, schema gpuprov.verify/1.
         forks: nodes at a time.
-        local: look at this machine instead of connecting to the one host.
-        image: leave out what a tree that never was booted cannot show.
-        password: sudo's, where it asks for one.
+        local: verify this machine instead of connecting to the one host.
+        image: leave out checks that a tree that was never booted cannot show.
+        password: sudo's password, if it requires one.
 
     Raises:
         InvalidInput: a report cannot be written, or `local` with several hosts.
@@ -61,7 +61,11 @@ def run_verification(
         raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
     how = _How(local, image, password, limits or TimeLimits())
     checked_at = now()
-    found = dict(elsewhere.spread(partial(_verify_all, lock, how, forks), dict.fromkeys(names)))
+
+    def part(some: Collection[str]) -> elsewhere.Work[None, NodeVerdict]:
+        return partial(_verify_all, narrowed(lock, some), how, forks)
+
+    found = dict(elsewhere.spread(part, dict.fromkeys(names), answer=NodeVerdict))
     judged = [_judged(name, found[name]) for name in lock.hosts() if name in found]
     verdict = Verdict(checked_at, [_placed(node, lock) for node in judged])
     _write_reports(verdict, junit, json)
@@ -83,7 +87,7 @@ def _verify_all(lock: Lock, how: _How, forks: int, nodes: Mapping[str, None]) ->
 
 
 def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
-    """Where no way leads to a node: with the file and line of what is stated of it."""
+    """Add file and line of the node's address or connection to the message of an unreachable node."""
     place = lock.place_of(node.name, address=NO_SUCH_NAME in node.message)
     lost = node.status == "unreachable" and place
     return replace(node, message=f"{node.message}; see {place}") if lost else node
@@ -103,7 +107,7 @@ class _How:
 
 
 def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
-    """Run pytest over a lock's hosts, in a folder of its own."""
+    """Run pytest over a lock's hosts, in a temporary folder."""
     names = list(lock.hosts())
     with tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as name:
         folder = Path(name)
@@ -124,7 +128,7 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
 
 
 def _wait(command: list[str], folder: Path, timeout_s: float, password: str | None) -> str:
-    """Run pytest to its end or its time-out; returns how it ended and its last word, for a person."""
+    """Run pytest until it ends or times out; return its status and last line as a message."""
     reader, writer = os.pipe()
     os.write(writer, f"{password}\n".encode() if password is not None else b"")
     os.close(writer)
@@ -151,7 +155,7 @@ def _wait(command: list[str], folder: Path, timeout_s: float, password: str | No
 
 
 def _isolated(folder: Path) -> list[str]:
-    """Options that keep out the ini files, caches and plugins of the operator's own pytest."""
+    """Return options that exclude the ini files, caches and plugins of the operator's own pytest."""
     ours = ["-p", "no:cacheprovider", "-p", "gpuprov.verify.plugin", "-q", "--tb=no", "--no-summary"]
     return ["-c", os.devnull, "--rootdir", str(folder), *ours]
 
@@ -166,4 +170,4 @@ def _write_reports(verdict: Verdict, junit: Path | None, json_path: Path | None)
     if junit:
         write_text(junit, junit_xml(document))
     if json_path:
-        write_text(json_path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_text(json_path, json_text(document) + "\n")

@@ -30,14 +30,23 @@ from typing import Any
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin
 
+try:
+    from ansible.template import trust_as_template
+
+    text_of = str
+except ImportError:  # before ansible-core 2.19 every string was one, unless it said otherwise
+    from ansible.utils.unsafe_proxy import AnsibleUnsafeText
+
+    trust_as_template, text_of = str, AnsibleUnsafeText
+
 TIMEOUT_S = 300
+UNSAFE = "__ansible_unsafe"
 
 
 class InventoryModule(BaseInventoryPlugin):
     """The inventory of one fleet.yml."""
 
     NAME = "gpuprov.gpuprov.gpuprov"
-    trusted_by_default = True
 
     def verify_file(self, path: str) -> bool:
         """Whether the file can be a fleet."""
@@ -56,10 +65,21 @@ class InventoryModule(BaseInventoryPlugin):
             for host in group.get("hosts", ()):
                 inventory.add_host(host, group=name)
             for key, value in group.get("vars", {}).items():
-                inventory.set_variable(name, key, value)
+                inventory.set_variable(name, key, _trusted(value))
         for host, own in host_vars.items():
             for key, value in own.items():
-                inventory.set_variable(host, key, value)
+                inventory.set_variable(host, key, _trusted(value))
+
+
+def _trusted(value: Any) -> Any:
+    """A variable whose strings may be templates, but for those that gpuprov marks as text."""
+    if isinstance(value, str):
+        return trust_as_template(value)
+    if isinstance(value, dict):
+        if set(value) == {UNSAFE}:
+            return text_of(value[UNSAFE])
+        return {key: _trusted(each) for key, each in value.items()}
+    return [_trusted(each) for each in value] if isinstance(value, list) else value
 
 
 def _listed(path: str) -> dict[str, Any]:

@@ -13,14 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from gpuprov.bootstrap.hostkeys import HostKeys
+from gpuprov.bootstrap.public_keys import public_keys
 from gpuprov.cli.bootstrap import command as bootstrap
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.profile import load_profile
-from gpuprov.report.printable import on_one_line, printable
 from gpuprov.report.text import drift_lines
 from gpuprov.ssh import openssh
+from gpuprov.untrusted import on_one_line, printable
 from tests.unit.programs import write_program
 
 GOOD = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
@@ -130,6 +131,26 @@ def test_only_public_keys_are_installed(tmp_path: Path, content: str) -> None:
     refused = CliRunner().invoke(bootstrap, words)
     assert isinstance(refused.exception, InvalidInput)
     assert "is not a public key" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "ssh-ed25519 AAAA me\n\nssh-rsa BBBB somebody@else\n",
+            r"key.pub has 2 keys \(lines 1, 3\); expected one",
+        ),
+        ("ssh-ed25519 AAAA me\u2028ssh-rsa BBBB x\n", r"has 2 keys \(lines 1, 2\)"),
+        ('command="reboot" ssh-ed25519 AAAA me\n', "is not a public key"),
+        ("restrict,pty ssh-ed25519 AAAA me\n", "is not a public key"),
+        ("ssh-ed25519 AAAA a\x00b\n", "is not a public key"),
+        ("x" * 70_000, "has 70000 bytes"),
+    ],
+)
+def test_a_key_file_has_one_key_without_options(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "key.pub").write_text(content)
+    with pytest.raises(InvalidInput, match=said):
+        public_keys(None, [tmp_path / "key.pub"])  # type: ignore[arg-type]
 
 
 def planted(folder: Path) -> list[str]:

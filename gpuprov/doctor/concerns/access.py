@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor.concerns.driver import expected, packaged
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 
 @rule("driver.permissions", "D16", source="tk-trouble")
@@ -27,8 +28,8 @@ def permissions(seen: Examination) -> Iterator[Fault]:
             else (f"/proc/driver/nvidia/params: DeviceFileMode {mode}",),
             "an option of the module, or SELinux on the files",
             (
-                "grep -r NVreg_DeviceFileMode /etc/modprobe.d",
-                "in containers with SELinux: --security-opt=label=disable",
+                shell("grep -r NVreg_DeviceFileMode /etc/modprobe.d"),
+                shell("in containers with SELinux: --security-opt=label=disable"),
             ),
         )
 
@@ -64,7 +65,10 @@ def no_unified_memory(seen: Examination) -> Iterator[Fault]:
             f"/dev: {listed(list(seen.state.device_nodes), 8)}",
         ),
         "nothing has loaded it since boot",
-        ("sudo modprobe nvidia_uvm", "echo nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"),
+        (
+            shell("sudo modprobe nvidia_uvm"),
+            shell("echo nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"),
+        ),
         "a group with this host and stack.driver",
     )
 
@@ -86,7 +90,7 @@ def no_device_files(seen: Examination) -> Iterator[Fault]:
             f"{len(nodes)} device files for {len(seen.smi.gpus)} GPUs",
             (f"/dev: {listed(list(seen.state.device_nodes), 8)}",),
             "device files are made at the first use by root, or by nvidia-modprobe",
-            ("sudo nvidia-modprobe -c 0 -u", "sudo systemctl enable --now nvidia-persistenced"),
+            (shell("sudo nvidia-modprobe -c 0 -u"), shell("sudo systemctl enable --now nvidia-persistenced")),
             "settings.persistence: true",
         )
 
@@ -103,7 +107,7 @@ def corrupted_board_memory(seen: Examination) -> Iterator[Fault]:
             tuple(f"nvidia-smi: {line}" for line in bad[:4]),
             "the board's own memory of its identity and errors is damaged; ECC and row remapping are "
             "not kept",
-            ("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor",),
+            (shell("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor"),),
         )
 
 
@@ -122,11 +126,11 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
         "each first use starts the GPU anew, seconds long; clocks, power limit and volatile counters "
         "are lost",
         (
-            "sudo nvidia-smi -pm 1"
+            shell("sudo nvidia-smi -pm 1")
             if unit and unit.active
-            else "sudo systemctl enable --now nvidia-persistenced"
+            else shell("sudo systemctl enable --now nvidia-persistenced")
             if unit and unit.exists
-            else "sudo nvidia-smi -pm 1   (until the next boot)",
+            else shell("sudo nvidia-smi -pm 1   (until the next boot)"),
         ),
         "settings.persistence: true",
     )
@@ -166,7 +170,7 @@ def no_answer(seen: Examination) -> Iterator[Fault]:
         (f"nvidia-smi -q -x: {said[:300]}",),
         "a GPU or its firmware hangs, or a program holds the driver" if hanging else "see the message",
         (
-            "sudo dmesg | grep -iE 'NVRM|Xid' | tail",
-            "ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'" if hanging else "nvidia-smi",
+            shell("sudo dmesg | grep -iE 'NVRM|Xid' | tail"),
+            shell("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'") if hanging else shell("nvidia-smi"),
         ),
     )

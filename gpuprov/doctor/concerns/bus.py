@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 KEEP_DRIVER = "group: profile with stack.driver (the role nvidia_driver blacklists nouveau and nova_core)"
-REBUILD = "sudo update-initramfs -u 2>/dev/null || sudo dracut --force"
+REBUILD = shell("sudo update-initramfs -u 2>/dev/null || sudo dracut --force")
 
 
 @rule("bus.none", "D21", source="oci-hc")
@@ -22,7 +23,10 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
             ("/sys/bus/pci/devices: no device of vendor 10de, class 03",),
             "the card is not seated or has no power, its slot is switched off in the BIOS, or this virtual "
             "machine was given none",
-            ("lspci -nn -d 10de:", "look at seating, power cables and the BIOS; power off for a minute"),
+            (
+                shell("lspci -nn -d 10de:"),
+                shell("look at seating, power cables and the BIOS; power off for a minute"),
+            ),
         )
 
 
@@ -39,8 +43,8 @@ def lost(seen: Examination) -> Iterator[Fault]:
             (f"/sys/bus/pci/devices/{port.address}/config: reads all ones",),
             "PCIe link, power or heat at that slot; a driver cannot bring it back",
             (
-                "sudo poweroff, wait a minute with the power cut, start again",
-                "when it comes back: reseat the card and its power cables, then have it replaced",
+                shell("sudo poweroff, wait a minute with the power cut, start again"),
+                shell("when it comes back: reseat the card and its power cables, then have it replaced"),
             ),
             urgent=True,
         )
@@ -59,10 +63,14 @@ def memory_window(seen: Examination) -> Iterator[Fault]:
                 (f"/sys/bus/pci/devices/{address}/resource: sizes {', '.join(map(str, chain[0].bars))}",),
                 "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
                 (
-                    "BIOS: enable Above 4G Decoding (and Resizable BAR); virtual machine: a larger MMIO "
-                    "window",
-                    "or try the kernel's own: add pci=realloc to GRUB_CMDLINE_LINUX, sudo update-grub, "
-                    "reboot",
+                    shell(
+                        "BIOS: enable Above 4G Decoding (and Resizable BAR); virtual machine: a "
+                        "larger MMIO window"
+                    ),
+                    shell(
+                        "or try the kernel's own: add pci=realloc to GRUB_CMDLINE_LINUX, sudo "
+                        "update-grub, reboot"
+                    ),
                 ),
             )
 
@@ -78,8 +86,10 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
             tuple(f"kernel log: {line.text}" for line in lines[-2:]),
             "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
             (
-                "BIOS: enable Above 4G Decoding; virtual machine: a larger MMIO window; or boot with "
-                "pci=realloc",
+                shell(
+                    "BIOS: enable Above 4G Decoding; virtual machine: a larger MMIO window; or "
+                    "boot with pci=realloc"
+                ),
             ),
         )
 
@@ -116,9 +126,9 @@ def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str)
         "NVIDIA's module cannot bind a device that another driver holds"
         + ("; the blacklist is not in the initramfs, which loads it first" if blacklisted else ""),
         (
-            f"printf '{lines}\\n' | sudo tee /etc/modprobe.d/blacklist-{name}.conf",
+            shell("printf {} | sudo tee {}", f"{lines}\\n", f"/etc/modprobe.d/blacklist-{name}.conf"),
             REBUILD,
-            "sudo reboot",
+            shell("sudo reboot"),
         ),
         KEEP_DRIVER,
     )
@@ -136,8 +146,8 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
             tuple(f"/sys/bus/pci/devices/{address}/driver: vfio-pci" for address in held[:4]),
             "the host's programs do not see them; right on a hypervisor, a leftover elsewhere",
             (
-                "to have one back: echo ADDRESS | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind",
-                "and take its id out of vfio-pci.ids (kernel command line, /etc/modprobe.d)",
+                shell("to have one back: echo ADDRESS | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind"),
+                shell("and take its id out of vfio-pci.ids (kernel command line, /etc/modprobe.d)"),
             ),
         )
 
@@ -181,8 +191,10 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
             ),
             "the driver could not start that GPU, or it was lost since",
             (
-                f"sudo dmesg | grep -i 'NVRM.*{missing[0].removesuffix('.0')}'",
-                "power the machine off for a minute; a GPU that stays away is to be reseated or replaced",
+                shell("sudo dmesg | grep NVRM | grep -iF {}", missing[0].removesuffix(".0")),
+                shell(
+                    "power the machine off for a minute; a GPU that stays away is to be reseated or replaced"
+                ),
             ),
         )
 
@@ -208,5 +220,5 @@ def unlike_gpus(seen: Examination) -> Iterator[Fault]:
                 f"the GPUs differ in {name}: {listed(different)}",
                 tuple(f"GPU {gpu.index}: {value}" for gpu, value in zip(seen.gpus, values, strict=True))[:8],
                 "a job runs as fast as its slowest GPU; mixed parts, a failed flash or a setting of one GPU",
-                ("nvidia-smi -q | grep -E 'Attached|Minor|VBIOS|Power Limit|Current ECC|MIG Mode'",),
+                (shell("nvidia-smi -q | grep -E 'Attached|Minor|VBIOS|Power Limit|Current ECC|MIG Mode'"),),
             )

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 KEEP = "stack.docker with stack.container_toolkit: VERSION"
-CONFIGURE = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
+CONFIGURE = (
+    shell("sudo nvidia-ctk runtime configure --runtime=docker"),
+    shell("sudo systemctl restart docker"),
+)
 SMALL_SHM = 64 * 1024 * 1024
 
 
@@ -38,7 +42,10 @@ def no_toolkit(seen: Examination) -> Iterator[Fault]:
             ("package nvidia-container-toolkit: not installed", "nvidia-container-runtime-hook: not in PATH"),
             'docker answers: could not select device driver "" with capabilities: [[gpu]]',
             (
-                "sudo apt install nvidia-container-toolkit   (from NVIDIA's repository libnvidia-container)",
+                shell(
+                    "sudo apt install nvidia-container-toolkit   (from NVIDIA's repository "
+                    "libnvidia-container)"
+                ),
                 *CONFIGURE,
             ),
             KEEP,
@@ -59,7 +66,7 @@ def snap(seen: Examination) -> Iterator[Fault]:
             "Docker comes from a snap, which sees neither the host's driver nor the toolkit",
             (f"docker: {raw['docker_path'] or '/snap/bin/docker'}",),
             "a snap is confined",
-            ("sudo snap remove docker", "sudo apt install docker.io"),
+            (shell("sudo snap remove docker"), shell("sudo apt install docker.io")),
             KEEP,
         )
 
@@ -85,7 +92,7 @@ def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
             *([f"docker info: {info[:160]}"] if info else []),
         ),
         "--runtime=nvidia answers: unknown or invalid runtime name",
-        ("sudo systemctl restart docker",) if stated else CONFIGURE,
+        (shell("sudo systemctl restart docker"),) if stated else CONFIGURE,
         KEEP,
     )
 
@@ -102,7 +109,7 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
             + (": no container starts, as it is the default" if default == "nvidia" else ""),
             (f"/etc/docker/daemon.json: {stated}", "nvidia-container-runtime: not in PATH"),
             "the toolkit was removed and its configuration stayed",
-            ("sudo apt install nvidia-container-toolkit", "sudo systemctl restart docker"),
+            (shell("sudo apt install nvidia-container-toolkit"), shell("sudo systemctl restart docker")),
             KEEP,
         )
 
@@ -125,7 +132,7 @@ def stale_specification(seen: Examination) -> Iterator[Fault]:
                     *([f"{path}: {listed(gone)}, which are not there"] if gone else []),
                 ),
                 "containers started by CDI fail: no such file or directory",
-                (f"sudo nvidia-ctk cdi generate --output={path}",),
+                (shell("sudo nvidia-ctk cdi generate --output={}", path),),
                 "settings.containers.cdi: true (made anew at every boot and change of the driver)",
             )
 
@@ -140,7 +147,7 @@ def no_specification(seen: Examination) -> Iterator[Fault]:
             "Docker has CDI switched on, and there is no specification of the GPUs",
             ("/etc/cdi, /var/run/cdi: no file for nvidia", f"daemon.json: features {dict(features)}"),
             "--device nvidia.com/gpu=all answers: unresolvable CDI devices",
-            ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",),
+            (shell("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"),),
             "settings.containers.cdi: true",
         )
 
@@ -165,7 +172,10 @@ def lost_device_rules(seen: Examination) -> Iterator[Fault]:
             "systemd sets the device rules anew and cannot resolve devices without such links; in the "
             "container: "
             "Failed to initialize NVML: Unknown Error",
-            ("sudo nvidia-ctk system create-dev-char-symlinks --create-all", "recreate the containers"),
+            (
+                shell("sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
+                shell("recreate the containers"),
+            ),
             "settings.containers.cdi: true, or settings.containers.cgroup_driver: cgroupfs",
         )
 
@@ -181,7 +191,7 @@ def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
             f"the toolkit is to run {raw['ldconfig']}, which is not there",
             (f'/etc/nvidia-container-runtime/config.toml: ldconfig = "{raw["ldconfig"]}"',),
             "a file of another distribution; containers with GPUs do not start",
-            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig={right}",),
+            (shell("sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig={}", right),),
             KEEP,
         )
 
@@ -197,7 +207,7 @@ def no_cgroups(seen: Examination) -> Iterator[Fault]:
             "is root's",
             ("/etc/nvidia-container-runtime/config.toml: no-cgroups = true",),
             "in containers: Failed to initialize NVML: Unknown Error",
-            ("sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false",),
+            (shell("sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false"),),
             KEEP,
         )
 
@@ -216,7 +226,7 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
             f"containers with GPUs have 64 MiB of /dev/shm: {listed(small)}",
             tuple(f"docker inspect {name}: ShmSize 64 MiB" for name in small[:3]),
             "data loaders die of a bus error, NCCL fails to make its segments",
-            ("start them with --shm-size=1g (or more), or --ipc=host",),
+            (shell("start them with --shm-size=1g (or more), or --ipc=host"),),
             "settings.containers.shm_size: 1g",
         )
 
@@ -234,6 +244,9 @@ def containerd_runtime(seen: Examination) -> Iterator[Fault]:
             "containerd serves a kubelet and does not know the runtime nvidia",
             ("containerd config dump: no nvidia-container-runtime",),
             'pods answer: no runtime for "nvidia" is configured (unless the GPU operator brings its own)',
-            ("sudo nvidia-ctk runtime configure --runtime=containerd", "sudo systemctl restart containerd"),
+            (
+                shell("sudo nvidia-ctk runtime configure --runtime=containerd"),
+                shell("sudo systemctl restart containerd"),
+            ),
             "stack.containerd with stack.container_toolkit: VERSION",
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_folder, without_text
+from gpuprov.untrusted import shell
 
 
 @rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
@@ -33,8 +33,8 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
         if compat
         else "a library of another driver is found first",
         (
-            f"take {path.rpartition('/')[0]} out of /etc/ld.so.conf.d, then: sudo ldconfig",
-            "nvidia-smi; ldconfig -p | grep libcuda",
+            shell("take {} out of /etc/ld.so.conf.d, then: sudo ldconfig", path.rpartition("/")[0]),
+            shell("nvidia-smi; ldconfig -p | grep libcuda"),
         ),
     )
 
@@ -58,7 +58,7 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
             "driver's",
             (
                 *(without_folder(path, "LD_LIBRARY_PATH", "compat") for path in paths[:4]),
-                "or install a newer driver",
+                shell("or install a newer driver"),
             ),
             "stack.driver: VERSION",
         )
@@ -91,9 +91,9 @@ def stubs(seen: Examination) -> Iterator[Fault]:
             "stubs are for linking; a program that loads one fails with CUDA error 34",
             (
                 *(without_text(path, line) for path, line in configured[:4]),
-                *(["sudo ldconfig"] if configured else []),
+                *([shell("sudo ldconfig")] if configured else []),
                 *(without_folder(path, "LD_LIBRARY_PATH", "stubs") for path in list(logins)[:4]),
-                *([] if configured or logins else ["start those programs without it"]),
+                *([] if configured or logins else [shell("start those programs without it")]),
             ),
         )
 
@@ -110,7 +110,7 @@ def copies(seen: Examination) -> Iterator[Fault]:
     own = seen.taken("libcuda.so.1")
     if seen.loaded_driver:
         own = seen.loaded_driver.version
-    owner = "rpm -qf" if seen.packages.manager == "rpm" else "dpkg -S"
+    rpm = seen.packages.manager == "rpm"
     if len(versions) > 1:
         yield Fault(
             "risk",
@@ -118,7 +118,9 @@ def copies(seen: Examination) -> Iterator[Fault]:
             tuple(f"{version}: {paths[0]}" for version, paths in versions.items()),
             "leftovers of another driver; which one a program takes depends on its path",
             tuple(
-                f"{owner} {shlex.quote(path)} || sudo rm {shlex.quote(path)}   (what no package brought)"
+                shell("rpm -qf {} || sudo rm {}   (what no package brought)", path, path)
+                if rpm
+                else shell("dpkg -S {} || sudo rm {}   (what no package brought)", path, path)
                 for version, paths in versions.items()
                 for path in paths
                 if version != own
@@ -141,7 +143,10 @@ def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
             f"the loader does not find {' and '.join(lacking)}",
             ("ldconfig -p: no line of it",),
             "the library package is missing, or the cache was not renewed",
-            ("sudo ldconfig", "install the driver's library package (libnvidia-compute-BRANCH, libcuda1)"),
+            (
+                shell("sudo ldconfig"),
+                shell("install the driver's library package (libnvidia-compute-BRANCH, libcuda1)"),
+            ),
             "stack.driver: VERSION",
         )
 
@@ -156,7 +161,7 @@ def no_smi(seen: Examination) -> Iterator[Fault]:
             (f"nvidia-smi: {seen.smi.error}",),
             "the packages of the driver's tools and libraries are missing; clocks, ECC and errors "
             "cannot be read",
-            ("sudo apt install nvidia-utils-BRANCH   (Debian: nvidia-smi; dnf: nvidia-driver-cuda)",),
+            (shell("sudo apt install nvidia-utils-BRANCH   (Debian: nvidia-smi; dnf: nvidia-driver-cuda)"),),
             "stack.driver: VERSION",
         )
 
@@ -172,7 +177,10 @@ def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
             tuple(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
             "with some kernels CUDA fails with 802 or 304 though the fabric is set up",
             (
-                "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm-hmm.conf",
-                "sudo reboot",
+                shell(
+                    "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee "
+                    "/etc/modprobe.d/nvidia-uvm-hmm.conf"
+                ),
+                shell("sudo reboot"),
             ),
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.probe.parse.modules import DiskModule
+from gpuprov.untrusted import ShellLine, shell, shell_words
 
 NAMES = ("nvidia", "nvidia_current", "nvidia_current_open")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
@@ -67,17 +68,23 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
     )
 
 
-def reload(seen: Examination) -> tuple[str, ...]:
+def reload(seen: Examination) -> tuple[ShellLine, ...]:
     """What to type to have the module on disk run in place of the one that does, services as before."""
     there = seen.units if "units" not in seen.missing else {}
-    services = " ".join(name for name in SERVICES if (unit := there.get(name)) and unit.active)
+    services = shell_words(name for name in SERVICES if (unit := there.get(name)) and unit.active)
     loaded = [name for name in MODULES if name in seen.loaded_modules]
-    back = " ".join(name for name in reversed(loaded) if name in ("nvidia", "nvidia_uvm", "nvidia_peermem"))
+    back = shell_words(
+        name for name in reversed(loaded) if name in ("nvidia", "nvidia_uvm", "nvidia_peermem")
+    )
     return (
-        *([f"sudo systemctl stop {services}   (and end the programs on the GPUs)"] if services else []),
-        f"sudo modprobe -r {' '.join(loaded)} && sudo modprobe -a {back}",
-        *([f"sudo systemctl start {services}"] if services else []),
-        "or: sudo reboot",
+        *(
+            [shell("sudo systemctl stop {}   (and end the programs on the GPUs)", services)]
+            if services
+            else []
+        ),
+        shell("sudo modprobe -r {} && sudo modprobe -a {}", shell_words(loaded), back),
+        *([shell("sudo systemctl start {}", services)] if services else []),
+        shell("or: sudo reboot"),
     )
 
 
@@ -101,8 +108,8 @@ def absent(seen: Examination) -> Iterator[Fault]:
         ("/proc/driver/nvidia/version: absent", f"packages: no driver ({seen.packages.manager})"),
         "the machine was never provisioned, or the driver was removed",
         (
-            "gpuprov init, gpuprov lock, gpuprov apply: installs a set that is known to work",
-            "or by hand: gpuprov resolve --gpu NAME --os NAME says which packages",
+            shell("gpuprov init, gpuprov lock, gpuprov apply: installs a set that is known to work"),
+            shell("or by hand: gpuprov resolve --gpu NAME --os NAME says which packages"),
         ),
         "a group with this host and a profile",
     )
@@ -140,7 +147,7 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
             *([f"nvidia-smi: {seen.smi.error[:120]}"] if seen.smi.error else []),
         ),
         "it was not loaded at boot, or loading failed; `modprobe` says why",
-        ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvidia|NVRM' | tail"),
+        (shell("sudo modprobe nvidia"), shell("sudo dmesg | grep -iE 'nvidia|NVRM' | tail")),
         "a group with this host and stack.driver",
     )
 
@@ -178,14 +185,16 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
         (
             *(
                 [
-                    "reinstall the package with the firmware: sudo apt install --reinstall "
-                    "'firmware-nvidia-gsp*' 'nvidia-firmware*' 2>/dev/null"
+                    shell(
+                        "reinstall the package with the firmware: sudo apt install --reinstall "
+                        "'firmware-nvidia-gsp*' 'nvidia-firmware*' 2>/dev/null"
+                    )
                 ]
                 if missing
                 else []
             ),
-            "sudo poweroff, wait a minute, start again",
-            "if it stays: sudo nvidia-bug-report.sh, and have the card replaced",
+            shell("sudo poweroff, wait a minute, start again"),
+            shell("if it stays: sudo nvidia-bug-report.sh, and have the card replaced"),
         ),
     )
 
@@ -202,7 +211,11 @@ def two_installations(seen: Examination) -> Iterator[Fault]:
         "NVIDIA's .run installer was used here" + (f", beside the package {package}" if package else ""),
         (*(f"{path}: present" for path in leftovers), *([f"package: {package}"] if package else [])),
         "two installers overwrite each other's files; the next upgrade of either breaks the other",
-        (f"sudo {leftovers[0]} --uninstall" if "uninstall" in leftovers[0] else "sudo nvidia-uninstall",),
+        (
+            shell("sudo {} --uninstall", leftovers[0])
+            if "uninstall" in leftovers[0]
+            else shell("sudo nvidia-uninstall"),
+        ),
         "stack.driver: VERSION (packages alone)",
     )
 
@@ -219,5 +232,5 @@ def reboot_pending(seen: Examination) -> Iterator[Fault]:
             f"a reboot is required by {listed(waiting)}",
             ("/run/reboot-required.pkgs: " + listed(waiting, 8),),
             "packages were upgraded that take effect at boot",
-            ("sudo reboot, when the GPUs are idle",),
+            (shell("sudo reboot, when the GPUs are idle"),),
         )

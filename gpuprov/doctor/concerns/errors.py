@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,6 +13,7 @@ from importlib.resources import files
 from gpuprov.doctor.examination import Examination, LogLine
 from gpuprov.doctor.fault import SEVERITIES, Fault, Severity, rule
 from gpuprov.probe.parse.health import Health
+from gpuprov.untrusted import ShellLine, shell
 
 OLD_S = 24 * 3600
 """An error of the hardware's that is older, and after which the driver wants nothing, is history (our choice:
@@ -56,18 +57,26 @@ _ACTION = re.compile(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)")
 _SXID = re.compile(
     r"nvidia-(nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d{3,6}), ((?:Non-)?[Ff]atal)?,?(.*)"
 )
-ACTIONS = {
-    "reset": ("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}",),
-    "gpu reset required": ("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}",),
-    "reboot": ("drain the node, then: sudo reboot",),
-    "node reboot required": ("drain the node, then: sudo reboot",),
-    "drain p2p": ("stop programs that use several GPUs on this node; the GPU's own may go on",),
-    "drain and reset": (
-        "let the programs on it end and start none, then: sudo nvidia-smi --gpu-reset -i {gpu}",
+ACTIONS: dict[str, Callable[[str], ShellLine]] = {
+    "reset": lambda gpu: shell("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {}", gpu),
+    "gpu reset required": lambda gpu: shell(
+        "stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {}", gpu
     ),
-    "recover imex domain": ("sudo systemctl restart nvidia-imex on every node of the domain",),
-    "bus reset": ("drain the node, then: sudo reboot   (the GPU's PCIe bus has to be reset)",),
-    "system reboot": ("drain the node, then: sudo reboot",),
+    "reboot": lambda gpu: shell("drain the node, then: sudo reboot"),
+    "node reboot required": lambda gpu: shell("drain the node, then: sudo reboot"),
+    "drain p2p": lambda gpu: shell(
+        "stop programs that use several GPUs on this node; the GPU's own may go on"
+    ),
+    "drain and reset": lambda gpu: shell(
+        "let the programs on it end and start none, then: sudo nvidia-smi --gpu-reset -i {}", gpu
+    ),
+    "recover imex domain": lambda gpu: shell(
+        "sudo systemctl restart nvidia-imex on every node of the domain"
+    ),
+    "bus reset": lambda gpu: shell(
+        "drain the node, then: sudo reboot   (the GPU's PCIe bus has to be reset)"
+    ),
+    "system reboot": lambda gpu: shell("drain the node, then: sudo reboot"),
 }
 """What `gpu_recovery_action` and Xid 154 say (NVML, nvmlDeviceGpuRecoveryAction_t) → what that is to type."""
 
@@ -150,15 +159,19 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
         if folded == "none":
             continue
         number = _index(seen, gpu)
-        lines = ACTIONS.get(folded, (f"do what the driver says: {action}",))
         yield Fault(
             "degraded" if folded == "drain p2p" else "broken",
             f"the driver wants for GPU {number}: {action}",
             (where,),
             "an error that the GPU cannot get over by itself; this advice sums up the Xids before it",
-            tuple(line.format(gpu=number) for line in lines),
+            (_advice(action, number),),
             urgent=True,
         )
+
+
+def _advice(action: str, gpu: str) -> ShellLine:
+    known = ACTIONS.get(action.lower())
+    return known(gpu) if known else shell("do what the driver says: {}", action)
 
 
 def _health(seen: Examination) -> tuple[Health, ...]:
@@ -239,10 +252,11 @@ def _weigh(
     return known.severity, ""
 
 
-def _acts(action: str, gpu: str) -> tuple[str, ...]:
-    lines = [action]
+def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
+    """Return what the table of Xids says, and the line for a GPU that is to be reset."""
+    lines = [ShellLine(action)]  # a sentence of `data/xids.json`, which travels with gpuprov
     if "reset the GPU" in action:
-        lines.append(f"stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {gpu}")
+        lines.append(shell("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {}", gpu))
     return tuple(lines)
 
 
@@ -263,8 +277,8 @@ def sxids(seen: Examination) -> Iterator[Fault]:
             "NVSwitch or a link of it; jobs over NVLink fail or hang until it is reset"
             if fatal
             else "corrected or contained; a link that shows it again and again is bad",
-            ("drain the node, then: sudo reboot   (GPUs and switches have to be reset together)",)
+            (shell("drain the node, then: sudo reboot   (GPUs and switches have to be reset together)"),)
             if fatal
-            else ("watch whether it grows: sudo dmesg | grep SXid",),
+            else (shell("watch whether it grows: sudo dmesg | grep SXid"),),
             urgent=fatal,
         )

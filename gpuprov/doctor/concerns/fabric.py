@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 UNIT = "nvidia-fabricmanager.service"
 KEEP = "hardware.nvswitch with stack.driver: VERSION (the fabric manager follows the driver's version)"
@@ -65,14 +66,14 @@ def manager(seen: Examination) -> Iterator[Fault]:
         if not installed or not unit or not unit.active
         else "the fabric manager runs and has not come to its end; training failed, or it is still under way",
         (
-            *([] if installed else [f"sudo apt install nvidia-fabricmanager-{branch}={version}-*"]),
-            "sudo systemctl enable --now nvidia-fabricmanager",
-            f"journalctl -u {UNIT} -n 20",
+            *([] if installed else [shell("sudo apt install nvidia-fabricmanager-{}={}-*", branch, version)]),
+            shell("sudo systemctl enable --now nvidia-fabricmanager"),
+            shell("journalctl -u {} -n 20", UNIT),
         )
         if not (unit and unit.active)
         else (
-            f"journalctl -u {UNIT} -n 20",
-            "sudo systemctl restart nvidia-fabricmanager; if it stays: sudo reboot",
+            shell("journalctl -u {} -n 20", UNIT),
+            shell("sudo systemctl restart nvidia-fabricmanager; if it stays: sudo reboot"),
         ),
         KEEP,
         urgent=True,
@@ -95,7 +96,10 @@ def manager_version(seen: Examination) -> Iterator[Fault]:
                 f"the fabric manager is {bare}, the driver that runs is {seen.loaded_driver.version}",
                 (f"package {name} {version}", f"/proc/driver/nvidia/version: {seen.loaded_driver.version}"),
                 "it refuses a driver of another version",
-                (f"sudo apt install {name}={seen.loaded_driver.version}-*", f"sudo systemctl restart {UNIT}"),
+                (
+                    shell("sudo apt install {}={}-*", name, seen.loaded_driver.version),
+                    shell("sudo systemctl restart {}", UNIT),
+                ),
                 KEEP,
             )
 
@@ -121,9 +125,9 @@ def subnet_manager(seen: Examination) -> Iterator[Fault]:
             tuple(waits_for_fabric(seen)[:4]),
             "from NVLink 5 on the fabric manager starts nvlsm, which speaks to the switches over ib_umad",
             (
-                "sudo apt install nvlsm infiniband-diags",
-                "sudo modprobe ib_umad",
-                f"sudo systemctl restart {UNIT}",
+                shell("sudo apt install nvlsm infiniband-diags"),
+                shell("sudo modprobe ib_umad"),
+                shell("sudo systemctl restart {}", UNIT),
             ),
             KEEP,
         )
@@ -147,8 +151,8 @@ def imex(seen: Examination) -> Iterator[Fault]:
             ),
             "all trays of an NVLink domain have to run it, with the same list of nodes",
             (
-                "write every node's address into /etc/nvidia-imex/nodes_config.cfg",
-                "sudo systemctl enable --now nvidia-imex",
+                shell("write every node's address into /etc/nvidia-imex/nodes_config.cfg"),
+                shell("sudo systemctl enable --now nvidia-imex"),
             ),
         )
 
@@ -175,7 +179,7 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
                     *health.degraded_fabric[:4],
                 ),
                 "a link or a switch failed in training",
-                (f"journalctl -u {UNIT} -n 20", "sudo dmesg | grep -iE 'nvswitch|SXid'"),
+                (shell("journalctl -u {} -n 20", UNIT), shell("sudo dmesg | grep -iE 'nvswitch|SXid'")),
             )
 
 
@@ -187,7 +191,7 @@ def read_nvlink(text: str) -> dict[int, dict[int, str]]:
         if told := re.match(r"\s*GPU (\d{1,4}):", line):
             gpu = int(told[1])
             found[gpu] = {}
-        elif told := re.match(r"\s*Link (\d{1,3}):\s*(.+?)\s*$", line):
+        elif told := re.match(r"\s*Link (\d{1,3}):\s*(\S.*)", line.rstrip()):
             link = int(told[1])
             found[gpu][link] = f"{found[gpu][link]}; {told[2]}" if link in found[gpu] else told[2]
     return found
@@ -220,7 +224,10 @@ def links_down(seen: Examination) -> Iterator[Fault]:
                     f"{listed([str(link) for link in down], 8)}",
                 ),
                 "a link, a bridge or a switch is down",
-                ("drain the node, then: sudo reboot", "if it stays: sudo nvidia-bug-report.sh, replacement"),
+                (
+                    shell("drain the node, then: sudo reboot"),
+                    shell("if it stays: sudo nvidia-bug-report.sh, replacement"),
+                ),
             )
 
 
@@ -244,7 +251,7 @@ def link_errors(seen: Examination) -> Iterator[Fault]:
                     for link, count in list(bad.items())[:4]
                 ),
                 "replays and recoveries cost bandwidth; a link whose counters grow is bad",
-                (f"again in an hour: nvidia-smi nvlink -e -i {gpu}; replace what grows",),
+                (shell("again in an hour: nvidia-smi nvlink -e -i {}; replace what grows", gpu),),
             )
 
 
@@ -270,5 +277,5 @@ def topology(seen: Examination) -> Iterator[Fault]:
             + listed([f"{link.a}-{link.b} {link.kind}" for link in apart]),
             ("nvidia-smi topo -m",),
             "a switch or links are down, or MIG is on",
-            ("nvidia-smi nvlink -s", f"journalctl -u {UNIT} -n 20"),
+            (shell("nvidia-smi nvlink -s"), shell("journalctl -u {} -n 20", UNIT)),
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 CLOCK_OFF_US = 100_000
 """Twice what node_exporter's alert calls skew (50 ms that do not shrink for ten minutes): one look cannot
@@ -45,7 +46,7 @@ def governor(seen: Examination) -> Iterator[Fault]:
         f"processors run under {listed(sorted(saving))}",
         (f"scaling_governor: {', '.join(f'{name} on {count}' for name, count in saving.items())}",),
         "a core that has to wake up feeds a GPU late",
-        ("sudo cpupower frequency-set -g performance",),
+        (shell("sudo cpupower frequency-set -g performance"),),
         "settings.tuning.governor: performance",
     )
 
@@ -61,7 +62,7 @@ def processors_offline(seen: Examination) -> Iterator[Fault]:
             f"{online} of {present} processors are online",
             (f"/sys/devices/system/cpu/online: {cpus['online']}", f"present: {cpus['present']}"),
             "switched off by hand, by the kernel line (maxcpus, nosmt) or after errors",
-            ("cat /proc/cmdline; sudo dmesg | grep -i 'cpu.*offline'",),
+            (shell("cat /proc/cmdline; sudo dmesg | grep -i 'cpu.*offline'"),),
         )
 
 
@@ -86,7 +87,7 @@ def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
             f"{free * size // 1048576} GiB of {total // 1048576} GiB are set aside as huge pages and free",
             (f"/proc/meminfo: HugePages_Total {info.get('HugePages_Total')}, Free {free} of {size} KiB",),
             "programs that do not ask for huge pages cannot use that memory",
-            ("sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d or the kernel line",),
+            (shell("sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d or the kernel line"),),
             "settings.tuning.sysctl: {vm.nr_hugepages: 0}",
         )
 
@@ -103,7 +104,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
             f"memory is swapped: {sum(grown.values())} pages a second",
             tuple(f"/proc/vmstat {name[3:]}: grows by {by} a second" for name, by in grown.items()),
             "the host is short of memory; data loaders and transfers wait for the disk",
-            ("fewer workers or smaller buffers; ps -eo rss,pid,comm --sort=-rss | head",),
+            (shell("fewer workers or smaller buffers; ps -eo rss,pid,comm --sort=-rss | head"),),
         )
     elif total and available is not None and available < LITTLE_MEMORY * total:
         yield Fault(
@@ -111,7 +112,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
             f"{available // 1024} MiB of {total // 1024} MiB of memory are available",
             (f"/proc/meminfo: MemAvailable {available} kB",),
             "the kernel is about to end programs",
-            ("ps -eo rss,pid,comm --sort=-rss | head",),
+            (shell("ps -eo rss,pid,comm --sort=-rss | head"),),
         )
 
 
@@ -129,9 +130,9 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
             tuple(f"kernel log: {line.text[:160]}" for line in killed[-2:]),
             "the limit of a container or a job" if group else "the machine's memory",
             (
-                "a higher limit for the container or job"
+                shell("a higher limit for the container or job")
                 if group
-                else "fewer data-loader workers, or more memory",
+                else shell("fewer data-loader workers, or more memory"),
             ),
         )
 
@@ -148,7 +149,7 @@ def hangs(seen: Examination) -> Iterator[Fault]:
             f"tasks or processors hang: {len(lines)} reports, the last {age(lines[-1].age_s)} ago",
             tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
             "the NVIDIA driver is in the report" if ours else "storage, network file systems, or a driver",
-            ("sudo dmesg | grep -A 20 'blocked for more' | tail -40",),
+            (shell("sudo dmesg | grep -A 20 'blocked for more' | tail -40"),),
         )
 
 
@@ -168,7 +169,11 @@ def stuck(seen: Examination) -> Iterator[Fault]:
                 "storage that does not answer"
                 if re.search(r"nfs|rpc|lustre|ceph|fuse|io", place)
                 else "a driver hangs",
-                ("df -h (does it hang?); mount | grep -E 'nfs|lustre|ceph'; sudo cat /proc/PID/stack",),
+                (
+                    shell(
+                        "df -h (does it hang?); mount | grep -E 'nfs|lustre|ceph'; sudo cat /proc/PID/stack"
+                    ),
+                ),
             )
 
 
@@ -193,7 +198,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
                 *(f"kernel log: {line.text[:140]}" for line in lines[-2:]),
             ),
             "a memory module or a processor is failing",
-            ("ras-mc-ctl --summary; the BMC's event log", "have the module replaced"),
+            (shell("ras-mc-ctl --summary; the BMC's event log"), shell("have the module replaced")),
         )
     elif corrected > CORRECTED_ERRORS:
         yield Fault(
@@ -201,7 +206,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
             f"the host's memory has corrected {corrected} errors",
             ("/sys/devices/system/edac/mc: ce_count",),
             "a memory module wears out",
-            ("ras-mc-ctl --summary",),
+            (shell("ras-mc-ctl --summary"),),
         )
 
 
@@ -216,7 +221,7 @@ def limits(seen: Examination) -> Iterator[Fault]:
                 f"process {program.pid} ({program.name}) may lock {int(lock) // 1024} KiB of memory",
                 (f"/proc/{program.pid}/limits: Max locked memory {lock}",),
                 "RDMA registers memory by locking it: ibv_reg_mr fails with Cannot allocate memory",
-                ("ulimit -l unlimited for the login or service, then start it anew",),
+                (shell("ulimit -l unlimited for the login or service, then start it anew"),),
                 "settings.tuning.limits.memlock: unlimited",
             )
             break
@@ -230,9 +235,11 @@ def limits(seen: Examination) -> Iterator[Fault]:
             (f"systemctl show: DefaultLimitMEMLOCKSoft={soft}",),
             "NCCL over InfiniBand fails: Call to ibv_reg_mr failed",
             (
-                "DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf.d/limits.conf; sudo systemctl "
-                "daemon-reexec",
-                "logins: '* - memlock unlimited' in /etc/security/limits.d/memlock.conf",
+                shell(
+                    "DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf.d/limits.conf; "
+                    "sudo systemctl daemon-reexec"
+                ),
+                shell("logins: '* - memlock unlimited' in /etc/security/limits.d/memlock.conf"),
             ),
             "settings.tuning.limits.memlock: unlimited",
         )
@@ -248,7 +255,7 @@ def open_files(seen: Examination) -> Iterator[Fault]:
             f"{words[0]} of {words[2]} open files",
             (f"/proc/sys/fs/file-nr: {' '.join(words)}",),
             "programs fail with Too many open files in system",
-            ("sudo sysctl fs.file-max=2097152",),
+            (shell("sudo sysctl fs.file-max=2097152"),),
             "settings.tuning.sysctl: {fs.file-max: 2097152}",
         )
 
@@ -273,7 +280,7 @@ def clock(seen: Examination) -> Iterator[Fault]:
             f"the clock is {abs(int(told['offset_us'])) / 1e6:.1f} s off",
             (f"adjtimex: offset {told['offset_us']} us",),
             "logs of several nodes do not fit together; certificates and rendezvous may fail",
-            ("sudo chronyc makestep   (or: sudo systemctl restart systemd-timesyncd)",),
+            (shell("sudo chronyc makestep   (or: sudo systemctl restart systemd-timesyncd)"),),
         )
     elif told["unsynchronised"] and not runs and not seen.virtual:
         yield Fault(
@@ -281,7 +288,10 @@ def clock(seen: Examination) -> Iterator[Fault]:
             "nothing sets the clock",
             ("adjtimex: unsynchronised", f"none of {listed(list(services), 5)} runs"),
             "it drifts; TLS, logs and rendezvous of several nodes depend on it",
-            ("sudo apt install chrony   (or: sudo dnf install chrony)", "sudo systemctl enable --now chrony"),
+            (
+                shell("sudo apt install chrony   (or: sudo dnf install chrony)"),
+                shell("sudo systemctl enable --now chrony"),
+            ),
         )
 
 
@@ -301,7 +311,7 @@ def boots(seen: Examination) -> Iterator[Fault]:
             f"{len(recent)} boots within a day",
             ("/var/log/wtmp: " + ", ".join(f"{age(now - stamp)} ago" for stamp in recent[-4:]),),
             "somebody works on it, or it is unstable",
-            ("journalctl --list-boots; the BMC's event log",),
+            (shell("journalctl --list-boots; the BMC's event log"),),
         )
 
 
@@ -316,6 +326,6 @@ def transparent_huge_pages(seen: Examination) -> Iterator[Fault]:
             "transparent huge pages are off on a Grace machine",
             ("/sys/kernel/mm/transparent_hugepage/enabled: never",),
             "memory that GPU and processor share is mapped in small pages",
-            ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",),
+            (shell("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),),
             "settings.tuning.transparent_hugepages: madvise",
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, rule
+from gpuprov.untrusted import shell
 
 DATA_CENTRE = re.compile(r"\b(?:[AHB]\d{1,3}X?|L\d{1,2}S?|V100|T4|P\d{2,3}|GH200|GB\d00|Tesla)\b")
 """Boards that come with ECC on; workstation boards come with it off."""
@@ -31,7 +32,10 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index}: {dram + sram} uncorrectable ECC errors since the driver was loaded",
                 (f"nvidia-smi -q -d ECC: volatile, DRAM {dram}, SRAM {sram}",),
                 "programs that touched that memory were ended (CUDA 214); results before it are not at risk",
-                (f"stop the programs, then: sudo nvidia-smi --gpu-reset -i {each.index}", "or: sudo reboot"),
+                (
+                    shell("stop the programs, then: sudo nvidia-smi --gpu-reset -i {}", each.index),
+                    shell("or: sudo reboot"),
+                ),
             )
 
 
@@ -47,9 +51,9 @@ def worn(seen: Examination) -> Iterator[Fault]:
                 + (": past the vendor's threshold" if each.sram_threshold_exceeded else ""),
                 (f"nvidia-smi -q -d ECC: aggregate, SRAM uncorrectable {sram}",),
                 "caches cannot be repaired as memory rows are",
-                ("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor",)
+                (shell("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor"),)
                 if each.sram_threshold_exceeded
-                else ("watch it; NVIDIA's field diagnostic decides about a replacement",),
+                else (shell("watch it; NVIDIA's field diagnostic decides about a replacement"),),
             )
 
 
@@ -72,7 +76,10 @@ def repair_pending(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index}: {' and '.join(what)} is pending",
                 ("nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC: Pending Yes",),
                 "bad memory was found and stays in use until the GPU is reset",
-                (f"when it is idle: sudo nvidia-smi --gpu-reset -i {each.index}", "or: sudo reboot"),
+                (
+                    shell("when it is idle: sudo nvidia-smi --gpu-reset -i {}", each.index),
+                    shell("or: sudo reboot"),
+                ),
             )
 
 
@@ -91,7 +98,12 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
                     *(["nvidia-smi -q -d ECC: unrepairable memory Yes"] if each.repairs.unrepairable else []),
                 ),
                 "no spare rows are left in a bank",
-                ("take the GPU out of use and have it replaced; sudo nvidia-bug-report.sh for the vendor",),
+                (
+                    shell(
+                        "take the GPU out of use and have it replaced; sudo "
+                        "nvidia-bug-report.sh for the vendor"
+                    ),
+                ),
                 urgent=True,
             )
         elif each.repairs.banks_without_spare:
@@ -100,7 +112,7 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index}: {each.repairs.banks_without_spare} memory banks have no spare row left",
                 ("nvidia-smi -q -d ROW_REMAPPER: bank remap availability, none",),
                 "the next bad row in such a bank cannot be remapped",
-                ("plan a replacement",),
+                (shell("plan a replacement"),),
             )
 
 
@@ -117,7 +129,7 @@ def retired_pages(seen: Examination) -> Iterator[Fault]:
                 f"errors",
                 (f"nvidia-smi -q -d PAGE_RETIREMENT: single {single}, double {double}",),
                 f"a GPU can retire {PAGES_LIMIT} pages",
-                ("plan a replacement",) if near else ("watch it",),
+                (shell("plan a replacement"),) if near else (shell("watch it"),),
             )
 
 
@@ -134,11 +146,14 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 "somebody has changed it; memory size and errors change with it",
                 (
                     *(
-                        [f"sudo nvidia-smi -i {gpu.index} -e 1   (if it is not meant)"]
+                        [shell("sudo nvidia-smi -i {} -e 1   (if it is not meant)", gpu.index)]
                         if not gpu.ecc.pending
                         else []
                     ),
-                    f"when it is meant, and idle: sudo nvidia-smi --gpu-reset -i {gpu.index}, or a reboot",
+                    shell(
+                        "when it is meant, and idle: sudo nvidia-smi --gpu-reset -i {}, or a reboot",
+                        gpu.index,
+                    ),
                 ),
                 f"settings.ecc: {str(bool(gpu.ecc.pending)).lower()}",
             )
@@ -148,7 +163,7 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 f"GPU {gpu.index}: ECC is off",
                 ("nvidia-smi -q -d ECC: Current Disabled",),
                 "bad memory gives wrong results without a word",
-                (f"sudo nvidia-smi -i {gpu.index} -e 1", "sudo reboot"),
+                (shell("sudo nvidia-smi -i {} -e 1", gpu.index), shell("sudo reboot")),
                 "settings.ecc: true",
             )
 

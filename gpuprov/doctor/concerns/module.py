@@ -11,6 +11,7 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_line
 from gpuprov.probe.parse.modules import DiskModule, DkmsModule
+from gpuprov.untrusted import shell
 
 
 @rule("driver.no_module", "D03", source="tk-trouble", after=BOUND_ELSEWHERE)
@@ -25,9 +26,9 @@ def no_module_for_this_kernel(seen: Examination) -> Iterator[Fault]:
     headers = seen.kernel in seen.kernels.headers
     rpm = seen.packages.manager == "rpm"
     get = (
-        f"sudo dnf install kernel-devel-{seen.kernel}"
+        shell("sudo dnf install kernel-devel-{}", seen.kernel)
         if rpm
-        else f"sudo apt install linux-headers-{seen.kernel}"
+        else shell("sudo apt install linux-headers-{}", seen.kernel)
     )
     yield Fault(
         "broken",
@@ -43,7 +44,7 @@ def no_module_for_this_kernel(seen: Examination) -> Iterator[Fault]:
         ),
         "the kernel was upgraded and no module was built for it"
         + ("" if headers else ", since its headers are missing"),
-        (*([] if headers else [get]), "sudo dkms autoinstall", "sudo modprobe nvidia"),
+        (*([] if headers else [get]), shell("sudo dkms autoinstall"), shell("sudo modprobe nvidia")),
         "settings.kernel: running (gpuprov builds for the kernel that is named)",
     )
 
@@ -80,9 +81,9 @@ def build_failed(seen: Examination) -> Iterator[Fault]:
         "does not "
         "know this kernel",
         (
-            *([] if headers else [f"install the headers of {seen.kernel}"]),
-            f"sudo dkms install {mine[0].name}/{mine[0].version} -k {seen.kernel}",
-            f"tail -50 /var/lib/dkms/{mine[0].name}/{mine[0].version}/build/make.log",
+            *([] if headers else [shell("install the headers of {}", seen.kernel)]),
+            shell("sudo dkms install {}/{} -k {}", mine[0].name, mine[0].version, seen.kernel),
+            shell("tail -50 /var/lib/dkms/{}/{}/build/make.log", mine[0].name, mine[0].version),
         ),
         "stack.driver: a version that `gpuprov resolve --kernel` accepts for this kernel",
     )
@@ -108,8 +109,8 @@ def no_module_for_the_next_kernel(seen: Examination) -> Iterator[Fault]:
         ),
         "a new kernel came with an upgrade, and its module was not built",
         (
-            f"install the headers of {following}",
-            f"sudo dkms autoinstall -k {following}",
+            shell("install the headers of {}", following),
+            shell("sudo dkms autoinstall -k {}", following),
         ),
         "settings.kernel and held kernels (stack.driver pins both)",
     )
@@ -128,7 +129,7 @@ def blacklisted(seen: Examination) -> Iterator[Fault]:
                 f"the module {name} is blacklisted",
                 (f"{places[name]}: keeps {name} out",),
                 "left by a switch of graphics (prime-select), a passthrough set-up or a failed installation",
-                (without_line(places[name]), REBUILD, f"sudo modprobe {name}"),
+                (without_line(places[name]), REBUILD, shell("sudo modprobe {}", name)),
             )
 
 
@@ -159,9 +160,11 @@ def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
         ),
         "a module must be signed by a key that the firmware or the owner has enrolled",
         (
-            "sudo mokutil --import /var/lib/dkms/mok.pub   (Ubuntu: /var/lib/shim-signed/mok/MOK.der)",
-            "sudo reboot, and enroll the key on the console (MOK management)",
-            "or: the distribution's signed module (Ubuntu: linux-modules-nvidia-BRANCH-server-generic)",
+            shell("sudo mokutil --import /var/lib/dkms/mok.pub   (Ubuntu: /var/lib/shim-signed/mok/MOK.der)"),
+            shell("sudo reboot, and enroll the key on the console (MOK management)"),
+            shell(
+                "or: the distribution's signed module (Ubuntu: linux-modules-nvidia-BRANCH-server-generic)"
+            ),
         ),
         "secure_boot with stack.module_build: once (one key), or precompiled (Ubuntu's signed modules)",
         urgent=True,
@@ -189,8 +192,8 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
             tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
             "from Blackwell on (and on Grace) the proprietary module does not start the GPU",
             (
-                "sudo apt install nvidia-open   (or: sudo dnf module install nvidia-driver:open-dkms)",
-                "sudo reboot",
+                shell("sudo apt install nvidia-open   (or: sudo dnf module install nvidia-driver:open-dkms)"),
+                shell("sudo reboot"),
             ),
             "stack.module: open",
         )
@@ -208,6 +211,9 @@ def legacy_gpu(seen: Examination) -> Iterator[Fault]:
             + (f": it was supported up to {branch[1]}" if branch else ""),
             tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
             "NVIDIA's newer branches leave out older architectures",
-            (f"install branch {branch[1] if branch else 'that the message names'}", "sudo reboot"),
+            (
+                shell("install branch {}", branch[1] if branch else "that the message names"),
+                shell("sudo reboot"),
+            ),
             f"stack.driver: {branch[1] if branch else 'BRANCH'}",
         )

@@ -9,6 +9,7 @@ from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
+from gpuprov.untrusted import ShellLine, shell
 
 DMA_BUF_KERNEL = (5, 12)
 """Linux from which on GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
@@ -42,8 +43,8 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
             ),
             "traffic between nodes goes through host memory: about half the bandwidth",
             (
-                "sudo modprobe nvidia_peermem",
-                "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf",
+                shell("sudo modprobe nvidia_peermem"),
+                shell("echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
             ),
             "stack.module: open (DMA-BUF)",
         )
@@ -66,11 +67,11 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
             "an older driver's fault"
             if stale
             else "the RDMA stack (DOCA-OFED) was installed after the driver, or has no peer-memory interface",
-            ("restart the job; newer driver",)
+            (shell("restart the job; newer driver"),)
             if stale
             else (
-                "reinstall the driver's module after the RDMA stack: sudo dkms autoinstall",
-                "or rely on DMA-BUF: open modules and Linux 5.12 or later",
+                shell("reinstall the driver's module after the RDMA stack: sudo dkms autoinstall"),
+                shell("or rely on DMA-BUF: open modules and Linux 5.12 or later"),
             ),
         )
 
@@ -89,14 +90,14 @@ def nccl_variables(seen: Examination) -> Iterator[Fault]:
                     "set by hand, for a test or on another machine",
                     (
                         _unset(place, name),
-                        "gpuprov nccl derive HOST says what this machine needs",
+                        shell("gpuprov nccl derive HOST says what this machine needs"),
                     ),
                     "settings.nccl",
                 )
 
 
-def _unset(place: str, name: str) -> str:
-    return without_variable(place, name) if place.startswith("/") else "start the job without it"
+def _unset(place: str, name: str) -> ShellLine:
+    return without_variable(place, name) if place.startswith("/") else shell("start the job without it")
 
 
 def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
@@ -165,16 +166,22 @@ def far_programs(seen: Examination) -> Iterator[Fault]:
                 ),
                 "each copy to the GPU crosses the processors' interconnect",
                 (
-                    f"start it with: numactl --cpunodebind={node} --membind={node} …",
-                    "gpuprov launch writes such lines",
+                    shell("start it with: numactl --cpunodebind={} --membind={} …", node, node),
+                    shell("gpuprov launch writes such lines"),
                 ),
             )
 
 
+PROCESSORS = 16384
+
+
 def _cpus(text: str) -> set[int]:
     found: set[int] = set()
-    for piece in filter(None, text.split(",")):
-        first, _, last = piece.partition("-")
-        if first.isdigit() and (not last or last.isdigit()) and int(last or first) < 16384:
-            found |= set(range(int(first), int(last or first) + 1))
+    listed = 0
+    for first, last in re.findall(r"(?:^|,)([0-9]{1,5})(?:-([0-9]{1,5}))?(?=,|$)", text):
+        several = range(int(first), int(last or first) + 1)
+        listed += len(several)
+        if listed > PROCESSORS:  # each is listed once
+            break
+        found.update(several)
     return found

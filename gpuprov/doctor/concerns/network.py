@@ -9,6 +9,7 @@ from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
+from gpuprov.untrusted import shell
 
 LOST_PACKETS = 100
 """A second, from which on a loss is one (our choice): a few happen on healthy RoCE networks."""
@@ -36,7 +37,7 @@ def port_down(seen: Examination) -> Iterator[Fault]:
                 "no cable, a dead transceiver, or the switch's port is off"
                 if told != "Disabled"
                 else "switched off",
-                (f"ibstat {hca.name}; look at cable and transceiver; the switch's port",),
+                (shell("ibstat {}; look at cable and transceiver; the switch's port", hca.name),),
             )
 
 
@@ -65,7 +66,7 @@ def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
                 f"/sys/class/infiniband/{name.replace('/', '/ports/')}/state: INIT" for name in waiting[:4]
             ),
             "the cable is in and no subnet manager answers in the fabric",
-            ("one node or switch of the fabric has to run one: sudo systemctl enable --now opensm",),
+            (shell("one node or switch of the fabric has to run one: sudo systemctl enable --now opensm"),),
         )
 
 
@@ -91,7 +92,7 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
                     f"{name} runs at {rate:g} Gbit/s, its twins at {best:g}",
                     (f"/sys/class/infiniband/{name.replace('/', '/ports/')}/rate: {text}",),
                     "negotiated down: cable, transceiver or the switch's port",
-                    ("replace the cable; mlxlink -d DEVICE (speed, recommendation)",),
+                    (shell("replace the cable; mlxlink -d DEVICE (speed, recommendation)"),),
                 )
 
 
@@ -121,9 +122,9 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
             if lossy
             else "signal quality: cable, transceiver",
             (
-                "mlnx_qos -i INTERFACE; the switch's PFC and ECN; settings of DSCP"
+                shell("mlnx_qos -i INTERFACE; the switch's PFC and ECN; settings of DSCP")
                 if lossy
-                else "replace the cable",
+                else shell("replace the cable"),
             ),
         )
     for name, count in seen.counters.items():
@@ -134,7 +135,7 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
                 f"{words[1]}: its link went down {count} times since the card was started",
                 (f"/sys/class/infiniband/{words[1]} link_downed: {count}",),
                 "a cable or transceiver that fails now and then, or maintenance of the switch",
-                ("replace the cable when it goes on",),
+                (shell("replace the cable when it goes on"),),
             )
 
 
@@ -149,7 +150,7 @@ def flaps(seen: Examination) -> Iterator[Fault]:
             f"network links went down {len(recent)} times within a day",
             tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:120]}" for line in recent[-3:]),
             "a cable or transceiver",
-            ("replace it: the interface is named in the log",),
+            (shell("replace it: the interface is named in the log"),),
         )
 
 
@@ -168,5 +169,5 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
             else "a network card has too little power or a bad module",
             tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in lines[-2:]),
             "airflow at the card" if heat else "the slot's power, or the transceiver",
-            ("airflow; another transceiver" if heat else "another slot; another transceiver",),
+            (shell("airflow; another transceiver") if heat else shell("another slot; another transceiver"),),
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import ShellLine, shell, shell_words
 
 OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
 DRIVER = re.compile(
@@ -36,7 +36,7 @@ def interrupted(seen: Examination) -> Iterator[Fault]:
                 *(["/var/lib/dpkg/updates: not empty"] if seen.packages.interrupted else []),
             ),
             "an installation failed or was stopped; apt refuses everything until it is finished",
-            ("sudo dpkg --configure -a", "sudo apt --fix-broken install"),
+            (shell("sudo dpkg --configure -a"), shell("sudo apt --fix-broken install")),
         )
 
 
@@ -58,7 +58,7 @@ def unattended(seen: Examination) -> Iterator[Fault]:
                 f"dpkg: {len(free)} driver packages are neither held nor excluded",
             ),
             "after such an upgrade every CUDA program fails until the modules are loaded anew",
-            (f"sudo apt-mark hold {' '.join(free[:6])}",),
+            (shell("sudo apt-mark hold {}", shell_words(free[:6])),),
             "stack.driver: VERSION (packages are held, and named to unattended-upgrades)",
         )
 
@@ -83,8 +83,10 @@ def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
             ('apt-config: Unattended-Upgrade::Automatic-Reboot "true"',),
             "jobs are lost at night",
             (
-                "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee "
-                "/etc/apt/apt.conf.d/99-no-automatic-reboot",
+                shell(
+                    "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee "
+                    "/etc/apt/apt.conf.d/99-no-automatic-reboot"
+                ),
             ),
         )
 
@@ -110,8 +112,10 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
             tuple(f"{version}: {listed(names, 3)}" for version, names in sorted(versions.items())),
             "a half-done upgrade, or two repositories that each give a part",
             (
-                f"sudo apt install "
-                f"{' '.join(f'{name}={max(versions)}-*' for name in versions[min(versions)][:3])}",
+                shell(
+                    "sudo apt install {}",
+                    shell_words(f"{name}={max(versions)}-*" for name in versions[min(versions)][:3]),
+                ),
             ),
             "stack.driver: VERSION",
         )
@@ -132,7 +136,7 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             "two repositories offer drivers: NVIDIA's and " + listed(others),
             tuple(f"sources: {uri}" for uri in [*nvidia, *others][:4]),
             "an upgrade takes parts from both",
-            ("keep one of them; a preference in /etc/apt/preferences.d decides between them",),
+            (shell("keep one of them; a preference in /etc/apt/preferences.d decides between them"),),
             "stack.repository: nvidia",
         )
     files = sorted({each.path for each in seen.apt.sources if each.enabled and _of(each.uri, foreign)})
@@ -144,7 +148,7 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             "packages of another release bring dependencies that do not fit",
             (
                 *map(_set_aside, files[:4]),
-                f"and add the repository of {own}, if it is wanted",
+                shell("and add the repository of {}, if it is wanted", own),
             ),
             "stack.repository: nvidia",
         )
@@ -154,11 +158,11 @@ def _of(uri: str, releases: list[str]) -> bool:
     return any(f"/repos/{release}/" in uri for release in releases)
 
 
-def _set_aside(path: str) -> str:
+def _set_aside(path: str) -> ShellLine:
     """A file of its own is renamed, as apt ignores that ending; from others one line is taken."""
     if path.startswith("/etc/apt/sources.list.d/"):
-        return f"sudo mv {shlex.quote(path)} {shlex.quote(path)}.disabled"
-    return f"take its line out of {path}"
+        return shell("sudo mv {} {}", path, f"{path}.disabled")
+    return shell("take its line out of {}", path)
 
 
 @rule("packages.space", "D22", "D112", source="choice")
@@ -173,5 +177,5 @@ def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
                 f"{place} has {free} MiB free",
                 (f"statvfs {place}: {free} MiB",),
                 "the next kernel, initramfs or driver does not fit, and dpkg stops half way",
-                ("sudo apt autoremove --purge; sudo apt clean; sudo journalctl --vacuum-size=200M",),
+                (shell("sudo apt autoremove --purge; sudo apt clean; sudo journalctl --vacuum-size=200M"),),
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 
 @rule("host.iommu", "D90", source="nccl-doc sichek gpud")
@@ -25,7 +26,10 @@ def iommu(seen: Examination) -> Iterator[Fault]:
                 f"kernel line: {seen.cmdline[:160]}",
             ),
             "transfers between GPUs and to NICs are slower, or hang in NCCL's first collective",
-            ("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub", "sudo update-grub, sudo reboot"),
+            (
+                shell("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub"),
+                shell("sudo update-grub, sudo reboot"),
+            ),
         )
 
 
@@ -51,8 +55,10 @@ def acs(seen: Examination) -> Iterator[Fault]:
             tuple(f"{address}: ACSCtl redirects requests" for address in sorted(bridges)[:4]),
             "PCIe traffic between GPUs and NICs goes through the processor: slow, and NCCL may hang",
             (
-                "BIOS: ACS off (bare metal); or at each boot: "
-                f"sudo setpci -s {min(bridges)} ECAP_ACS+6.w=0000",
+                shell(
+                    "BIOS: ACS off (bare metal); or at each boot: sudo setpci -s {} ECAP_ACS+6.w=0000",
+                    min(bridges),
+                ),
             ),
         )
 
@@ -71,7 +77,7 @@ def numa_balancing(seen: Examination) -> Iterator[Fault]:
         "the kernel moves memory between NUMA nodes by itself",
         (f"kernel.numa_balancing: {seen.sysctls['kernel.numa_balancing']}",),
         "page faults in the middle of training; programs that bind themselves do not need it",
-        ("echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa.conf; sudo sysctl --system",),
+        (shell("echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa.conf; sudo sysctl --system"),),
         "settings.tuning.numa_balancing: false",
     )
 
@@ -86,5 +92,5 @@ def numa_unknown(seen: Examination) -> Iterator[Fault]:
             f"{len(lost)} GPUs tell no NUMA node, on a machine with {len(seen.cpu.numa_nodes)}",
             (f"/sys/bus/pci/devices/{lost[0]}/numa_node: -1",),
             "firmware or hypervisor hides it; NCCL and launchers cannot place processes",
-            ("virtual machine: a topology file for NCCL (NCCL_TOPO_FILE)", "gpuprov topo"),
+            (shell("virtual machine: a topology file for NCCL (NCCL_TOPO_FILE)"), shell("gpuprov topo")),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination, Port
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 BUSY_UTILIZATION = 20
 """Percent from which on a GPU counts as busy, so that its link must be at full speed (our choice: short
@@ -69,8 +70,8 @@ def throttled(seen: Examination) -> Iterator[Fault]:
                 ),
                 cause,
                 (
-                    "nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",
-                    "look at fans, filters and power supplies (BMC)",
+                    shell("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE"),
+                    shell("look at fans, filters and power supplies (BMC)"),
                 ),
             )
 
@@ -91,7 +92,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index} was slowed down since the driver was loaded: {listed(bad)}",
                 ("nvidia-smi -q -d PERFORMANCE: clocks event reasons counters",),
                 "under load it happens again",
-                ("look at it under load: gpuprov doctor --load 30",),
+                (shell("look at it under load: gpuprov doctor --load 30"),),
             )
 
 
@@ -106,7 +107,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index} is {max(margin, 0)} degrees below its slowdown ({each.temperature} C)",
                 (f"nvidia-smi -q -d TEMPERATURE: {each.temperature} C, margin {margin} C",),
                 "airflow, hot neighbours, the room",
-                ("look at fans and filters; compare with the other GPUs of the node",),
+                (shell("look at fans and filters; compare with the other GPUs of the node"),),
             )
         elif idle and (each.temperature or 0) >= IDLE_HOT_C:
             yield Fault(
@@ -114,7 +115,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index} is {each.temperature} C warm and idle",
                 (f"nvidia-smi -q: {each.temperature} C at {each.utilization} % utilisation",),
                 "cooling is blocked, or a program runs that does not show",
-                ("look at fans and filters",),
+                (shell("look at fans and filters"),),
             )
         fan = (each.fan or "").strip()
         if (fan == "0 %" and (each.temperature or 0) >= IDLE_HOT_C) or "ERR" in fan.upper():
@@ -123,7 +124,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index}: its fan does not turn ({fan}) at {each.temperature} C",
                 (f"nvidia-smi -q: Fan Speed {fan}",),
                 "the fan is dead, or its cable is off",
-                ("have the fan or the card replaced",),
+                (shell("have the fan or the card replaced"),),
             )
 
 
@@ -141,7 +142,7 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
             f"GPU {gpu.index} may draw {limit:g} W of its default {default:g} W",
             (f"nvidia-smi -q -d POWER: current limit {limit:g} W, default {default:g} W",),
             "somebody has set it: a policy, or a leftover of a former user",
-            (f"sudo nvidia-smi -i {gpu.index} -pl {default:g}   (if it is not meant)",),
+            (shell("sudo nvidia-smi -i {} -pl {}   (if it is not meant)", gpu.index, f"{default:g}"),),
             f"settings.power_limit: {default:g}",
         )
 
@@ -163,7 +164,7 @@ def fixed_clocks(seen: Examination) -> Iterator[Fault]:
                 f"GPU {gpu.index}: application clocks are set to {set_to} MHz, {default} MHz is its own",
                 (f"nvidia-smi -q -d CLOCK: applications {set_to}, default {default} MHz",),
                 "somebody has set them",
-                (f"sudo nvidia-smi -i {gpu.index} -rac   (if it is not meant)",),
+                (shell("sudo nvidia-smi -i {} -rac   (if it is not meant)", gpu.index),),
                 "settings.clocks",
             )
         busy = (health.utilization or 0) >= 90 and health.performance_state == "P0"
@@ -183,7 +184,10 @@ def fixed_clocks(seen: Examination) -> Iterator[Fault]:
                     f"event reason",
                 ),
                 "clocks are locked (nvidia-smi -lgc)",
-                (f"sudo nvidia-smi -i {gpu.index} -rgc", f"sudo nvidia-smi -i {gpu.index} -rmc"),
+                (
+                    shell("sudo nvidia-smi -i {} -rgc", gpu.index),
+                    shell("sudo nvidia-smi -i {} -rmc", gpu.index),
+                ),
                 "settings.clocks",
             )
 
@@ -210,7 +214,7 @@ def pcie_width(seen: Examination) -> Iterator[Fault]:
                     *([f"sysfs {port.address} above it: x{port.width} of x{port.max_width}"] if port else []),
                 ),
                 "lanes were lost in training: seating, riser, retimer, dirt in the slot; never an idle state",
-                ("reseat the card or its riser; try another slot; BIOS: bifurcation of the slot",),
+                (shell("reseat the card or its riser; try another slot; BIOS: bifurcation of the slot"),),
             )
 
 
@@ -236,7 +240,7 @@ def pcie_generation(seen: Examination) -> Iterator[Fault]:
                     f"{each.performance_state}, {each.utilization} % utilisation",
                 ),
                 "the link was trained down: BIOS setting, riser, retimer",
-                ("BIOS: link speed of the slot on Auto or the highest; reseat the riser",),
+                (shell("BIOS: link speed of the slot on Auto or the highest; reseat the riser"),),
             )
 
 
@@ -262,7 +266,7 @@ def pcie_path(seen: Examination) -> Iterator[Fault]:
                 f"{worst.address}, {worst.max_speed:g} GT/s x{worst.max_width}",
                 (f"/sys/bus/pci/devices/{worst.address}/max_link_speed: {worst.max_speed:g} GT/s",),
                 "by the server's design, or the card is in the wrong slot",
-                ("compare with the server's manual: which slots have the lanes",),
+                (shell("compare with the server's manual: which slots have the lanes"),),
             )
 
 
@@ -283,7 +287,10 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
             f"PCIe device {address}: {by} corrected errors a second",
             (f"/sys/bus/pci/devices/{address}/aer_dev_correctable: grows by {by} a second",),
             "signal quality: seating, riser, retimer, dirt; each error costs a retransmission",
-            ("reseat the card or its riser", f"sudo lspci -vvv -s {address} | grep -E 'LnkSta|CESta'"),
+            (
+                shell("reseat the card or its riser"),
+                shell("sudo lspci -vvv -s {} | grep -E 'LnkSta|CESta'", address),
+            ),
         )
     for name, count in seen.counters.items():
         words = name.split(" ")
@@ -293,5 +300,5 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
                 f"PCIe device {words[1]}: {count} fatal link errors since boot",
                 (f"/sys/bus/pci/devices/{words[1]}/aer_dev_fatal: {count}",),
                 "the link broke down and was reset",
-                ("reseat the card or its riser; have it replaced when it comes again",),
+                (shell("reseat the card or its riser; have it replaced when it comes again"),),
             )

@@ -12,6 +12,7 @@ from gpuprov.doctor.fault import Fault, rule
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Answer, Request, RuleFinding, resolve
 from gpuprov.probe.facts import Missing
+from gpuprov.untrusted import shell
 
 AT_RUN_TIME = ("cuda", "framework", "cudnn", "nccl", "container")
 """Rules about programs that start; others speak of installing, which has happened here already."""
@@ -82,13 +83,15 @@ def _told(request: Request) -> tuple[str, ...]:
 
 
 def _fault(severity: str, finding: RuleFinding, seen: tuple[str, ...], answer: Answer) -> Fault:
-    works = [f"{each.change}: {each.value}   ({each.text})" for each in answer.nearest[:3]]
+    works = [
+        shell("would work: {}: {}   ({})", each.change, each.value, each.text) for each in answer.nearest[:3]
+    ]
     return Fault(
         severity,  # type: ignore[arg-type]
         finding.text,
         seen,
         f"rule {finding.rule} of the catalog: {finding.source[:160]}",
-        tuple(f"would work: {each}" for each in works) or ("gpuprov explain says what would work",),
+        tuple(works) or (shell("gpuprov explain says what would work"),),
         f"stack.{answer.nearest[0].change}: {answer.nearest[0].value}" if answer.nearest else "",
     )
 

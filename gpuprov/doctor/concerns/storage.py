@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.untrusted import shell
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
 FULL, INODES_FULL = 0.95, 0.97
@@ -33,8 +34,8 @@ def full(seen: Examination) -> Iterator[Fault]:
                 (f"statvfs {point}: {free} MiB free",),
                 "checkpoints, images, logs, caches of packages or models",
                 (
-                    f"sudo du -xh --max-depth=2 {point} | sort -h | tail",
-                    "docker system df; sudo journalctl --disk-usage",
+                    shell("sudo du -xh --max-depth=2 {} | sort -h | tail", point),
+                    shell("docker system df; sudo journalctl --disk-usage"),
                 ),
             )
         elif inodes_used > INODES_FULL:
@@ -43,7 +44,7 @@ def full(seen: Examination) -> Iterator[Fault]:
                 f"{point} has {free_inodes} of {inodes} inodes left",
                 (f"statvfs {point}: {free_inodes} inodes free",),
                 "very many small files; writing fails with No space left on device",
-                (f"sudo du --inodes -x --max-depth=2 {point} | sort -n | tail",),
+                (shell("sudo du --inodes -x --max-depth=2 {} | sort -n | tail", point),),
             )
 
 
@@ -58,11 +59,11 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
                 (f"statvfs /dev/shm: {free} of {total} MiB",),
                 "data loaders die of a bus error, NCCL: Error while creating shared memory segment",
                 (
-                    "start the container with --shm-size=1g or --ipc=host"
+                    shell("start the container with --shm-size=1g or --ipc=host")
                     if seen.in_container
-                    else "sudo mount -o remount,size=50% /dev/shm   (and its line in /etc/fstab)"
+                    else shell("sudo mount -o remount,size=50% /dev/shm   (and its line in /etc/fstab)")
                     if total < SMALL_SHM_MIB
-                    else "ls -la /dev/shm   (what dead programs left there can be removed)",
+                    else shell("ls -la /dev/shm   (what dead programs left there can be removed)"),
                 ),
                 "settings.containers.shm_size: 1g",
             )
@@ -82,7 +83,7 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
             f"a disk fails: {len(lines)} messages, the last {age(lines[-1].age_s)} ago",
             tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
             "a dying disk, its cable or controller; the GPU waits for it",
-            ("sudo smartctl -a /dev/DEVICE   (or: sudo nvme smart-log /dev/nvmeN)",),
+            (shell("sudo smartctl -a /dev/DEVICE   (or: sudo nvme smart-log /dev/nvmeN)"),),
         )
 
 
@@ -98,8 +99,8 @@ def read_only(seen: Examination) -> Iterator[Fault]:
                 (f"/proc/mounts: {mount.source} {point} {','.join(mount.options)[:80]}",),
                 "the kernel does that after errors of the disk",
                 (
-                    f"sudo dmesg | grep -i {mount.source.rpartition('/')[2]}",
-                    "sudo fsck, from a rescue system",
+                    shell("sudo dmesg | grep -iF {}", mount.source.rpartition("/")[2]),
+                    shell("sudo fsck, from a rescue system"),
                 ),
             )
 
@@ -114,7 +115,7 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
             "an array of disks lacks a disk",
             tuple(f"/proc/mdstat: {line[:120]}" for line in bad),
             "a disk has failed; the next one takes the data",
-            ("cat /proc/mdstat; sudo mdadm --detail /dev/md0",),
+            (shell("cat /proc/mdstat; sudo mdadm --detail /dev/md0"),),
         )
 
 
@@ -136,7 +137,7 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
             f"NFS server {listed(away)} does not answer, since {age(ages[away[0]])}",
             tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
             "programs that read there wait, and their GPUs with them",
-            (f"ping {away[0]}; showmount -e {away[0]}",),
+            (shell("ping {}; showmount -e {}", away[0], away[0]),),
         )
     elif back:
         yield Fault(
@@ -144,5 +145,5 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
             f"NFS server {listed(back)} did not answer for a while, {age(ages[back[0]])} ago",
             tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
             "jobs stood still for so long",
-            ("look at the server's load at that time",),
+            (shell("look at the server's load at that time"),),
         )

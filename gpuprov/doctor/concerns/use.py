@@ -8,6 +8,7 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
 from gpuprov.probe.facts import Missing
+from gpuprov.untrusted import shell
 
 ENDED = (
     "nvidia-persiste",
@@ -48,7 +49,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
             "CUDA finds no GPU (100) or another than meant (101)"
             if bad
             else "all but these are hidden from programs",
-            (f"{without_variable(path, name)}   (and log in again)",),
+            (shell("{}   (and log in again)", without_variable(path, name)),),
         )
 
 
@@ -71,7 +72,7 @@ def exclusive(seen: Examination) -> Iterator[Fault]:
             f"GPU {gpu.index}: compute mode {gpu.compute_mode}: {holder}",
             (f"nvidia-smi -q: Compute Mode {gpu.compute_mode}",),
             "a second program fails with CUDA error 46",
-            (f"sudo nvidia-smi -i {gpu.index} -c 0   (if it is not meant)",),
+            (shell("sudo nvidia-smi -i {} -c 0   (if it is not meant)", gpu.index),),
             "settings.compute_mode: default",
         )
 
@@ -93,7 +94,7 @@ def mps(seen: Examination) -> Iterator[Fault]:
             "programs may fail with CUDA error 805",
             (
                 *(without_variable(path, name) for path, name in places[:4]),
-                "or start the server: nvidia-cuda-mps-control -d",
+                shell("or start the server: nvidia-cuda-mps-control -d"),
             ),
         )
 
@@ -109,7 +110,7 @@ def mig_pending(seen: Examination) -> Iterator[Fault]:
                 f"after a reset",
                 ("nvidia-smi -q: MIG Mode, Current and Pending differ",),
                 "programs hold the GPU, or the mode needs a reset",
-                (f"end the programs, then: sudo nvidia-smi --gpu-reset -i {gpu.index}",),
+                (shell("end the programs, then: sudo nvidia-smi --gpu-reset -i {}", gpu.index),),
                 "settings.mig",
             )
 
@@ -127,8 +128,8 @@ def mig_left(seen: Examination) -> Iterator[Fault]:
                 ("nvidia-smi -q: Current MIG Mode Enabled, no MIG device",),
                 "left on by a former user, or instances were lost at the reboot",
                 (
-                    f"sudo nvidia-smi -i {gpu.index} -mig 0",
-                    "or make instances: sudo nvidia-smi mig -cgi 0 -C",
+                    shell("sudo nvidia-smi -i {} -mig 0", gpu.index),
+                    shell("or make instances: sudo nvidia-smi mig -cgi 0 -C"),
                 ),
                 "settings.mig: []   (none is whole), or the profiles that are wanted",
             )
@@ -158,9 +159,9 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
                 ),
                 "its parent does not reap it" if dead else "it waits for storage, a device or the driver",
                 (
-                    f"end its parent: ps -o ppid= -p {program.pid}"
+                    shell("end its parent: ps -o ppid= -p {}", program.pid)
                     if dead
-                    else "what it waits for has to answer; else only a reboot frees the GPU",
+                    else shell("what it waits for has to answer; else only a reboot frees the GPU"),
                 ),
             )
     if not seen.is_root or seen.in_container:
@@ -177,5 +178,5 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
                     "/proc/*/fd: no process has the device open",
                 ),
                 "a context that was not cleaned up",
-                (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", "or: sudo reboot"),
+                (shell("sudo nvidia-smi --gpu-reset -i {}", gpu.index), shell("or: sudo reboot")),
             )

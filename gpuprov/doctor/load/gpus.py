@@ -1,4 +1,4 @@
-"""What a GPU itself is bound by: clocks taken away, its memory, small kernels, or its arithmetic."""
+"""Rules for limits of a GPU itself: reduced clocks, its memory, small kernels, or its arithmetic."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gpuprov.doctor.load.questions import (
     used_gpus,
 )
 from gpuprov.doctor.load.sample import THROTTLED, Sample
+from gpuprov.untrusted import shell
 
 
 @load_rule("load.throttled", "U10")
 def throttled(sample: Sample) -> Iterator[Fault]:
-    """Clocks taken away by heat or power while it works."""
+    """Report clocks reduced by heat or power under load."""
     for gpu in sample.gpus:
         reasons = [name for bit, name in THROTTLED.items() if gpu.reasons_share.get(bit, 0) > 0.2]
         if reasons and (gpu.busy or 0) > IDLE:
@@ -30,13 +31,16 @@ def throttled(sample: Sample) -> Iterator[Fault]:
                 f"maximum",
                 (figures(gpu),),
                 "heat, or the power that the board gets",
-                ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE", "fans, airflow, power supplies"),
+                (
+                    shell("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE"),
+                    shell("fans, airflow, power supplies"),
+                ),
             )
 
 
 @load_rule("load.memory_bound", "U08")
 def memory_bound(sample: Sample) -> Iterator[Fault]:
-    """The GPU's own memory is the limit: no fault."""
+    """Report that the GPU's own memory is the limit, which is no fault."""
     for gpu in sample.gpus:
         if (gpu.busy or 0) >= BUSY and (gpu.memory_busy or 0) > 0.8 and (gpu.power or 1) < 0.9:
             yield Fault(
@@ -45,13 +49,13 @@ def memory_bound(sample: Sample) -> Iterator[Fault]:
                 f"{percent(gpu.power)} of its power",
                 (figures(gpu),),
                 "decoding, elementwise kernels: no fault of the machine",
-                ("fusion (torch.compile), quantisation, larger batches",),
+                (shell("fusion (torch.compile), quantisation, larger batches"),),
             )
 
 
 @load_rule("load.small_kernels", "U05")
 def small_kernels(sample: Sample) -> Iterator[Fault]:
-    """Full by its utilisation, and hardly working: small kernels, small batches."""
+    """Report high utilisation at low power: small kernels, small batches."""
     spinning = spinning_gpus(sample)
     if len(used_gpus(sample)) > 1 and len(spinning) >= 1:
         return
@@ -65,13 +69,13 @@ def small_kernels(sample: Sample) -> Iterator[Fault]:
                 f"memory used {percent(gpu.memory)}, at memory {percent(gpu.memory_busy)} of the time",
             ),
             "kernels too small to fill it, or launched one by one; utilisation counts any kernel as all",
-            ("larger batches, CUDA graphs, torch.compile",),
+            (shell("larger batches, CUDA graphs, torch.compile"),),
         )
 
 
 @load_rule("load.compute_bound", "U08")
 def compute_bound(sample: Sample) -> Iterator[Fault]:
-    """The GPU is the limit, as it should be."""
+    """Report that the GPU is the limit, as it should be."""
     full = [gpu for gpu in sample.gpus if (gpu.busy or 0) >= BUSY and (gpu.power or 0) >= HARD]
     if full:
         yield Fault(
@@ -80,5 +84,5 @@ def compute_bound(sample: Sample) -> Iterator[Fault]:
             + (f", and {len(full) - 1} more alike" if len(full) > 1 else ""),
             tuple(map(figures, full)),
             "the GPU itself is the limit: nothing on the machine holds it up",
-            ("faster only by less work: lower precision, better kernels, more GPUs",),
+            (shell("faster only by less work: lower precision, better kernels, more GPUs"),),
         )

@@ -1,4 +1,4 @@
-"""What keeps work from a GPU: swap, storage, one core, all cores, PCIe, the network."""
+"""Rules for limits outside the GPU: swap, storage, one core, all cores, PCIe, the network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from gpuprov.doctor.load.questions import (
     workers,
 )
 from gpuprov.doctor.load.sample import Sample
+from gpuprov.untrusted import shell
 
 WAITS_FOR_DISKS = 0.2
 
 
 @load_rule("load.swap", "U04")
 def swapping(sample: Sample) -> Iterator[Fault]:
-    """Swapping starves the GPUs."""
+    """Report that swapping starves the GPUs."""
     pages = sample.swapped()
     if pages > 50 and starved_gpus(sample):
         yield Fault(
@@ -31,13 +32,13 @@ def swapping(sample: Sample) -> Iterator[Fault]:
             f"the host swaps {pages:.0f} pages a second, and GPUs wait: {figures(starved_gpus(sample)[0])}",
             (f"/proc/vmstat: {pages:.0f} pages a second",),
             "memory is short",
-            ("fewer workers, smaller caches, more memory",),
+            (shell("fewer workers, smaller caches, more memory"),),
         )
 
 
 @load_rule("load.storage", "U03")
 def storage(sample: Sample) -> Iterator[Fault]:
-    """Programs of starved GPUs wait for disks."""
+    """Report that programs of starved GPUs wait for disks."""
     starved = starved_gpus(sample)
     if not starved:
         return
@@ -63,13 +64,13 @@ def storage(sample: Sample) -> Iterator[Fault]:
             ),
         ),
         "the data loader reads slower than the GPU eats",
-        ("a local cache, larger files, more prefetch; parallel readers",),
+        (shell("a local cache, larger files, more prefetch; parallel readers"),),
     )
 
 
 @load_rule("load.one_core", "U01")
 def one_core(sample: Sample) -> Iterator[Fault]:
-    """One thread, or one worker, is full, and the GPU waits."""
+    """Report that one thread or worker uses a full core while the GPU waits."""
     for program in workers(sample):
         mine = [gpu for gpu in starved_gpus(sample) if gpu.index in program.gpus]
         family = family_of(sample, program.pid)
@@ -94,7 +95,12 @@ def one_core(sample: Sample) -> Iterator[Fault]:
             ),
             "the main thread or a single worker prepares data, or launches kernels, slower than the GPU "
             "works",
-            ("more workers (num_workers), pinned memory, decoding on the GPU, torch.compile or CUDA graphs",),
+            (
+                shell(
+                    "more workers (num_workers), pinned memory, decoding on the GPU, "
+                    "torch.compile or CUDA graphs"
+                ),
+            ),
         )
 
 
@@ -109,7 +115,7 @@ def _processors(text: str) -> int:
 
 @load_rule("load.all_cores", "U02")
 def all_cores(sample: Sample) -> Iterator[Fault]:
-    """All processors are full, and the GPU waits."""
+    """Report that all processors are busy while the GPU waits."""
     starved, mean = starved_gpus(sample), sum(sample.cores.values()) / max(1, len(sample.cores))
     squeezed = sample.pressure("cpu") > 0.5 and mean > 0.7
     if starved and (mean > FULL_CORE or squeezed):
@@ -124,13 +130,17 @@ def all_cores(sample: Sample) -> Iterator[Fault]:
             ),
             "too few cores for the data loader, or too many threads for the cores"
             + ("; OMP_NUM_THREADS is not set" if free else ""),
-            ("OMP_NUM_THREADS=1 for workers, fewer workers than cores, cheaper decoding, or more cores",),
+            (
+                shell(
+                    "OMP_NUM_THREADS=1 for workers, fewer workers than cores, cheaper decoding, or more cores"
+                ),
+            ),
         )
 
 
 @load_rule("load.pcie", "U09")
 def pcie(sample: Sample) -> Iterator[Fault]:
-    """Copies fill the PCIe link."""
+    """Report that copies use the full PCIe link."""
     for gpu in sample.gpus:
         if gpu.traffic is not None and gpu.traffic > 0.6:
             yield Fault(
@@ -139,15 +149,17 @@ def pcie(sample: Sample) -> Iterator[Fault]:
                 (figures(gpu),),
                 "copies between host and GPU bound the program",
                 (
-                    "keep data on the GPU, overlap copies with work, pinned memory; doctor looks at the "
-                    "link's width",
+                    shell(
+                        "keep data on the GPU, overlap copies with work, pinned memory; doctor "
+                        "looks at the link's width"
+                    ),
                 ),
             )
 
 
 @load_rule("load.network", "U15", "U16", source="nccl-doc")
 def network(sample: Sample) -> Iterator[Fault]:
-    """The network is at its rate, or traffic goes over the slow one."""
+    """Report that the network is at its rate, or that traffic uses the slow network."""
     fast = {name: each for name, each in sample.network.items() if "/" in name}
     for name, (speed, share) in sample.network.items():
         if share is not None and share > 0.7 and used_gpus(sample):
@@ -158,5 +170,5 @@ def network(sample: Sample) -> Iterator[Fault]:
                 + (", and InfiniBand is quiet: NCCL fell back to sockets" if slow else ""),
                 tuple(f"{each}: {rate:.2f} GB/s" for each, (rate, _) in sample.network.items()),
                 "collectives between nodes are bound by the network",
-                ("gpuprov nccl derive HOST; NCCL_DEBUG=INFO; gpuprov doctor for ports and GPUDirect",),
+                (shell("gpuprov nccl derive HOST; NCCL_DEBUG=INFO; gpuprov doctor for ports and GPUDirect"),),
             )

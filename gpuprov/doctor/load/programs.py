@@ -1,4 +1,4 @@
-"""What programs on GPUs do to themselves and to each other: stragglers, hangs, idle holders, sharing."""
+"""Rules for programs on GPUs: stragglers, hangs, idle programs, sharing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from gpuprov.doctor.load.questions import (
     workers,
 )
 from gpuprov.doctor.load.sample import ProgramLoad, Sample
+from gpuprov.untrusted import shell
 
 
 @load_rule("load.straggler", "U06", "U07")
 def straggler(sample: Sample) -> Iterator[Fault]:
-    """Some GPUs of a job spin at low power while one lags: the others wait for it."""
+    """Report GPUs of a job that wait at low power for one that lags."""
     spinning, used = spinning_gpus(sample), used_gpus(sample)
     if not spinning or len(used) < 2:
         return
@@ -45,8 +46,8 @@ def straggler(sample: Sample) -> Iterator[Fault]:
             "a collective ends when its slowest rank arrives; the others spin at full utilisation and "
             "low power",
             (
-                f"look at that rank: {doing}",
-                "py-spy dump --pid PID of that rank; give every rank the same work",
+                shell("look at that rank: {}", doing),
+                shell("py-spy dump --pid PID of that rank; give every rank the same work"),
             ),
         )
     elif not others and len(spinning) == len(used):
@@ -60,8 +61,12 @@ def straggler(sample: Sample) -> Iterator[Fault]:
             tuple(figures(gpu) for gpu in spinning),
             "NCCL spins while it waits; a rank elsewhere is late, or hangs",
             (
-                "compare the ranks: py-spy dump --pid PID; NCCL_DEBUG=INFO and gpuprov nccl",
-                *([f"the quietest rank here: {lazy.pid} ({lazy.cores:.1f} cores)"] if lazy else []),
+                shell("compare the ranks: py-spy dump --pid PID; NCCL_DEBUG=INFO and gpuprov nccl"),
+                *(
+                    [shell("the quietest rank here: {} ({} cores)", lazy.pid, f"{lazy.cores:.1f}")]
+                    if lazy
+                    else []
+                ),
             ),
         )
 
@@ -85,7 +90,7 @@ def _doing(sample: Sample, program: ProgramLoad) -> str:
 
 @load_rule("load.hang", "U12")
 def hang(sample: Sample) -> Iterator[Fault]:
-    """Programs on GPUs that sleep in the kernel for the whole sample."""
+    """Report programs on GPUs that sleep in the kernel during the whole sample."""
     for program in workers(sample):
         if program.asleep > 0.95 and program.cores < 0.02:
             yield Fault(
@@ -97,17 +102,17 @@ def hang(sample: Sample) -> Iterator[Fault]:
                     f"/proc/{program.pid}/wchan: {program.waits}",
                 ),
                 "storage, a device or the driver does not answer",
-                (f"sudo cat /proc/{program.pid}/stack",),
+                (shell("sudo cat /proc/{}/stack", program.pid),),
             )
 
 
 @load_rule("load.idle_holder", "U11", source="project")
 def idle_holder(sample: Sample) -> Iterator[Fault]:
-    """Programs that hold memory and do nothing."""
+    """Report programs that hold memory and do nothing."""
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         if "WORLD_SIZE" in program.variables:
-            continue  # a rank that waits for others: the straggler's rule speaks of it
+            continue  # a rank that waits for others is reported by the straggler's rule
         quiet = mine and all((gpu.busy or 0) < IDLE for gpu in mine)
         held = sum(gpu.used_mib or 0 for gpu in mine)
         if quiet and held > 1024 and sum(each.cores for each in family_of(sample, program.pid)) < 0.02:
@@ -117,13 +122,13 @@ def idle_holder(sample: Sample) -> Iterator[Fault]:
                 f"{listed([str(each) for each in program.gpus], 8)} and does nothing",
                 tuple(map(figures, mine)),
                 "a notebook, a server without load, or a job that waits",
-                (f"end it, or share the GPU: ps -fp {program.pid}",),
+                (shell("end it, or share the GPU: ps -fp {}", program.pid),),
             )
 
 
 @load_rule("load.one_of_several", "U13", source="project")
 def one_of_several(sample: Sample) -> Iterator[Fault]:
-    """A program was given several GPUs and uses one."""
+    """Report a program that has several GPUs and uses one."""
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         working = [gpu for gpu in mine if (gpu.busy or 0) > 0.2]
@@ -140,15 +145,17 @@ def one_of_several(sample: Sample) -> Iterator[Fault]:
                 tuple(map(figures, mine)),
                 "it was started as one process, or its launcher does not use the others",
                 (
-                    "torchrun --nproc-per-node, or CUDA_VISIBLE_DEVICES for one; gpuprov launch writes "
-                    "such lines",
+                    shell(
+                        "torchrun --nproc-per-node, or CUDA_VISIBLE_DEVICES for one; gpuprov "
+                        "launch writes such lines"
+                    ),
                 ),
             )
 
 
 @load_rule("load.shared", "U14", source="project")
 def shared(sample: Sample) -> Iterator[Fault]:
-    """Several programs work on one GPU."""
+    """Report several programs on one GPU."""
     for gpu in sample.gpus:
         there = [each for each in workers(sample) if gpu.index in each.gpus and each.cores > 0.05]
         single = [each for each in there if len(each.gpus) == 1]
@@ -159,5 +166,5 @@ def shared(sample: Sample) -> Iterator[Fault]:
                 + listed([f"{each.name} ({each.pid})" for each in single]),
                 (figures(gpu),),
                 "they take turns; each is slower than alone",
-                ("give each its own GPU, or MPS or MIG where that is meant",),
+                (shell("give each its own GPU, or MPS or MIG where that is meant"),),
             )

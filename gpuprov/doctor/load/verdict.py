@@ -1,4 +1,4 @@
-"""The verdict on one sample: every rule in its order."""
+"""Application of all load rules to one sample, in order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpuprov.doctor.judge import titles
 from gpuprov.doctor.load import gpus, host, programs
 from gpuprov.doctor.load.questions import LoadRule, figures, workers
 from gpuprov.doctor.load.sample import Sample
+from gpuprov.untrusted import shell
 
 ORDER = (
     gpus.throttled,
@@ -28,12 +29,12 @@ ORDER = (
     gpus.small_kernels,
     gpus.compute_bound,
 )
-"""What explains others comes before them."""
+"""Rules in order: an explanation of others comes before them."""
 LOAD_RULES: dict[str, LoadRule] = {each.rule.name: each for each in ORDER}
 
 
 def judge_load(raw: Any) -> list[Fault]:
-    """The verdict first, then whatever else was seen. One sentence with its figures each."""
+    """Return the verdict first, then other findings, each one sentence with its values."""
     sample = Sample(raw)
     found: list[Fault] = []
     for name, known in LOAD_RULES.items():
@@ -49,6 +50,6 @@ def _nothing(sample: Sample) -> Fault:
         f"{text}: {listed(list(told), 2)}",
         told,
         "as sampled",
-        ("sample longer",),
+        (shell("sample longer"),),
         rule="load.none",
     )

@@ -28,6 +28,7 @@ from gpuprov.inventory.ansible import (
 from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.resources import share
+from gpuprov.untrusted import unmarked
 
 TIMEOUT_S = 300
 PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
@@ -51,14 +52,20 @@ def read_inventory(path: Path) -> AnsibleInventory:
     if done.returncode:
         raise InvalidInput(f"{path}: Ansible cannot read it as an inventory: {_reason(done.stderr, path)}")
     answer = json.loads(done.stdout)
-    host_vars = answer.pop("_meta", {}).get("hostvars", {})
+    host_vars = {host: _plain(own) for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()}
     groups = {
         name: AnsibleGroup(
-            tuple(group.get("hosts", ())), tuple(group.get("children", ())), group.get("vars", {})
+            tuple(group.get("hosts", ())), tuple(group.get("children", ())), _plain(group.get("vars", {}))
         )
         for name, group in answer.items()
     }
     return AnsibleInventory(groups, host_vars)
+
+
+def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables, those of gpuprov without Ansible's mark of text; the site's own keep it."""
+    ours = OURS | CONNECTION | {"ansible_host"}
+    return {key: unmarked(value, mark=False) if key in ours else value for key, value in variables.items()}
 
 
 def _reason(text: str, path: Path) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.identity import find_system
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import expand, fold
 from gpuprov.model.profile import load_profile, shipped_profiles
+from gpuprov.untrusted.names import host_name
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,14 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
     Machines of one group that are not of one kind become several groups, `train`, `train-2`, ….
 
     Raises:
-        InvalidInput: the profile or system of a group is not stated, or a name stands twice.
+        InvalidInput: the profile or system of a group is not stated, a name appears twice, or is no host's.
     """
     listed = list(machines)
+    for machine in listed:
+        try:
+            host_name(machine.name)
+        except NodeFailed as error:
+            raise InvalidInput(error.seen, expected=error.expected) from None
     twice = [name for name, times in Counter(machine.name for machine in listed).items() if times > 1]
     if twice or not listed:
         seen = f"{', '.join(twice)} appears twice in the list" if twice else "the list names no machine"

@@ -16,15 +16,18 @@ Values = Mapping[str, Any]
 
 
 def machine(document: Any) -> Machine:
-    """The machine that a document speaks of.
+    """Return the machine that a document describes.
 
     Raises:
-        InvalidInput: it is not a metadata document of a cloud that is known.
+        InvalidInput: it is not a metadata document of a cloud that is known, or a part has another shape.
     """
     if isinstance(document, dict):
         for fits, read in READERS:
             if fits(document):
-                return read(document)
+                try:
+                    return read(document)
+                except (AttributeError, IndexError, KeyError, TypeError):  # text where a mapping has to be
+                    break
     raise InvalidInput(
         "not a machine's metadata",
         expected="cloud-init's instance-data.json, or the metadata of AWS, Azure, Google or Oracle as JSON",

@@ -200,7 +200,7 @@ def _drain(child: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytes, b
 _HIDE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?-?key|credential)[\w.-]*"
 _ASSIGNED = re.compile(rf"""(?i)(\b{_HIDE}["']?\s*[=:]\s*["']?)[^\s"',;]+""")
 _OPTION = re.compile(rf"(?i)(--{_HIDE}\s+)[^\s;]+")
-_IN_URL = re.compile(r"(\w://)[^/@\s\"']+@")
+_IN_URL = re.compile(r"(\w://)[^/\s\"']+@")
 HIDDEN = "(hidden)"
 
 

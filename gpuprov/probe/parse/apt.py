@@ -1,4 +1,4 @@
-"""apt's and dnf's configuration: where packages come from, which keys are trusted, what is pinned."""
+"""Configuration of apt and dnf: sources, trusted keys, pins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One place packages come from. `uri` without credentials; `signed_by` as written, empty when not."""
+    """One package source. `uri` without credentials; `signed_by` as written, or empty."""
 
     path: str
     uri: str
@@ -33,7 +33,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Apt:
-    """All of it, on a node with apt or dnf."""
+    """The complete configuration, of a node with apt or dnf."""
 
     sources: tuple[Source, ...]
     keyrings: Mapping[str, tuple[str, ...]]
@@ -45,13 +45,13 @@ class Apt:
     unattended_enabled: bool
     automatic_reboot: bool
     ignores_holds: bool
-    """Whether apt is told to move packages that are held (`APT::Ignore-Hold`)."""
+    """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
     cleared: tuple[str, ...]
-    """`path:line` of what empties the list of packages that stay, or has apt ignore holds."""
+    """`path:line` of lines that clear the list of packages to keep, or make apt ignore holds."""
 
 
 def parse_apt(raw: Mapping[str, Any]) -> Apt:
-    """The probe's texts of source files, preferences and `apt-config dump`, and fingerprints by keyring."""
+    """Parse source files, preferences and `apt-config dump`; keep the fingerprints by keyring."""
     config = parse_apt_config(raw["config"])
     switch = config.get("APT::Periodic::Unattended-Upgrade", ("0",))[-1:]
     return Apt(
@@ -73,7 +73,7 @@ def parse_apt(raw: Mapping[str, Any]) -> Apt:
 
 
 def parse_sources(path: str, text: str) -> tuple[Source, ...]:
-    """A file of sources in any of the three forms: one line each, deb822, or dnf's .repo."""
+    """Parse a file of sources in any of the three formats: one line each, deb822, or dnf's .repo."""
     if path.endswith(".sources"):
         return _deb822(path, text)
     if path.endswith(".repo"):
@@ -116,7 +116,9 @@ def _repo(path: str, text: str) -> tuple[Source, ...]:
     sources = []
     for section in re.split(r"^\[", text, flags=re.M)[1:]:
         name, _, body = section.partition("]")
-        values = {key: value.strip() for key, value in re.findall(r"^\s*(\w+)\s*=\s*(.*)$", body, re.M)}
+        values = {
+            key: value.strip() for key, value in re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*)$", body, re.M)
+        }
         uri = values.get("baseurl") or values.get("metalink") or values.get("mirrorlist") or ""
         enabled = values.get("enabled", "1").lower() in ("1", "true", "yes")
         checked = values.get("gpgcheck", "0").lower() in ("1", "true", "yes")
@@ -125,7 +127,7 @@ def _repo(path: str, text: str) -> tuple[Source, ...]:
 
 
 def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
-    """Stanzas of apt_preferences(5) that are complete."""
+    """Parse complete stanzas of apt_preferences(5)."""
     found = []
     for stanza in _stanzas(text):
         priority = stanza.get("pin-priority", "").split()
@@ -137,7 +139,7 @@ def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
 
 
 def _stanzas(text: str) -> list[dict[str, str]]:
-    """Stanzas of `Name: value` with continuation lines, names in lower case, comments left out."""
+    """Parse stanzas of `Name: value` with continuation lines; names in lower case, without comments."""
     stanzas: list[dict[str, str]] = [{}]
     name = ""
     for line in text.splitlines():
@@ -156,7 +158,7 @@ def _stanzas(text: str) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=256)
 def parse_apt_config(text: str) -> Mapping[str, tuple[str, ...]]:
-    """`apt-config dump`: name → its values in order (`Name:: "value";` is a list's entry)."""
+    """Parse `apt-config dump`: name → its values in order (`Name:: "value";` is a list's entry)."""
     values: dict[str, list[str]] = {}
     for name, value in re.findall(r'^(\S+?)(?:::)? "(.*)";$', text, re.M):
         values.setdefault(name, []).append(value)

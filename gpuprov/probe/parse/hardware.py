@@ -1,4 +1,4 @@
-"""Network, processors, memory and disks."""
+"""Parsers of network, processors, memory and disks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from gpuprov.untrusted import device_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Nic:
     infiniband: bool
     default_route: bool = False
     lower: tuple[str, ...] = ()
-    """What it stands on: the wire of a VLAN, the members of a bond."""
+    """The interfaces below it: the parent of a VLAN, the members of a bond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Hca:
     firmware: str
     pci_address: str | None
     gids: tuple[tuple[int, str, str], ...] = ()
-    """Of RoCE: index, type (`RoCE v2`) and address of each that is set."""
+    """GIDs of RoCE: index, type (`RoCE v2`) and address of each that is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Processors. `governors` counts logical processors by frequency governor; empty where there is none."""
+    """Processors. `governors` counts logical processors by frequency governor; empty without scaling."""
 
     model: str
     logical: int
@@ -85,7 +87,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Mebibytes."""
+    """Memory in mebibytes; `hugepage_kib` in kibibytes."""
 
     total_mib: int
     available_mib: int | None
@@ -95,17 +97,17 @@ class Memory:
 
 
 def parse_nics(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Nic]:
-    """Rows of /sys/class/net and of the addresses, as the probe brings them, by interface."""
-    return {str(row["name"]): _nic(row) for row in rows}
+    """Parse rows of /sys/class/net with addresses, from the probe, by interface."""
+    return {nic.name: nic for nic in map(_nic, rows)}
 
 
 def _nic(row: Mapping[str, Any]) -> Nic:
     speed = _integer(row.get("speed"))
     return Nic(
-        name=row["name"],
+        name=device_name(row["name"]),
         kind=row["kind"],
         state=row.get("state") or "unknown",
-        speed=speed if speed and speed > 0 else None,  # -1 and errors mean: not known while the link is down
+        speed=speed if speed and speed > 0 else None,  # -1 and errors mean: unknown while the link is down
         mtu=_integer(row.get("mtu")),
         driver=row.get("driver"),
         pci_address=row.get("pci"),
@@ -119,10 +121,10 @@ def _nic(row: Mapping[str, Any]) -> Nic:
 
 
 def parse_hcas(rows: Iterable[Mapping[str, Any]]) -> tuple[Hca, ...]:
-    """Ports of /sys/class/infiniband; `4: ACTIVE` becomes `ACTIVE`."""
+    """Parse ports of /sys/class/infiniband; `4: ACTIVE` becomes `ACTIVE`."""
     return tuple(
         Hca(
-            name=row["name"],
+            name=device_name(row["name"]),
             port=_integer(row.get("port")) or 0,
             state=str(row.get("state") or "").rpartition(":")[2].strip(),
             rate=row.get("rate") or "",
@@ -137,7 +139,7 @@ def parse_hcas(rows: Iterable[Mapping[str, Any]]) -> tuple[Hca, ...]:
 
 
 def parse_disks(devices: Iterable[Mapping[str, Any]], parent: str | None = None) -> Iterator[Disk]:
-    """`blockdevices` of `lsblk --json --bytes`, children after their parent.
+    """Yield the disks in `blockdevices` of `lsblk --json --bytes`, children after their parent.
 
     Versions before util-linux 2.33 write every value as text.
     """
@@ -145,7 +147,7 @@ def parse_disks(devices: Iterable[Mapping[str, Any]], parent: str | None = None)
         mountpoints = device.get("mountpoints") or [device.get("mountpoint")]
         rotational = device.get("rota")
         yield Disk(
-            name=str(device.get("name")),
+            name=device_name(device.get("name")),
             type=str(device.get("type")),
             size=_integer(device.get("size")) or 0,
             filesystem=device.get("fstype"),
@@ -159,7 +161,7 @@ def parse_disks(devices: Iterable[Mapping[str, Any]], parent: str | None = None)
 
 
 def parse_mounts(text: str) -> Mapping[str, Mount]:
-    """Lines of /proc/mounts, by mount point; the last mount over a place is the one seen."""
+    """Parse /proc/mounts by mount point; the last mount over a place is the visible one."""
     rows = (line.split(" ") for line in text.splitlines())
     return {
         _unescape(row[1]): Mount(_unescape(row[0]), _unescape(row[1]), row[2], tuple(row[3].split(",")))
@@ -169,7 +171,7 @@ def parse_mounts(text: str) -> Mapping[str, Mount]:
 
 
 def parse_cpu(raw: Mapping[str, Any]) -> Cpu:
-    """/proc/cpuinfo's model and counts, governors and NUMA nodes."""
+    """Parse the processors' model and counts, governors and NUMA nodes."""
     return Cpu(
         model=raw.get("model") or "",
         logical=int(raw.get("logical") or 0),
@@ -181,7 +183,7 @@ def parse_cpu(raw: Mapping[str, Any]) -> Cpu:
 
 
 def parse_memory(text: str) -> Memory:
-    """/proc/meminfo."""
+    """Parse /proc/meminfo."""
     values = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d{1,18})\b", text, re.M)}
     available = values.get("MemAvailable")
     return Memory(
@@ -198,7 +200,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _node(value: Any) -> int | None:
-    """A NUMA node's number; sysfs writes -1 where there is only one."""
+    """Return a NUMA node's number; sysfs writes -1 if there is only one."""
     node = _integer(value)
     return node if node is not None and node >= 0 else None
 

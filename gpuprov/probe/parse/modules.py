@@ -1,4 +1,4 @@
-"""Kernel modules: loaded, on disk for each kernel, built by DKMS, and what modprobe.d says of them."""
+"""Parsers of kernel modules: loaded, on disk for each kernel, built by DKMS, and configured in modprobe.d."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuprov.untrusted import is_kernel_release, vermagic
+
 
 @dataclass(frozen=True, slots=True)
 class DiskModule:
-    """One module file, from modinfo(8). `open` tells NVIDIA's open kernel module by its licence."""
+    """One module file, from modinfo(8). `open` identifies NVIDIA's open kernel module by its licence."""
 
     path: str
     version: str | None
@@ -18,16 +20,18 @@ class DiskModule:
     vermagic: str | None
     signer: str | None
     sig_key: str | None = None
-    """The certificate's serial number, `1F:2E`: with `signer`, its issuer, it names the certificate."""
+    """The certificate's serial number, `1F:2E`: with `signer`, its issuer, it identifies the certificate."""
 
     @property
     def signature(self) -> str | None:
-        """Whose signature it has: issuer and serial number of the certificate."""
+        """Issuer and serial number of the certificate of its signature."""
         return f"{self.signer} {self.sig_key}" if self.signer and self.sig_key else None
 
     @property
     def open(self) -> bool | None:
-        """NVIDIA's open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA"; `None` when unknown."""
+        """Whether it is open: NVIDIA's open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA"; `None`
+        if unknown.
+        """
         return None if self.license is None else "GPL" in self.license
 
 
@@ -52,7 +56,7 @@ class LoadedDriver:
 
 @dataclass(frozen=True, slots=True)
 class Modprobe:
-    """What modprobe.d and the kernel's command line say, each with the place that says it."""
+    """Configuration in modprobe.d and on the kernel's command line, each value with its place."""
 
     blacklisted: Mapping[str, str]
     """Module → `path:line`, or `kernel command line`."""
@@ -61,23 +65,23 @@ class Modprobe:
     options: Mapping[str, Mapping[str, str]]
     """Module → option → value."""
     places: Mapping[tuple[str, str], str]
-    """Module and option → the place whose word counts."""
+    """Module and option → the place that decides it."""
 
 
 def module_name(name: str) -> str:
-    """The kernel's own spelling: `nvidia-uvm` and `nvidia_uvm` are one module."""
+    """Return the kernel's own spelling: `nvidia-uvm` and `nvidia_uvm` are one module."""
     return name.replace("-", "_")
 
 
 def parse_proc_modules(text: str) -> Mapping[str, int | None]:
-    """/proc/modules: module → number of users; `None` on a kernel that never unloads and writes `-`."""
+    """Parse /proc/modules: module → number of users; `None` on a kernel that never unloads and writes `-`."""
     rows = (line.split() for line in text.splitlines())
     users = {row[0]: row[2] for row in rows if len(row) > 2}
     return {name: int(count) if re.fullmatch(r"[0-9]{1,9}", count) else None for name, count in users.items()}
 
 
 def parse_modinfo(text: str) -> DiskModule | None:
-    """Output of `modinfo` for one module; `None` when it names no file."""
+    """Parse the output of `modinfo` for one module; return `None` if it names no file."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -89,16 +93,18 @@ def parse_modinfo(text: str) -> DiskModule | None:
         path=values["filename"],
         version=values.get("version"),
         license=values.get("license"),
-        vermagic=values.get("vermagic"),
+        vermagic=vermagic(values["vermagic"]) if values.get("vermagic") else None,
         signer=values.get("signer") or None,
         sig_key=values.get("sig_key") or None,
     )
 
 
 def parse_disk_modules(raw: Mapping[str, str]) -> Mapping[str, Mapping[str, DiskModule]]:
-    """Kernel → output of modinfo for several modules, as kernel → module → its file."""
+    """Parse the output of modinfo for several modules by kernel to kernel → module → its file."""
     by_kernel: dict[str, dict[str, DiskModule]] = {}
     for kernel, text in raw.items():
+        if not is_kernel_release(kernel):
+            continue
         blocks = re.split(r"^(?=filename:)", text, flags=re.MULTILINE)
         described = [module for module in map(parse_modinfo, blocks) if module]
         by_kernel[kernel] = {_stem(module.path): module for module in described}
@@ -110,19 +116,22 @@ def _stem(path: str) -> str:
 
 
 def parse_driver_version(text: str) -> LoadedDriver | None:
-    """/proc/driver/nvidia/version, whose first line names the flavour and the version."""
-    found = _NVRM.search(text)
+    """Parse /proc/driver/nvidia/version, whose first line names the flavour and the version."""
+    lines = (line[:_LINE] for line in text.splitlines() if line.startswith("NVRM version:"))
+    found = next(filter(None, map(_NVRM.search, lines)), None)
     return LoadedDriver(version=found[2], open="Open" in found[1]) if found else None
 
 
 # The proprietary module: `NVIDIA UNIX x86_64 Kernel Module  535.309.01  date`;
 # the open one:          `NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`.
 _NVRM = re.compile(r"NVRM version:(.*?Kernel Module.*?)\s+(\d+\.\d+(?:\.\d+)?)(?:\s|$)")
+_LINE = 500
+"""Characters of a line that are searched: the time that the pattern takes grows with their cube."""
 _NOTHING = ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true", ":")
 
 
 def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
-    """Lines of modprobe.d(5) as (place, line), and the kernel's command line."""
+    """Parse lines of modprobe.d(5) as (place, line), and the kernel's command line."""
     blacklisted: dict[str, str] = {}
     disabled: dict[str, str] = {}
     options: dict[str, dict[str, str]] = {}
@@ -157,7 +166,9 @@ def _assignments(words: Iterable[str]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=64)
 def _named_on(cmdline: str) -> tuple[str, ...]:
-    """`modprobe.blacklist=` is read by modprobe, `module_blacklist=` by the kernel; both keep it out."""
+    """Return modules blacklisted on the command line: by modprobe (`modprobe.blacklist=`) or the kernel
+    (`module_blacklist=`).
+    """
     found = re.findall(
         r"(?:^|\s)(?:rd\.driver\.blacklist|modprobe\.blacklist|module_blacklist)=(\S+)", cmdline
     )

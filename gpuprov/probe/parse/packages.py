@@ -1,12 +1,16 @@
-"""Packages of dpkg and rpm in one shape, with what is held and what is half done."""
+"""Parsers of dpkg's and rpm's packages with holds and incomplete installations."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+from gpuprov.untrusted import package_name
+from gpuprov.untrusted import version as package_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,40 +22,40 @@ class Package:
     arch: str
     source: str
     state: str
-    """`installed`, `config-files`, or dpkg's word for what is broken: `half-configured`, `unpacked`, …"""
+    """`installed`, `config-files`, or dpkg's term for a broken state: `half-configured`, `unpacked`, …"""
     held: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The packages that were asked for, and every held or broken one."""
+    """The requested packages, and every held or broken one."""
 
     manager: str
     """`dpkg` or `rpm`."""
     by_name: Mapping[str, Package]
     interrupted: bool
-    """dpkg was stopped in the middle of a run and left its journal."""
+    """Whether dpkg was stopped in the middle of a run and left its journal."""
 
     def version(self, name: str) -> str | None:
-        """Version of an installed package; `None` when it is not installed."""
+        """Return the version of an installed package; `None` if it is not installed."""
         package = self.by_name.get(name)
         return package.version if package and package.state not in ("not-installed", "config-files") else None
 
     @property
     def held(self) -> frozenset[str]:
-        """Names that the package manager will not move by itself."""
+        """Names of packages that the package manager will not change by itself."""
         return frozenset(name for name, package in self.by_name.items() if package.held)
 
     @property
     def broken(self) -> tuple[Package, ...]:
-        """Packages that are neither installed nor gone."""
+        """Packages that are neither completely installed nor removed."""
         settled = ("installed", "config-files", "not-installed")
         return tuple(package for package in self.by_name.values() if package.state not in settled)
 
 
 @lru_cache(maxsize=512)
 def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
-    """Lines of name, architecture, version, source and dpkg's three-word status, tab between."""
+    """Parse lines of name, architecture, version, source and dpkg's three-word status, separated by tabs."""
     found: dict[str, Package] = {}
     for fields in _fields(text, 5):
         name, arch, version, source, status = fields
@@ -59,14 +63,16 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
         package = Package(
             name, version, arch, source, state.split()[-1] if state else "unknown", want == "hold"
         )
-        # A library of a second architecture goes by name:arch, so that the first keeps its name.
+        # A library of a second architecture is stored as name:arch, so that the first keeps its name.
         found[f"{name}:{arch}" if name in found else name] = package
     return Packages("dpkg", found, interrupted)
 
 
 @lru_cache(maxsize=512)
 def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
-    """Lines of name, architecture, epoch:version-release and source, tab between, and dnf's version locks."""
+    """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
+    version locks.
+    """
     patterns = [re.compile(fnmatch.translate(lock)) for lock in locks]
     found: dict[str, Package] = {}
     for name, arch, version, source in _fields(text, 4):
@@ -75,7 +81,7 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
         with_epoch = f"{name}-{epoch or 0}:{rest}"
         spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
         held = any(pattern.fullmatch(spelling) for pattern in patterns for spelling in spellings)
-        # Kernels are installed side by side.
+        # Several versions of a kernel can be installed.
         found[f"{name}-{version}" if name in found else name] = Package(
             name, version, arch, source, "installed", held
         )
@@ -83,13 +89,28 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
 
 
 def parse_versionlock(text: str) -> tuple[str, ...]:
-    """Patterns of dnf's versionlock.list, comments left out; those that exclude (`!pattern`) too."""
+    """Return patterns of dnf's versionlock.list, without comments and exclusions (`!pattern`)."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith(("#", "!")))
 
 
 def _fields(text: str, count: int) -> Iterator[list[str]]:
+    """Yield the lines that have `count` fields; name and version are the first and the third.
+
+    A text of only plain characters, as nearly all are, is checked at once and not line by line.
+
+    Raises:
+        NodeFailed: a name or a version that no package has.
+    """
+    plain = text.isascii() and not text.encode().translate(None, _PLAIN) and not _ODD.search(text)
     for line in text.splitlines():
         fields = line.split("\t")
         if len(fields) == count:
+            if not plain:
+                package_name(fields[0])
+                _ = fields[2] and package_version(fields[2].removeprefix("(none):"))
             yield fields
+
+
+_PLAIN = (string.ascii_letters + string.digits + "+.:~^_-()\t\n ").encode()
+_ODD = re.compile(r"^[^A-Za-z0-9\n]", re.MULTILINE)

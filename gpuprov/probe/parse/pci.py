@@ -1,8 +1,10 @@
-"""PCI devices from sysfs."""
+"""Parser of PCI devices from sysfs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from gpuprov.untrusted import device_name
 
 NVIDIA = "10de"
 MELLANOX = "15b3"
@@ -22,22 +24,24 @@ class PciDevice:
 
     @property
     def id(self) -> str:
-        """`10de:2335`."""
+        """Vendor and device: `10de:2335`."""
         return f"{self.vendor}:{self.device}"
 
     @property
     def is_nvidia_gpu(self) -> bool:
-        """A display controller (base class 03) of NVIDIA's: VGA 0300 or 3D 0302."""
+        """Whether it is a display controller (base class 03) of NVIDIA: VGA 0300 or 3D 0302."""
         return self.vendor == NVIDIA and self.class_code.startswith("03")
 
     @property
     def is_nvswitch(self) -> bool:
-        """NVIDIA's bridge (class 0680), as HGX boards before Blackwell show their NVSwitches."""
+        """Whether it is a bridge of NVIDIA (class 0680), such as NVSwitches
+        of HGX boards before Blackwell.
+        """
         return self.vendor == NVIDIA and self.class_code.startswith("0680")
 
 
 def parse_pci(rows: list[list[str]]) -> tuple[PciDevice, ...]:
-    """Rows of address, vendor, device, class, subsystem's vendor and device, NUMA node, driver."""
+    """Parse rows of address, vendor, device, class, subsystem's vendor and device, NUMA node, driver."""
     return tuple(_device(*row) for row in rows if len(row) == 8)
 
 
@@ -52,13 +56,13 @@ def _device(
     driver: str,
 ) -> PciDevice:
     return PciDevice(
-        address=address.lower(),
+        address=device_name(address.lower()),
         vendor=_bare(vendor),
         device=_bare(device),
         class_code=_bare(code),
         subsystem=f"{_bare(sub_vendor)}:{_bare(sub_device)}",
         numa_node=int(numa) if numa.isdigit() else None,
-        driver=driver or None,
+        driver=device_name(driver) if driver else None,
     )
 
 

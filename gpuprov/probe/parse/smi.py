@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q -x` says, of any driver from 340 to today: whole, cut off, or only a sentence."""
+"""Parser of `nvidia-smi -q -x` for any driver from 340 to today: complete, truncated, or an error message."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuprov.probe.parse.gpu import Gpu, read_gpu
 from gpuprov.probe.parse.values import integer, text_or_none
+from gpuprov.untrusted import regex
 
 
 @dataclass(frozen=True, slots=True)
 class Smi:
-    """One answer of nvidia-smi. With `error` set, `gpus` holds what came before it, possibly nothing."""
+    """One output of nvidia-smi. With `error` set, `gpus` contains the GPUs before it, possibly none."""
 
     driver_version: str | None = None
     cuda_version: str | None = None
@@ -25,18 +26,18 @@ class Smi:
 
 
 def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
-    """Read one answer of `nvidia-smi -q -x`: the document, half of one, or the sentence it failed with."""
+    """Parse one output of `nvidia-smi -q -x`: the document, a truncated one, or its error message."""
     text, lists = _set_aside(_read(answer))
     text = _printable(text)
     first = text.find(_BEGIN)
     if first < 0:
         return Smi(error=_failure(text, stderr))
-    end = text.rfind(_END)  # of several documents (--loop), the last complete one is the present
+    end = text.rfind(_END)  # of several documents (--loop), the last complete one is current
     start, end = (text.rfind(_BEGIN, 0, end), end + len(_END)) if end > first else (first, len(text))
     head, *pieces = text[start:end].replace("<gpu>", "<gpu >").split(_GPU_BEGIN)
     gpus, faults = _gpus(pieces, lists)
     smi = Smi(
-        # From driver 610 on the old names carry a notice of deprecation.
+        # From driver 610 on the old names contain a notice of deprecation.
         driver_version=_field(head, "kmd_version") or _field(head, "driver_version"),
         cuda_version=_field(head, "cuda_umd_version") or _field(head, "cuda_version"),
         attached=integer(_field(head, "attached_gpus")),
@@ -49,8 +50,9 @@ def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
 
 
 def gpu_elements(answer: str | bytes) -> Iterator[Element]:
-    """The elements of the GPUs that can be read, for whoever wants more of them than `Gpu` has; clocks that
-    are supported are left out."""
+    """Yield the elements of readable GPUs, for further fields than those
+    of `Gpu`; without supported clocks.
+    """
     text = _printable(_set_aside(_read(answer))[0])
     for piece in text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]:
         try:
@@ -60,7 +62,7 @@ def gpu_elements(answer: str | bytes) -> Iterator[Element]:
 
 
 def _read(answer: str | bytes) -> str:
-    """Text of a capture: UTF-8 or UTF-16 (a PowerShell redirection), with what is neither replaced."""
+    """Decode a capture: UTF-8 or UTF-16 (a PowerShell redirection); invalid bytes are replaced."""
     if isinstance(answer, bytes):
         utf16 = answer[:2] in (b"\xff\xfe", b"\xfe\xff")
         answer = answer.decode("utf-16" if utf16 else "utf-8", errors="replace")
@@ -68,9 +70,9 @@ def _read(answer: str | bytes) -> str:
 
 
 def _set_aside(text: str) -> tuple[str, list[str]]:
-    """The text with a number for each list of supported clocks, and the lists.
+    """Replace each list of supported clocks by a number; return the text and the lists.
 
-    They are four fifths of the text, the same for all GPUs of a model: no tree is made of them.
+    They are four fifths of the text, the same for all GPUs of a model: no tree is built for them.
     """
     first, *others = text.split(_SUPPORTED_BEGIN)
     kept: list[str] = [first]
@@ -83,7 +85,9 @@ def _set_aside(text: str) -> tuple[str, list[str]]:
 
 
 def _printable(text: str) -> str:
-    """The text without terminal sequences and what XML cannot hold; most texts have none, and cost little."""
+    """Remove terminal sequences and characters invalid in XML; most texts have none, and are returned
+    quickly.
+    """
     if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):
         return text
     return _UNPRINTABLE.sub("", text)
@@ -110,13 +114,13 @@ _FAILURES = re.compile(
 
 
 def _field(head: str, name: str) -> str | None:
-    """Text of one element before the first GPU."""
-    found = re.search(rf"<{name}>\s*([^<]*?)\s*</{name}>", head)
-    return text_or_none(found[1]) if found else None
+    """Return the text of one element before the first GPU."""
+    found = re.search(rf"<{regex(name)}>([^<]{{0,400}})</{regex(name)}>", head)
+    return text_or_none(found[1].strip()) if found else None
 
 
 def _gpus(pieces: list[str], lists: list[str]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """GPUs that can be read, by their place in the document, and what is wrong with the others."""
+    """Return readable GPUs, by their place in the document, and the errors of the others."""
     gpus, faults = [], []
     for index, piece in enumerate(pieces):
         try:
@@ -127,10 +131,10 @@ def _gpus(pieces: list[str], lists: list[str]) -> tuple[tuple[Gpu, ...], tuple[s
 
 
 def _element(piece: str) -> Element:
-    """One GPU's element, from what follows `<gpu `.
+    """Parse one GPU's element from the text after `<gpu `.
 
     Raises:
-        ParseError: the piece is cut off or damaged.
+        ParseError: the piece is truncated or damaged.
     """
     whole, end, _ = piece.rpartition(_GPU_END)
     piece = _GPU_BEGIN + (whole + end or piece)
@@ -144,7 +148,7 @@ def _element(piece: str) -> Element:
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
-    """What is wrong with an answer that holds a document, or `None`."""
+    """Return the error of an output that contains a document, or `None`."""
     if faults:
         expected = f" of {smi.attached}" if smi.attached is not None else ""
         return f"{'; '.join(faults)}: {len(smi.gpus)}{expected} GPUs are readable"
@@ -155,7 +159,7 @@ def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
 
 
 def _failure(text: str, stderr: str) -> str:
-    """One line for an answer without a document."""
+    """Return one line for an output without a document."""
     lines = list(_sentences(text)) + list(_sentences(stderr))
     if not lines:
         return "nvidia-smi answered nothing"

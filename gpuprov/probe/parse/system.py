@@ -1,4 +1,4 @@
-"""The operating system, its kernels, and the state that a package manager or a boot left behind."""
+"""Parsers of the operating system and its kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuprov.untrusted import compiler_line, is_kernel_release
+
 
 @dataclass(frozen=True, slots=True)
 class Os:
-    """From os-release(5). `id` and `version` as the distribution writes them: `ubuntu`, `24.04`."""
+    """Values of os-release(5). `id` and `version` in the distribution's form: `ubuntu`, `24.04`."""
 
     id: str
     version: str
@@ -20,13 +22,13 @@ class Os:
 
     @property
     def major(self) -> str:
-        """`24` of `24.04`, `9` of `9.4`."""
+        """The major version: `24` of `24.04`, `9` of `9.4`."""
         return self.version.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels on disk, and which of them comes next as far as the boot loader's files tell."""
+    """Kernels on disk, and the next one as far as the boot loader's files show."""
 
     running: str
     installed: tuple[str, ...]
@@ -38,20 +40,20 @@ class Kernels:
     next_boot: str | None
     next_boot_reason: str
     held_back: str | None
-    """The one that would come next by GRUB_DEFAULT, where grub.cfg has another in its place."""
+    """The next kernel by GRUB_DEFAULT, if grub.cfg boots another."""
     compilers: Mapping[str, str]
-    """Release → what it was compiled with, where its configuration is there to say so."""
+    """Release → its compiler, if the kernel's configuration is available."""
 
     @property
     def counting(self) -> tuple[str, ...]:
-        """Those that need the driver's module: the one that runs, the next one, and the one held back."""
+        """Kernels that need the driver's module: the running one, the next one, and the one held back."""
         found = (self.running, self.next_boot, self.held_back)
         return tuple(dict.fromkeys(name for name in found if name))
 
 
 @lru_cache(maxsize=64)
 def parse_os_release(text: str) -> Os:
-    """Values of os-release(5); a missing one is an empty string."""
+    """Parse os-release(5); a missing value is an empty string."""
     values = dict(_ASSIGNMENT.findall(text))
     plain = {name: value.strip().strip("\"'") for name, value in values.items()}
     return Os(
@@ -66,7 +68,7 @@ _ASSIGNMENT = re.compile(r"^([A-Z_]+)=(.*)$", re.M)
 
 
 def in_order(releases: Iterable[str]) -> tuple[str, ...]:
-    """Kernel releases, oldest first, numbers compared as numbers: `6.1.0-9` before `6.1.0-56`."""
+    """Sort kernel releases, oldest first, numbers by value: `6.1.0-9` before `6.1.0-56`."""
     return tuple(sorted(releases, key=_natural))
 
 
@@ -76,11 +78,15 @@ def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
-    """The probe's lists of folders and images, and GRUB's own words; the last one counts.
+    """Parse the probe's lists of folders and images, and GRUB's settings; the last setting counts.
 
-    What grub.cfg has goes before GRUB_DEFAULT, from which it was made.
+    grub.cfg overrides GRUB_DEFAULT, from which it was made. A folder or an image whose name is not a kernel
+    release is left out.
+
+    Raises:
+        NodeFailed: a kernel's compiler is stated in another form than CONFIG_CC_VERSION_TEXT has.
     """
-    bootable = in_order(raw["boot"])
+    bootable = in_order(filter(is_kernel_release, raw["boot"]))
     environment = dict(re.findall(r"^(\w+)=(.*)$", raw["grub_environment"] or "", re.M))
     place, stated = (raw["grub_default"] or [("", None)])[-1]
     made = (raw.get("grub_config") or [stated])[-1]
@@ -92,22 +98,26 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
         reason += "; GRUB is not there, and another boot loader may choose otherwise"
     return Kernels(
         running=running,
-        installed=in_order(raw["modules"]),
+        installed=in_order(filter(is_kernel_release, raw["modules"])),
         bootable=bootable,
-        headers=in_order(raw["headers"]),
+        headers=in_order(filter(is_kernel_release, raw["headers"])),
         next_boot=following,
         next_boot_reason=reason,
         held_back=meant if following and meant != following else None,
-        compilers={name: text for name, text in raw.get("compilers", {}).items() if text},
+        compilers={
+            name: compiler_line(text)
+            for name, text in raw.get("compilers", {}).items()
+            if text and is_kernel_release(name)
+        },
     )
 
 
 def next_boot(
     bootable: tuple[str, ...], default: str | None, environment: Mapping[str, str]
 ) -> tuple[str | None, str]:
-    """The kernel that the next boot takes, and how that is known; `None` when it is not.
+    """Return the kernel of the next boot, and the reason; `None` if it is unknown.
 
-    GRUB takes the newest image unless its default or its environment block names another
+    GRUB boots the newest image unless its default or its environment block names another
     (`info grub`, sections "Simple configuration" and "Environment block").
     """
     saved = environment.get("saved_entry") if default in (None, "saved", "${saved_entry}") else default

@@ -1,4 +1,4 @@
-"""What systemd says of units, and of the limits that it gives to them."""
+"""Parsers of systemd's units and of their default limits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gpuprov.untrusted import unit_name
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Properties of `systemctl show`, in systemd's own words."""
+    """Properties of `systemctl show`, in systemd's terms."""
 
     name: str
     load_state: str
@@ -22,34 +24,36 @@ class Unit:
     exec_start: tuple[str, ...]
     """Command lines of ExecStart, one an entry."""
     commanded_by: str | None = None
-    """`path:line` that says what is started, where that is not gpuprov's word."""
+    """`path:line` that sets the command, if that is not gpuprov's."""
 
     @property
     def exists(self) -> bool:
-        """Whether systemd knows a file for it."""
+        """Whether systemd has a file for it."""
         return self.load_state not in ("not-found", "")
 
     @property
     def active(self) -> bool:
-        """Running, or a oneshot that stays after it ended well."""
+        """Whether it runs, or is a oneshot that stays active after success."""
         return self.active_state in ("active", "reloading")
 
     @property
     def starting(self) -> bool:
-        """On its way up for the first time; one that systemd starts again after a failure is not."""
+        """Whether it starts for the first time; false for a restart after a failure."""
         return self.active_state == "activating" and self.sub_state != "auto-restart"
 
     @property
     def enabled(self) -> bool:
-        """Starts at boot by itself; a static unit is started by another, a link in /run is gone by then."""
+        """Whether it starts at boot by itself; not for a static unit, nor for a link in /run, which a boot
+        removes.
+        """
         return self.file_state == "enabled"
 
 
 def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> Mapping[str, Unit]:
-    """Blocks of `systemctl show`, an empty line between, by the unit's Id.
+    """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id.
 
     Args:
-        commands: file → its places that say what is started; empty ones in a file of gpuprov's.
+        commands: file → its places that set the command; empty ones in a file of gpuprov's.
     """
     units: dict[str, Unit] = {}
     for block in re.split(r"\n\s*\n", text.strip()):
@@ -66,7 +70,7 @@ def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> M
 
 
 def parse_properties(text: str) -> Mapping[str, str]:
-    """`Name=value` lines, such as systemd's own DefaultLimit… properties."""
+    """Parse `Name=value` lines, such as systemd's own DefaultLimit… properties."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {name: value for name, equals, value in pairs if equals}
 
@@ -75,7 +79,7 @@ def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) ->
     files = [_one(values, "FragmentPath"), *_one(values, "DropInPaths").split()]
     places = [place for path in files for place in commands.get(path, ())]
     return Unit(
-        name=_one(values, "Id"),
+        name=unit_name(_one(values, "Id")),
         load_state=_one(values, "LoadState"),
         active_state=_one(values, "ActiveState"),
         sub_state=_one(values, "SubState"),
@@ -93,6 +97,8 @@ def _one(values: Mapping[str, list[str]], name: str) -> str:
 
 
 def _commands(values: list[str]) -> Iterator[str]:
-    """`{ path=/usr/bin/x ; argv[]=/usr/bin/x --flag ; ignore_errors=no ; … }` → `/usr/bin/x --flag`."""
+    """Yield command lines: `{ path=/usr/bin/x ; argv[]=/usr/bin/x --flag ; ignore_errors=no ; … }` →
+    `/usr/bin/x --flag`.
+    """
     for value in values:
         yield from re.findall(r"argv\[\]=(.*?) ; ignore_errors=", value)

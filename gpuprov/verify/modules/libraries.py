@@ -10,9 +10,8 @@ CUDNN_HEADERS = (
     "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
     " | grep -m3 -E '^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) '"
 )
-# Regular files that a program would get, or be led to: what the linker knows, what lies where it looks next,
-# and where LD_LIBRARY_PATH leads. A package's file stands in one of dpkg's lists, by either name where /lib
-# is a link. A file without a byte is no one's library.
+# Regular files that a program would load: the linker's cache, its search folders, and LD_LIBRARY_PATH. A
+# package's file is in one of dpkg's lists, under either name if /lib is a link. An empty file is no library.
 UNPACKAGED = (
     "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
     " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"
@@ -28,7 +27,7 @@ LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/loca
 
 
 class Libraries(Observed):
-    """Test what stands on the driver.
+    """Test the software above the driver.
 
     >>> host.libraries.nvcc("/usr/local/cuda-12.8")
     '12.8'
@@ -37,8 +36,8 @@ class Libraries(Observed):
     """
 
     def nvcc(self, home: str) -> str | None:
-        """The release that a toolkit's compiler says it is; None where it does not run."""
-        found = re.search(r"release (\d+\.\d+)", self.run(f"{home}/bin/nvcc --version").stdout)
+        """Return the release that a toolkit's compiler prints; None if it does not run."""
+        found = re.search(r"release (\d+\.\d+)", self.run("%s/bin/nvcc --version", home).stdout)
         return found[1] if found else None
 
     @property
@@ -48,28 +47,30 @@ class Libraries(Observed):
 
     @property
     def default_toolkit(self) -> str:
-        """The folder that /usr/local/cuda leads to in the end."""
+        """The folder to which /usr/local/cuda resolves."""
         return str(self.run("readlink --canonicalize /usr/local/cuda").stdout.strip())
 
     @property
     def cudnn_header(self) -> str | None:
-        """Major, minor and patch level by cuDNN's own header."""
+        """Major, minor and patch level in cuDNN's own header."""
         return ".".join(re.findall(r"CUDNN_\w+ (\d+)", self.run(CUDNN_HEADERS).stdout)) or None
 
     def versions(self, library: str) -> list[str]:
-        """Full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7."""
+        """Return the full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7."""
         names = self.run(LIBRARY_FILES.replace("%s", library)).stdout.split()
         return sorted(
             {name.partition(".so.")[2] for name in names if name.count(".", name.find(".so.") + 4) >= 2}
         )
 
     def nccl_configuration(self, path: str = "/etc/nccl.conf") -> dict[str, str]:
-        """Settings of a file that NCCL reads."""
+        """Return the settings in a file of NCCL."""
         lines = self.run("grep -E '^[A-Z_]+=' %s", path).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
-        """What NCCL goes by: a variable before a login's own file, and that before the system's."""
+        """Return NCCL's effective value: a variable overrides a login's own file, which overrides the
+        system's.
+        """
         variable: str | None = self._host.tuning.variable(name, wanted)
         if variable is not None:
             return variable
@@ -83,7 +84,9 @@ class Libraries(Observed):
         return self.nccl_configuration().get(name)
 
     def unpackaged(self, *stems: str) -> list[str]:
-        """Libraries, toolkits and a runfile's programs that no package brought, by how their names begin."""
+        """Return libraries, toolkits and a runfile's programs without a package, by
+        the start of their names.
+        """
         login, service = self._host.tuning.login("root").environment, self._host.tuning.service.environment
         ways = [given.get("LD_LIBRARY_PATH", "") for given in (login, service, self._host.tuning.users)]
         found = self.run(UNPACKAGED, ":".join(filter(None, ways))).stdout.split()

@@ -1,4 +1,4 @@
-"""`host.tuning`: what a fresh login and a service get, and what the kernel is told."""
+"""`host.tuning`: limits and variables of a fresh login and of a service, and kernel parameters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
+from gpuprov.untrusted import regex
 from gpuprov.verify.modules.base import Observed
 
 OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
 LIMITS = "; ".join(
     f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
 )
-# A login of its own, through PAM as sshd's are, whatever this connection came through.
+# A separate login through PAM, as sshd's are, independent of this connection.
 LOGIN = f"su --login --shell /bin/sh --command '{LIMITS}; env' %s"
 SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
 IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
@@ -29,7 +30,7 @@ Limit = int | str
 
 
 class LoginSession(NamedTuple):
-    """Limits by name, where soft and hard are one; otherwise both in words. Variables by name."""
+    """Limits by name, as text if soft and hard differ. Variables by name."""
 
     limits: dict[str, Limit]
     environment: dict[str, str]
@@ -43,25 +44,27 @@ class Tuning(Observed):
     """
 
     def login(self, user: str) -> LoginSession:
-        """What a fresh login of a user gets.
+        """Return limits and variables of a user's fresh login.
 
         Raises:
-            NodeFailed: no one of that name can log in.
+            NodeFailed: no user of that name can log in.
         """
         return parse_session(self.ask(LOGIN, user))
 
     @cached_property
     def service(self) -> LoginSession:
-        """What a service gets that is started now."""
+        """Limits and variables of a service started now."""
         return parse_session(self.ask(SERVICE))
 
     @cached_property
     def users(self) -> dict[str, str]:
-        """Variables that services of a user's own systemd get, by the program that makes them."""
+        """Variables of services of a user's own systemd, from its environment generators."""
         return dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", self.run(USERS).stdout, re.MULTILINE))
 
     def variable(self, name: str, wanted: str | None) -> str | None:
-        """A variable of a fresh login; where that is as wanted, or unset, one of services that is not."""
+        """Return a variable of a fresh login; if that is as wanted or unset,
+        the differing value of services.
+        """
         login = self.login("root").environment.get(name)
         others = [self.service.environment.get(name, wanted), self.users.get(name, wanted)]
         odd = [value for value in others if value != wanted]
@@ -69,12 +72,12 @@ class Tuning(Observed):
 
     @cached_property
     def boot_sysctls(self) -> dict[str, str]:
-        """Kernel parameters as the next boot sets them."""
+        """Kernel parameters that the next boot sets."""
         rows = re.findall(r"^-?([^#;\s=][^=\n]*?)\s*=\s*(.*)$", self.run(BOOT_SYSCTLS).stdout, re.MULTILINE)
         return {parameter(name): " ".join(value.split()) for name, value in rows}
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Kernel parameters as the kernel has them; None for one that it does not have."""
+        """Return the kernel's parameters; None for an unknown one."""
         said = {name: self.run("sysctl --values %s", name) for name in names}
         return {
             name: " ".join(each.stdout.split()) if each.succeeded else None for name, each in said.items()
@@ -82,13 +85,13 @@ class Tuning(Observed):
 
     @cached_property
     def hugepages(self) -> str | None:
-        """The kernel's choice of transparent huge pages."""
+        """The kernel's mode of transparent huge pages."""
         found = re.search(r"\[(\w+)\]", self.run(HUGEPAGES).stdout)
         return found[1] if found else None
 
     @cached_property
     def governors(self) -> set[str]:
-        """Governors of the processors; none where they have no frequency to govern."""
+        """Governors of the processors; empty without frequency scaling."""
         return set(self.run(GOVERNORS).stdout.split())
 
     def __repr__(self) -> str:
@@ -96,16 +99,19 @@ class Tuning(Observed):
 
 
 def parameter(name: str) -> str:
-    """A kernel parameter's name with dots, however it is written (sysctl.d(5))."""
+    """Return a kernel parameter's name with dots, from either spelling (sysctl.d(5))."""
     slashes = "/" in name and "." not in name.partition("/")[0]
     return name.translate({ord("/"): ".", ord("."): "/"}) if slashes else name
 
 
 def parse_session(text: str) -> LoginSession:
-    """`S memlock 8192` lines of ulimit, and env's."""
+    """Parse `S memlock 8192` lines of ulimit, and env's."""
     limits: dict[str, Limit] = {}
     for name in OPTIONS:
-        soft, hard = (_limit(name, re.search(rf"^{kind} {name} (\S+)$", text, re.MULTILINE)) for kind in "SH")
+        soft, hard = (
+            _limit(name, re.search(rf"^{regex(kind)} {regex(name)} (\S+)$", text, re.MULTILINE))
+            for kind in "SH"
+        )
         limits[name] = soft if soft == hard else f"{soft}, at most {hard}"
     return LoginSession(limits, dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", text, re.MULTILINE)))
 

@@ -203,3 +203,41 @@ def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: 
     assert all(own["nvidia_driver_packages"] for own in listed["_meta"]["hostvars"].values())
     back = import_fleet([out], ImportHints())
     assert parse_fleet(render_plain(back), "back") == read_fleet(tmp_path / "fleet.yml")
+
+
+@pytest.mark.parametrize("how", ["folder", "plugin", "script"])
+def test_ansible_evaluates_the_sites_own_templates_and_no_text_of_gpuprovs(folder: Path, how: str) -> None:
+    """What gpuprov writes may come from a node: `inventory discover` puts it into fleet.yml."""
+    hostile = f"/k/{{{{ lookup('pipe', 'touch {folder}/touched') }}}}"
+    fleet = FLEET.replace("ssh: {user: ops,", f"ssh: {{user: ops, identity_file: {json.dumps(hostile)},")
+    (folder / "fleet.yml").write_text(fleet)
+    inventory = "fleet.yml"
+    if how == "folder":
+        assert run(["inventory", "generate", str(folder / "made"), "-F", str(folder / "fleet.yml")]) == 0
+        inventory = "made"
+    elif how == "script":
+        command = f"exec {sys.executable} -m gpuprov inventory list --fleet {folder}/fleet.yml"
+        inventory = str(write_program(folder / "list.sh", command))
+    shown = "{{ [ansible_ssh_private_key_file, gpuprov_fleet.ssh.identity_file, template | default('')] }}"
+    program = Path(sys.executable).with_name("ansible")
+    done = subprocess.run(
+        [str(program), "gpu01", "-i", inventory, "-c", "local", "-m", "debug", "-a", f'msg="{shown}"'],
+        cwd=folder, env={**os.environ, **PLUGIN, "NO_COLOR": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (folder / "touched").exists()
+    [key, stated, template] = json.loads(done.stdout.partition("=> ")[2])["msg"]
+    assert (key, stated) == (hostile, hostile)
+    assert template == ("r1-x" if how != "script" else template)
+
+
+def test_the_mark_of_text_goes_and_comes_back(folder: Path) -> None:
+    text = {"__ansible_unsafe": "{{ x }}"}
+    fleet = FLEET.replace("vars: {rack: r1,", f"vars: {{rack: {json.dumps(text)},")
+    (folder / "fleet.yml").write_text(fleet)
+    assert run(["inventory", "generate", str(folder / "made"), "-F", str(folder / "fleet.yml")]) == 0
+    assert "rack: !unsafe '{{ x }}'" in (folder / "made/group_vars/train_a.yml").read_text()
+    found = import_fleet([folder / "made"], ImportHints({}, {}))
+    assert found["groups"]["train-a"]["vars"]["rack"] == text
+    assert found["groups"]["train-a"]["vars"]["template"] == "{{ rack }}-x"

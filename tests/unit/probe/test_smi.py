@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,3 +205,10 @@ def test_no_value_raises(value: str) -> None:
         document(NEWEST, gpu(NEWEST, current_ecc=value, fan_speed=value).replace("98 MiB", value))
     )
     assert len(smi.gpus) == 1
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t"])
+def test_an_element_without_an_end_costs_no_time(blank: str) -> None:
+    begun = time.monotonic()
+    assert parse_smi("<nvidia_smi_log><driver_version>" + blank * 64_000).driver_version is None
+    assert time.monotonic() - begun < 2

@@ -72,4 +72,4 @@ def test_junit_has_a_suite_for_each_node_and_holds_hostile_text() -> None:
     assert [suite.get("name") for suite in root][-2:] == ["gpu09", "x"]
     (error,) = root.iter("error")
     assert error.get("message") == "ssh: connect to host gpu09 port 22: No route to host"
-    assert [failure.text for failure in root.iter("failure")][-1] == "]]> & \N{REPLACEMENT CHARACTER}"
+    assert [failure.text for failure in root.iter("failure")][-1] == r"]]> & \x07"

@@ -1,4 +1,4 @@
-"""A lock narrowed to the nodes that are meant."""
+"""Selection of nodes of a lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprov.model.nodeset import expand
 
 
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
-    """The lock with only the hosts of `limit`, names or a node set; nothing stated means all.
+    """Return the lock with only the hosts of `limit`, names or a node set; all if it is empty.
 
     Raises:
         InvalidInput: not a node set, or a name that the lock does not have.
@@ -29,4 +29,5 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
         )
         for name, group in lock.groups.items()
     }
-    return lock.model_copy(update={"groups": {name: group for name, group in groups.items() if group.hosts}})
+    kept = {name: group for name, group in groups.items() if group.hosts}
+    return lock.model_copy(update={"groups": kept}).with_places_of(names)

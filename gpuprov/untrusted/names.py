@@ -1,0 +1,126 @@
+"""Names that a machine gives of itself, each with the one pattern that it must match.
+
+A function takes whatever was read, also what is no string, and returns the text as a type of its own.
+Every one raises `NodeFailed`, which says what was seen and what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.gates import COMPONENT, shown
+
+KernelRelease = NewType("KernelRelease", str)
+Vermagic = NewType("Vermagic", str)
+CompilerLine = NewType("CompilerLine", str)
+HostName = NewType("HostName", str)
+DeviceName = NewType("DeviceName", str)
+UnitName = NewType("UnitName", str)
+PackageName = NewType("PackageName", str)
+Version = NewType("Version", str)
+FileName = NewType("FileName", str)
+ModuleName = NewType("ModuleName", str)
+AbsolutePath = NewType("AbsolutePath", str)
+Architecture = NewType("Architecture", str)
+
+# uname(2) has 64 bytes for it. All of them are one component of a path.
+_RELEASE: Final = r"[0-9]{1,5}\.[0-9]{1,5}[A-Za-z0-9._+~-]{0,52}"
+# include/linux/vermagic.h: the release, then flags (SMP, preempt, mod_unload, modversions, aarch64,
+# RANDSTRUCT_ and a digest), each with a blank after it.
+_VERMAGIC: Final = rf"{_RELEASE}(?: [A-Za-z0-9_]{{1,80}}){{0,12}} ?"
+_LABEL: Final = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+_UNIT: Final = (
+    r"(?:[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,240}|-)"
+    r"\.(?:service|socket|target|timer|mount|automount|path|slice|scope|swap|device)"
+)
+
+
+def _named(text: object, pattern: str, what: str, expected: str) -> str:
+    if isinstance(text, str) and re.fullmatch(pattern, text, re.ASCII):
+        return text
+    raise NodeFailed(f"{shown(text)} as {what}", expected=expected)
+
+
+def kernel_release(text: object) -> KernelRelease:
+    """Return a kernel's release, as `uname -r` prints it."""
+    return KernelRelease(_named(text, _RELEASE, "the release of a kernel", "6.1.0-56-amd64 or the like"))
+
+
+def is_kernel_release(text: object) -> bool:
+    """Return whether a text is one, for lists that hold other things, too: folders, images."""
+    return isinstance(text, str) and re.fullmatch(_RELEASE, text, re.ASCII) is not None
+
+
+def architecture(text: object) -> Architecture:
+    """Return a machine's architecture, as `uname -m` prints it."""
+    return Architecture(_named(text, r"[a-z0-9_]{1,20}", "an architecture", "x86_64, aarch64 or the like"))
+
+
+def vermagic(text: object) -> Vermagic:
+    """Return a module's vermagic: a kernel's release and flags, with at most one blank at the end."""
+    expected = "6.1.0-56-amd64 SMP preempt mod_unload modversions or the like"
+    return Vermagic(_named(text, _VERMAGIC, "the vermagic of a module", expected))
+
+
+def compiler_line(text: object) -> CompilerLine:
+    """Return the kernel's CONFIG_CC_VERSION_TEXT."""
+    expected = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0 or the like"
+    pattern = r"(?!.*\.\.)[A-Za-z][A-Za-z0-9 ()._+~:,/@-]{0,199}"
+    return CompilerLine(_named(text, pattern, "the compiler of a kernel", expected))
+
+
+def host_name(text: object) -> HostName:
+    """Return a host name: labels of letters, digits, `-` and `_`, at most 253 characters."""
+    pattern = rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*"
+    return HostName(_named(text, pattern, "a host name", "labels of letters, digits and hyphens"))
+
+
+def device_name(text: object) -> DeviceName:
+    """Return the name of a device or a network interface: `nvme0n1`, `mlx5_0`, `ib0.8001`, a PCI address."""
+    pattern = r"[A-Za-z0-9][A-Za-z0-9_.:@+=-]{0,127}"
+    return DeviceName(
+        _named(text, pattern, "the name of a device", "mlx5_0, nvme0n1, 0000:3b:00.0 or the like")
+    )
+
+
+def unit_name(text: object) -> UnitName:
+    """Return the name of a unit of systemd, with its type: `docker.service`."""
+    return UnitName(_named(text, _UNIT, "the name of a systemd unit", "docker.service or the like"))
+
+
+def package_name(text: object) -> PackageName:
+    """Return the name of a package of dpkg, RPM or PyPI, perhaps with `:arch`."""
+    pattern = r"[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(?::[a-z0-9][a-z0-9-]{0,19})?"
+    expected = "letters, digits and + . _ -"
+    return PackageName(_named(text, pattern, "the name of a package", expected))
+
+
+def version(text: object) -> Version:
+    """Return the version of a package of dpkg, RPM or PyPI: `1:2.36-9+deb12u1`."""
+    pattern = r"[A-Za-z0-9][A-Za-z0-9.+:~^_-]{0,127}"
+    return Version(_named(text, pattern, "the version of a package", "letters, digits and . + : ~ ^ _ -"))
+
+
+def file_name(text: object) -> FileName:
+    """Return the name of one file without its folder: no `/`, no blank, no `.` or `-` in front."""
+    expected = "letters, digits and . _ + @ = , : ~ -, without . or - in front"
+    return FileName(_named(text, COMPONENT, "the name of a file", expected))
+
+
+def module_name(text: object) -> ModuleName:
+    """Return the name of a kernel module, without `.ko`."""
+    pattern = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}"
+    return ModuleName(_named(text, pattern, "the name of a kernel module", "letters, digits, _ and -"))
+
+
+def absolute_path(text: object) -> AbsolutePath:
+    """Return a path from the root: printable characters, no component `.` or `..`, at most 4096.
+
+    Blanks, quotes and braces are legal in paths: it still needs the gate of whatever reads it.
+    """
+    path = _named(text, r"(?s)/.{0,4095}", "an absolute path", "a path that begins with /")
+    if not path.isprintable() or {".", ".."} & set(path.split("/")):
+        raise NodeFailed(f"{shown(path)} as an absolute path", expected="printable characters, no . or ..")
+    return AbsolutePath(path)

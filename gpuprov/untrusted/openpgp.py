@@ -1,0 +1,156 @@
+"""OpenPGP public keys as files and as text: what is in a keyring, and whether one key is all of it.
+
+Packets and armor are those of RFC 4880. Whether a signature holds is gpgv's to say, in `signature`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+from gpuprov.errors import InvalidInput
+
+ARMOR = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
+
+PUBLIC_KEY = 6
+PARTS = (2, 13, 14, 17)
+"""Tags of the packets that may follow a primary key: signature, user ID, subkey, user attribute (RFC 4880,
+sections 4.3 and 11.1)."""
+
+Keys = Path | bytes
+"""A keyring file, or the keys themselves; binary or armored."""
+
+UNSIGNED: Final = "unsigned"
+Keyring = Keys | Literal["unsigned"]
+"""The keys that may sign a repository, or the word of somebody who takes it unsigned."""
+
+
+def label(keyring: Keys) -> str:
+    """What a complaint calls a keyring."""
+    return str(keyring) if isinstance(keyring, Path) else "the keys given"
+
+
+def binary(keyring: Keys) -> bytes:
+    """Keys as gpgv reads them: every armored block decoded (RFC 4880, section 6.2).
+
+    Raises:
+        InvalidInput: the file cannot be read, or its armor does not decode.
+    """
+    try:
+        content = keyring.read_bytes() if isinstance(keyring, Path) else keyring
+    except OSError as error:
+        raise InvalidInput(
+            f"keyring {label(keyring)}: {error.strerror}", do="name the repository's key file"
+        ) from error
+    if not content.lstrip().startswith(b"-----BEGIN PGP"):
+        return content
+    blocks = ARMOR.findall(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
+    try:
+        return b"".join(_unarmor(block) for block in blocks)
+    except ValueError as error:
+        raise InvalidInput(f"keyring {label(keyring)}: {error}", expected="an armored public key") from error
+
+
+def _unarmor(block: str) -> bytes:
+    _, _, body = block.partition("\n\n")
+    data = "".join(line for line in body.split() if not line.startswith("="))
+    return base64.b64decode(data, validate=True)
+
+
+def armored(keyring: Keys) -> str:
+    """The keys as text, in one block: the same keys always give the same text (RFC 4880, section 6)."""
+    content = binary(keyring)
+    lines = textwrap.wrap(base64.b64encode(content).decode(), 64)
+    check = base64.b64encode(_crc24(content).to_bytes(3, "big")).decode()
+    edge = "PGP PUBLIC KEY BLOCK-----"
+    return "\n".join([f"-----BEGIN {edge}", "", *lines, f"={check}", f"-----END {edge}", ""])
+
+
+def _crc24(content: bytes) -> int:
+    """RFC 4880, section 6.1."""
+    crc = 0xB704CE
+    for byte in content:
+        crc ^= byte << 16
+        for _ in range(8):
+            crc = crc << 1 ^ (0x1864CFB if crc & 0x800000 else 0)
+    return crc
+
+
+def fingerprints(keyring: Keys) -> list[str]:
+    """Fingerprints of the primary keys in a keyring, 40 hexadecimal digits each, in capitals.
+
+    Raises:
+        InvalidInput: not a whole keyring.
+    """
+    packets = _packets(binary(keyring))
+    return [_fingerprint(body) for tag, body in packets if tag == PUBLIC_KEY and body[:1] == b"\x04"]
+
+
+def beside(keyring: Keys, fingerprint: str) -> list[str]:
+    """What a keyring holds besides the one key of that fingerprint, in words; empty when that is all of it.
+
+    User IDs, signatures and subkeys belong to the key that they follow: gpgv takes a subkey only with a
+    binding signature of that key.
+
+    Raises:
+        InvalidInput: not a whole keyring.
+    """
+    found: list[str] = []
+    for tag, body in _packets(binary(keyring)):
+        if tag == PUBLIC_KEY:
+            found.append(_fingerprint(body) if body[:1] == b"\x04" else f"a key of version {body[:1].hex()}")
+        elif tag not in PARTS or not found:
+            found.append(f"a packet of tag {tag}")
+    if fingerprint.upper() in found:
+        found.remove(fingerprint.upper())
+    return found
+
+
+def _fingerprint(body: bytes) -> str:
+    """The SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2): a name, not a signature."""
+    named = b"\x99" + len(body).to_bytes(2, "big") + body
+    return hashlib.sha1(named, usedforsecurity=False).hexdigest().upper()
+
+
+def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and body of each packet; raises InvalidInput where they are cut off, or of no stated length.
+
+    A length that is partial or left open (RFC 4880, sections 4.2.1 and 4.2.2.4) is for data, never for keys:
+    readers that disagree about it would see different keys.
+    """
+    while content:
+        head, rest = content[0], content[1:]
+        if not head & 0x80:
+            raise InvalidInput("not an OpenPGP key", expected="a keyring, binary or armored")
+        if head & 0x40:
+            tag, (size, rest) = head & 0x3F, _new_length(rest)
+        else:
+            octets = (1, 2, 4, 0)[head & 3]
+            tag, size, rest = head >> 2 & 0x0F, _number(rest, octets), rest[octets:]
+        if size is None or size > len(rest):
+            raise InvalidInput("an OpenPGP key that is cut off", expected="a keyring, binary or armored")
+        yield tag, rest[:size]
+        content = rest[size:]
+
+
+def _number(content: bytes, octets: int) -> int | None:
+    """A number of that many octets; None when they are not there, or when there are to be none."""
+    return int.from_bytes(content[:octets], "big") if 0 < octets <= len(content) else None
+
+
+def _new_length(content: bytes) -> tuple[int | None, bytes]:
+    """The length of a new-format packet, and what follows it (RFC 4880, section 4.2.2)."""
+    first = _number(content, 1)
+    if first is None or 224 <= first < 255:
+        return None, b""
+    if first < 192:
+        return first, content[1:]
+    if first < 224:
+        second = _number(content[1:], 1)
+        return None if second is None else ((first - 192) << 8) + second + 192, content[2:]
+    return _number(content[1:], 4), content[5:]

@@ -1,0 +1,61 @@
+"""Text without passwords and tokens: what a log, a message or a state that others read may hold."""
+
+import re
+
+from gpuprov.untrusted.urls import HIDDEN, public_urls
+
+_WORDS = (
+    r"pass(?:w(?:or)?d|phrase|code)?s?|pwd|pw|secrets?|tokens?|api[_.-]?keys?|credentials?|creds|auth"
+    r"|authorization|bearer|basic|cookies?|session(?:[_.-]?(?:id|key))?|jwt|otp|csrf|xsrf"
+    r"|(?:access|account|private|shared|signing|encryption|license|master|service|webhook|ssh|storage)[_.-]?keys?"
+    r"|key[_.-]?data|sig|signature|dsn|connection[_.-]?string|sas|psk|community"
+)
+_NAME = (
+    r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]+[_.-])*(?:" + _WORDS + r")(?:[_.-][A-Za-z0-9_.-]*)?(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9_])[A-Za-z0-9_]*(?:password|passwd|passphrase|secret|token|apikey|accesskey|privatekey"
+    r"|(?-i:[a-z0-9](?:Pwd|Pass|Key|Auth)|[A-Z0-9](?:PWD|PASS)))[A-Za-z0-9_]*"
+)
+_LATER = r"(?![\"'\\\s]*\(hidden\))"
+_RULES = (
+    (re.compile(r"-----BEGIN [^\n-]*-----.*?(?:-----END[^\n]*|\Z)", re.S), HIDDEN),
+    # A quoted value ends at its own kind of quote, which has backslashes before it where JSON is in JSON.
+    (
+        re.compile(
+            r"((?:" + _NAME + r")\\*[\"']?\s*[:=]>?\s*)(\\*[\"'])(?:(?!(?<!\\)\2).)*(?:\2|$)", re.I | re.M
+        ),
+        r"\g<1>\g<2>" + HIDDEN + r"\g<2>",
+    ),
+    (re.compile(r"(<[^<>]*(?:" + _WORDS + r")[^<>]*>)[^<]+", re.I), r"\g<1>" + HIDDEN),
+    # A value without quotes ends with its line: a password may hold blanks, commas and semicolons.
+    (
+        re.compile(r"((?:" + _NAME + r")\\*[\"']?(?:\s*[:=]>?\s*|[ \t]+))" + _LATER + r"[^\n<]+", re.I),
+        r"\g<1>" + HIDDEN,
+    ),
+    (re.compile(r"((?:^|\s)(?:-u|--user|-p|-P)[ =]?)" + _LATER + r"\S*[^\s0-9]\S*", re.M), r"\g<1>" + HIDDEN),
+    (re.compile(r"[^\s\"'/@:]{1,200}:[^\s@]{1,200}@(?=[A-Za-z0-9\[])"), HIDDEN + "@"),
+    (
+        re.compile(
+            r"\beyJ[\w-]{6,}(?:\.[\w-]*){0,4}"
+            r"|(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|glpat-|gl[a-z]{2,5}-|xox[a-z]-|xapp-|hf_|nvapi-|npm_|pypi-"
+            r"|dckr_[a-z]+_|dop_v1_|sk[_-]|rk_|pk_live_|whsec_|hv[sbr]\.|AKIA|ASIA|AIza|ya29\.|SG\.|PMAK-"
+            r"|AGE-SECRET-KEY-|shp[a-z]{2}_|lin_api_|tskey-)[\w.=-]{6,}"
+            r"|\$(?:[0-9][a-z]?|y|gy|argon2\w*|pbkdf2\w*)\$\S+"
+        ),
+        HIDDEN,
+    ),
+    # A long run of both cases and digits: no word, version or path looks so.
+    (
+        re.compile(
+            r"(?<![\w+/=-])(?!(?:[A-Z]+-)?[0-9a-f]{8}-[0-9a-f]{4}-)(?=[\w+/-]*[a-z])(?=[\w+/-]*[A-Z])(?=[\w+/-]*[0-9])[\w+/-]{28,}={0,2}"
+        ),
+        HIDDEN,
+    ),
+)
+
+
+def public(text: str) -> str:
+    """Return a text with its URLs public and everything else hidden that looks like a password or token."""
+    text = public_urls(text)
+    for pattern, instead in _RULES:
+        text = pattern.sub(instead, text)
+    return text

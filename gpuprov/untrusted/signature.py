@@ -1,0 +1,143 @@
+"""OpenPGP signatures of repository indexes, judged by gpgv against one keyring and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, binary, label
+
+WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
+"""Hash numbers of RFC 4880, section 9.4, that no signature may rest on."""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What gpgv said of one signature; `trouble` is empty when it holds."""
+
+    key: str
+    trouble: str
+    do: str
+
+
+def require_gpgv() -> None:
+    """Say what is missing here before anything is fetched.
+
+    Raises:
+        GpuprovError: there is no gpgv.
+    """
+    if shutil.which("gpgv") is None:
+        raise GpuprovError(
+            "gpgv is not installed here: signatures of repositories cannot be checked",
+            do="install it: package gpgv (Debian, Ubuntu), gnupg2 (RHEL, SUSE), gnupg (Homebrew)",
+        )
+
+
+def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
+    """The keys to check with; None only where somebody said `unsigned`.
+
+    Raises:
+        InvalidInput: no one said anything: an unknown key is no reason to check none.
+    """
+    if keyring is None:
+        raise InvalidInput(
+            f"no key is known for {url}",
+            do="name the repository's key file, or say `unsigned` to take it without a check",
+        )
+    return None if keyring == UNSIGNED else keyring
+
+
+def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
+    """The signed text of a clear-signed file, such as InRelease.
+
+    Raises:
+        Refused: no signature in it holds; the message says why.
+        InvalidInput: the keyring cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpgv-") as folder:
+        signed, plain = Path(folder, "signed"), Path(folder, "plain")
+        signed.write_bytes(text)
+        _judge(["--output", str(plain), str(signed)], keyring, Path(folder), name)
+        return plain.read_bytes()
+
+
+def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
+    """Checks a file against a signature beside it (Release.gpg, repomd.xml.asc).
+
+    Raises:
+        Refused, InvalidInput: as verify_inline.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpgv-") as folder:
+        signed, detached = Path(folder, "signed"), Path(folder, "signature")
+        signed.write_bytes(text)
+        detached.write_bytes(signature)
+        _judge([str(detached), str(signed)], keyring, Path(folder), name)
+
+
+def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
+    keys = folder / "keys.gpg"
+    keys.write_bytes(binary(keyring))
+    command = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
+    require_gpgv()
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    verdicts = _verdicts(done.stdout.decode(errors="replace"), label(keyring))
+    if any(not verdict.trouble for verdict in verdicts):
+        return
+    if not verdicts:
+        raise Refused(f"{name} is not signed", do="the mirror must be signed, or declared trusted as it is")
+    first = verdicts[0]
+    raise Refused(f"{name} is {first.trouble}", do=first.do)
+
+
+def _verdicts(status: str, keyring: str) -> list[_Verdict]:
+    """One verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG)."""
+    found: list[_Verdict] = []
+    for block in status.split("[GNUPG:] NEWSIG")[1:]:
+        lines = {words[1]: words[2:] for line in block.splitlines() if len(words := line.split()) > 1}
+        found.append(_verdict(lines, keyring))
+    return found
+
+
+def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
+    signed_by = {word: words[0] for word, words in said.items() if word.endswith("SIG") and words}
+    key = next((signed_by[word] for word in signed_by if word != "VALIDSIG"), "")
+    renew = f"take the repository's current key into {keyring}"
+    if "NO_PUBKEY" in said:
+        key = said["NO_PUBKEY"][0]
+        return _Verdict(
+            key,
+            f"signed by key {key}, which is not in {keyring}",
+            f"the key was rotated, or this is not the repository that was meant: {renew}",
+        )
+    if "EXPKEYSIG" in said:
+        return _Verdict(key, f"signed by key {key}, which has expired{_expiry(said)}", renew)
+    if "REVKEYSIG" in said:
+        return _Verdict(key, f"signed by key {key}, which was revoked", renew)
+    if "EXPSIG" in said:
+        return _Verdict(
+            key, f"signed by key {key} with a signature that has expired", "sync the mirror again"
+        )
+    weak = WEAK_HASHES.get(said["VALIDSIG"][7] if "VALIDSIG" in said else "")
+    if weak:
+        return _Verdict(
+            key,
+            f"signed with {weak}, which is broken",
+            "the repository has to be signed with SHA-256 or better",
+        )
+    if "GOODSIG" in said and "VALIDSIG" in said:
+        return _Verdict(key, "", "")
+    return _Verdict(
+        key,
+        f"not what key {key} signed",
+        "the file was changed on its way or on the mirror: do not install from it",
+    )
+
+
+def _expiry(said: dict[str, list[str]]) -> str:
+    when = said.get("KEYEXPIRED", [""])[0]
+    return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdigit() else ""

@@ -1,0 +1,64 @@
+"""URLs without what opens them: users, passwords, signatures, tokens in the path.
+
+Also runs on nodes: Python 3.6, standard library only.
+"""
+
+import re
+
+HIDDEN = "(hidden)"
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
+# Up to the last @ of the run: a password may hold quotes and slashes.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://(?:\S*@)?[^\s'\"<>\\]*")
+_TRAILING = re.compile(r"[.,;:)\]}]*\Z")
+_CAPABILITY = re.compile(
+    r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[a-z0-9_]{16,}|.*[=:;%@~].*|.{81,})\Z", re.I
+)
+
+
+def public_url(url):  # type: (str) -> str
+    """Return a URL without user, password, query, fragment, and parts of its path that look like tokens.
+
+    Where a host cannot be told from a password, only the scheme is left.
+    """
+    scheme, there, rest = url.partition("://")
+    if not there:
+        return HIDDEN
+    place, mark, tail = _parts(rest)
+    user, _, place = place.rpartition("@")
+    host, slash, path = place.partition("/")
+    if "@" in tail or "/" in user or not _HOST.match(host):
+        return scheme + "://" + HIDDEN
+    parts = [HIDDEN if _CAPABILITY.match(part) else part for part in path.split("/")]
+    return scheme + "://" + host + slash + "/".join(parts) + (mark + HIDDEN if mark else "")
+
+
+def origin(url):  # type: (str) -> str
+    """Return scheme and host of a URL: all that may be said where the path itself is the permission."""
+    return "/".join(public_url(url).split("/")[:3])
+
+
+def origin_and_file(url):  # type: (str) -> str
+    """Return scheme, host and the last part of the path: where folders of the path may be the permission."""
+    whole = public_url(url).partition("?")[0].partition("#")[0].split("/")
+    if len(whole) < 5:
+        return "/".join(whole)
+    return "/".join(whole[:3]) + "/" + HIDDEN + "/" + whole[-1]
+
+
+def public_urls(text):  # type: (str) -> str
+    """Return a text with each of its URLs public."""
+    return _URL.sub(lambda found: _within(found.group()), text)
+
+
+def _parts(rest):  # type: (str) -> tuple[str, str, str]
+    """Split at the first of `?` and `#`: what is before, the mark, what is behind."""
+    cut = min([at for at in map(rest.find, "?#") if at >= 0] or [len(rest)])
+    return rest[:cut], rest[cut : cut + 1], rest[cut + 1 :]
+
+
+def _within(url):  # type: (str) -> str
+    """Return a URL's public form, with the punctuation of the sentence that it ends."""
+    trailing = _TRAILING.search(url)
+    cut = trailing.start() if trailing else len(url)
+    return public_url(url[:cut]) + url[cut:]

@@ -1,0 +1,86 @@
+"""Names that a node gives are held against their patterns where its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuprov.errors import NodeFailed
+from gpuprov.probe.facts import SCHEMA, Facts, Missing
+from tests.unit.doctor.machines import bare_metal
+
+HOSTILE = "{{ lookup('pipe','id') }}"
+Answer = dict[str, Any]
+
+
+def answer() -> Answer:
+    """What a node says."""
+    return {"schema": SCHEMA, "host": "gpu1", "collectors": bare_metal()}
+
+
+def _unit(told: Answer) -> None:
+    told["units"]["text"] = told["units"]["text"].replace("Id=", f"Id={HOSTILE}", 1)
+
+
+def _package(told: Answer) -> None:
+    told["packages"]["text"] = f"{HOSTILE}\tamd64\t1.0\tx\tinstall ok installed\n" + told["packages"]["text"]
+
+
+def _version(told: Answer) -> None:
+    told["packages"]["text"] = f"x\tamd64\t{HOSTILE}\tx\tinstall ok installed\n" + told["packages"]["text"]
+
+
+def _option(told: Answer) -> None:
+    told["packages"]["text"] = "-oX=y\tamd64\t1.0\tx\tinstall ok installed\n" + told["packages"]["text"]
+
+
+def _vermagic(told: Answer) -> None:
+    kernel = told["system"]["kernel"]
+    lines = f"filename: /lib/modules/nvidia.ko\nversion: 1\nvermagic: {kernel} SMP {HOSTILE}\n"
+    told["disk_modules"] = {kernel: lines}
+
+
+def _compiler(told: Answer) -> None:
+    told["kernels"] = {**told["kernels"], "compilers": {told["system"]["kernel"]: f"gcc {HOSTILE}"}}
+
+
+HELD: dict[str, tuple[str, Callable[[Answer], Any]]] = {
+    "kernel": ("kernel", lambda told: told["system"].update(kernel=f"6.1.0-{HOSTILE}")),
+    "path": ("kernel", lambda told: told["system"].update(kernel="../../x")),
+    "arch": ("arch", lambda told: told["system"].update(machine="x86_64/../..")),
+    "compiler": ("kernels", _compiler),
+    "vermagic": ("disk_modules", _vermagic),
+    "unit": ("units", _unit),
+    "package": ("packages", _package),
+    "version": ("packages", _version),
+    "option": ("packages", _option),
+    "device": ("pci", lambda told: told["pci"][0].__setitem__(0, HOSTILE)),
+    "driver": ("pci", lambda told: told["pci"][0].__setitem__(7, HOSTILE)),
+    "interface": ("nics", lambda told: told["nics"][0].update(name=HOSTILE)),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_a_name_that_none_can_have_is_not_known(what: str) -> None:
+    name, change = HELD[what]
+    told = answer()
+    getattr(Facts.from_answer(told), name)
+    change(told["collectors"])
+    with pytest.raises(Missing) as missing:
+        getattr(Facts.from_answer(told), name)
+    assert str(missing.value).isprintable()
+
+
+def test_a_node_has_a_host_name() -> None:
+    with pytest.raises(NodeFailed, match="as a host name"):
+        Facts.from_answer({**answer(), "host": f"gpu1 {HOSTILE}"})
+
+
+def test_a_folder_that_is_no_kernel_is_left_out() -> None:
+    told = answer()
+    told["collectors"]["kernels"]["modules"] = [*told["collectors"]["kernels"]["modules"], HOSTILE, "backup"]
+    kernels = Facts.from_answer(told).kernels
+    assert kernels.installed
+    assert all(name[0].isdigit() for name in kernels.installed)

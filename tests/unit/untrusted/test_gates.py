@@ -1,0 +1,141 @@
+"""Gates: any text is data for the interpreter behind the gate."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprov.cli.common import terminal
+from gpuprov.doctor.fault import Fault
+from gpuprov.doctor.judge import Diagnosis
+from gpuprov.errors import NodeFailed
+from gpuprov.report.doctor import doctor_junit
+from gpuprov.untrusted import (
+    LogFormatter,
+    ansible_json,
+    below,
+    html_text,
+    json_line,
+    json_text,
+    on_one_line,
+    printable,
+    regex,
+    shell,
+    shell_words,
+    shown,
+    without_templates,
+    xml_text,
+)
+
+TEXT = st.text(alphabet=st.characters(codec=None))
+
+
+@given(TEXT)
+def test_a_shell_sees_one_word(text: str) -> None:
+    if text.startswith("-"):
+        with pytest.raises(NodeFailed, match="no - in front"):
+            shell("sudo rm {}", text)
+        return
+    assert shlex.split(shell("sudo rm {}", text)) == ["sudo", "rm", on_one_line(text)]
+    assert shlex.split(shell("x --set={}; y {}", text, 3)) == ["x", f"--set={on_one_line(text)};", "y", "3"]
+
+
+def test_a_shell_line_takes_as_many_words_as_it_has_places() -> None:
+    assert shell("awk '{{print}}' {}", "a b") == "awk '{print}' 'a b'"
+    assert shell("apt-mark hold {}", shell_words(["a", "b;c"])) == "apt-mark hold a 'b;c'"
+    with pytest.raises(TypeError):
+        shell("rm {}", "a", "b")
+    with pytest.raises(TypeError):
+        shell("rm {} {}", "a")
+
+
+@given(TEXT)
+def test_a_terminal_gets_no_control_characters(text: str) -> None:
+    shown_text = printable(text)
+    assert not {sign for sign in shown_text if ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0} - {"\n", "\t"}
+    shown_text.encode()
+    assert len(on_one_line(text).splitlines()) <= 1 or "\t" in text
+    assert len(shown(text, 10)) <= 10 * 10 + 3
+
+
+@given(TEXT)
+def test_xml_and_html_hold_it_as_text(text: str) -> None:
+    element = ET.Element("a", name=xml_text(text))
+    element.text = xml_text(text)
+    read = ET.fromstring(ET.tostring(element))  # noqa: S314 - it is our own
+    assert read.text in (xml_text(text), None)
+    assert not set('<>"') & set(html_text(text))
+
+
+@given(TEXT)
+def test_json_is_one_line_of_ascii(text: str) -> None:
+    line = json_line({text: text})
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line) == {text: text}
+
+
+@given(TEXT)
+def test_a_regular_expression_finds_it_alone(text: str) -> None:
+    assert re.fullmatch(f"x{regex(text)}y", f"x{text}y")
+
+
+def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
+    assert below(tmp_path, "6.1.0-56-amd64") == tmp_path / "6.1.0-56-amd64"
+    for name in ("", ".", "..", "../x", "/etc", "a/b", ".ssh", "-rf", "a\0", "a\n", "a b", "*", "é"):
+        with pytest.raises(NodeFailed, match="name of a file"):
+            below(tmp_path, name)
+
+
+@pytest.mark.parametrize("text", ["{{ x }}", "a {% raw %}", "{# x", "{{"])
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: {"a": [{"b": t}]}, lambda t: {t: 1}, lambda t: ({t},)]
+)
+def test_a_template_is_refused_wherever_it_is(text: str, wrap) -> None:
+    with pytest.raises(NodeFailed, match="looks like a template"):
+        without_templates(wrap(text), "the modules of node1")
+    assert without_templates({"a": ["{", "} }", 5, None]}, "") == {"a": ["{", "} }", 5, None]}
+
+
+def test_every_string_for_ansible_is_marked_as_text() -> None:
+    told = json.loads(ansible_json({"a": ["{{ x }}", {"b": "c"}], "n": 1, "none": None, "yes": True}))
+    text = "__ansible_unsafe"
+    assert told == {"a": [{text: "{{ x }}"}, {"b": {text: "c"}}], "n": 1, "none": None, "yes": True}
+    with pytest.raises(NodeFailed, match="as a key"):
+        ansible_json({"a": [{"__ansible_vault": "x"}]})
+
+
+@given(TEXT)
+def test_a_terminal_gets_json_that_is_still_json(text: str) -> None:
+    shown_text = json_text({"a": text})
+    assert json.loads(shown_text) == {"a": text}
+    assert printable(shown_text) == shown_text
+
+
+def test_a_node_cannot_write_a_line_of_its_own_into_a_log() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "%s failed", ("a\n12:00 exit 0\x1b[2J",), None)
+    assert LogFormatter("%(message)s").format(record) == r"a\n12:00 exit 0\x1b[2J failed"
+
+
+def test_the_command_line_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for write in (terminal.say, terminal.tell):
+        write("a\x1b[31m\rb\nfleet in sync\u202e")
+        assert capsys.readouterr().out == r"a\x1b[31m\rb\nfleet in sync\u202e" + "\n"
+    terminal.show("a\n\x9bb\n")
+    assert capsys.readouterr().out == "a\n\\x9bb\n"
+
+
+def test_junit_of_the_doctor_is_xml_whatever_a_machine_says() -> None:
+    hostile = "".join(map(chr, [*range(0x20), 0x7F, 0x85, 0xFFFE, 0xFFFF, 0xD800])) + "]]><x>"
+    fault = Fault("broken", hostile, (hostile,), hostile, (shell("rm {}", hostile),), rule="a.b")
+    found = [Diagnosis(hostile, (fault,), (("c.d", hostile),)), Diagnosis("x", failure=NodeFailed(hostile))]
+    root = ET.fromstring(doctor_junit(found).partition("\n")[2])  # noqa: S314 - it is our own
+    assert len(root.findall("testsuite/testcase")) == 3

@@ -1,0 +1,254 @@
+"""No plain string reaches an interpreter of text past its gate: the table of sinks, held over the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+GATES = "gpuprov/untrusted/gates.py"
+QUOTING = {"shlex.quote", "shlex.join", "shell_words", "quote", "str", "int", "len"}
+LITERALS = {"regex", "re.escape"}
+RE = {
+    f"re.{name}"
+    for name in ("compile", "search", "match", "fullmatch", "sub", "split", "findall", "finditer")
+}
+PRINTING = {"click.echo", "click.secho", "print", "sys.stdout.write", "sys.stderr.write"}
+
+
+class Source(NamedTuple):
+    """One file: its path from the root and its tree."""
+
+    path: str
+    tree: ast.Module
+
+
+class Sink(NamedTuple):
+    """Calls that hand text to an interpreter, and when such a call is right."""
+
+    calls: set[str]
+    right: Callable[[ast.Call, Source], bool]
+    gate: str
+    allowed: tuple[str, ...] = ()
+    """Files that may call it anyway: the gate itself, and what has no text of others."""
+
+
+def name_of(node: ast.expr) -> str:
+    """`re.escape` of a call's function; what is computed has no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{name_of(node.value)}.{node.attr}".lstrip(".")
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def literal(node: ast.expr | None) -> bool:
+    """Whether an expression is a string of the source, also joined or chosen of several."""
+    match node:
+        case ast.Constant(value=str()):
+            return True
+        case ast.BinOp(left=left, right=right):
+            return literal(left) and literal(right)
+        case ast.IfExp(body=body, orelse=orelse):
+            return literal(body) and literal(orelse)
+    return False
+
+
+def made_of(node: ast.expr, source: Source, quoting: set[str]) -> bool:
+    """Whether every value in an f-string is a constant of the module or comes from one of some functions."""
+    if not isinstance(node, ast.JoinedStr):
+        return True
+    values = (part.value for part in node.values if isinstance(part, ast.FormattedValue))
+    return all(_fit(value, source, quoting) for value in values)
+
+
+def _fit(value: ast.expr, source: Source, quoting: set[str]) -> bool:
+    if isinstance(value, ast.Call):
+        return name_of(value.func) in quoting
+    if isinstance(value, ast.Name):
+        return value.id.isupper() or value.id.strip("_").isupper() or _quoted(value.id, source, quoting)
+    return isinstance(value, ast.Constant)
+
+
+def _quoted(name: str, source: Source, quoting: set[str]) -> bool:
+    """Whether everything that is assigned to the name comes from one of the functions."""
+    assigned = [
+        node.value
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Assign) and any(name_of(target) == name for target in node.targets)
+    ]
+    return bool(assigned) and all(
+        isinstance(value, ast.Call) and name_of(value.func) in quoting for value in assigned
+    )
+
+
+def constant_sql(call: ast.Call, source: Source) -> bool:
+    """Whether a statement has no value in it: constants, and names that are assigned from such."""
+
+    def fixed(node: ast.expr) -> bool:
+        match node:
+            case ast.Constant():
+                return True
+            case ast.BinOp(left=left, right=right):
+                return fixed(left) and fixed(right)
+            case ast.JoinedStr(values=values):
+                return all(fixed(part) for part in values)
+            case ast.FormattedValue(value=value):
+                return fixed(value)
+            case ast.Name(id=name):
+                return name.isupper() or _assigned_fixed(name)
+        return False
+
+    def _assigned_fixed(name: str) -> bool:
+        found = [
+            node.value
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Assign) and any(name_of(target) == name for target in node.targets)
+        ]
+        loops = [
+            node.iter
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.For) and name_of(node.target) == name
+        ]
+        names = {each.id for loop in loops for each in ast.walk(loop) if isinstance(each, ast.Name)}
+        if loops:
+            return all(each.isupper() or each in ("filter", "str") for each in names)
+        return bool(found) and all(map(fixed, found))
+
+    return fixed(call.args[0])
+
+
+def xml_values(call: ast.Call, source: Source) -> bool:
+    """Whether every attribute is a constant, a figure or went through `xml_text`."""
+    values = [keyword.value for keyword in call.keywords]
+    return all(
+        literal(value)
+        or (isinstance(value, ast.Call) and name_of(value.func) in {"xml_text", "str"})
+        or (isinstance(value, ast.Name) and _quoted(value.id, source, {"xml_text"}))
+        or (isinstance(value, ast.JoinedStr) and all(_figure(part) for part in value.values))
+        for value in values
+    )
+
+
+def _figure(part: ast.expr) -> bool:
+    return isinstance(part, ast.Constant) or (
+        isinstance(part, ast.FormattedValue) and part.format_spec is not None
+    )
+
+
+SINKS = {
+    "a terminal": Sink(
+        PRINTING,
+        lambda *_: False,
+        "gpuprov.cli.common.terminal: say, show, tell",
+        ("gpuprov/cli/common/terminal.py", "gpuprov/cli/__init__.py", "gpuprov/nccl/allreduce.py"),
+    ),
+    "a shell's line": Sink(
+        {"shell"},
+        lambda call, _: literal(call.args[0]) and fits(call.args[0]),
+        "a literal with {} for each word, outside quotes",
+    ),
+    "a shell's line, made otherwise": Sink(
+        {
+            "ShellLine",
+            "ShellWords",
+            "Printable",
+            "XmlText",
+            "HtmlText",
+            "PathBelow",
+            "AnsibleJson",
+            "RegexText",
+        },
+        lambda *_: False,
+        "the function of gpuprov.untrusted that makes it",
+        (GATES, "gpuprov/doctor/concerns/errors.py"),
+    ),
+    "a shell on a node": Sink(
+        {"session.run", "self._session.run", "as_root", "_insist", "self._said"},
+        lambda call, source: all(made_of(each, source, QUOTING) for each in call.args),
+        "shlex.quote, shlex.join or shell_words for every value",
+        ("gpuprov/apply/deadman.py", "gpuprov/doctor/look.py", "gpuprov/nccl/shells.py"),
+    ),
+    "a regular expression": Sink(
+        RE,
+        lambda call, source: made_of(call.args[0], source, LITERALS),
+        "regex",
+        (),
+    ),
+    "SQL": Sink(
+        {"database.execute", "database.executemany", "self._database.execute"},
+        constant_sql,
+        "constants, with ? or :name for each value",
+    ),
+    "XML": Sink({"ET.Element", "ET.SubElement", "Element", "SubElement"}, xml_values, "xml_text"),
+    "HTML": Sink(
+        {"Environment", "Markup", "html.escape", "escape"},
+        lambda *_: False,
+        "page_template, html_text",
+        ("gpuprov/report/pages.py", GATES),
+    ),
+    "a log": Sink({"logging.Formatter"}, lambda *_: False, "LogFormatter", (GATES,)),
+}
+
+
+def fits(line: ast.expr) -> bool:
+    """Whether the places of a line stand outside quotes, where the words' own quotes count."""
+    if not isinstance(line, ast.Constant):
+        return True
+    before = [line.value[: found.start()] for found in re.finditer(r"(?<!\{)\{\}", line.value)]
+    commands = [re.sub(r"\w'(?=\w)", "", text) for text in before]  # "the GPU's" is no quote
+    return all(text.count("'") % 2 == 0 and text.count('"') % 2 == 0 for text in commands)
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """Every module of gpuprov that runs on the controller, without the lab, and the plugins."""
+    paths = [*(ROOT / "gpuprov").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    kept = (
+        path
+        for path in paths
+        if not {"node", "lab", "share", "module_utils"} & set(path.relative_to(ROOT).parts)
+    )
+    return tuple(Source(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(kept))
+
+
+def wrong(sink: Sink, source: Source) -> Iterator[str]:
+    """Calls in a file that hand plain text over."""
+    if source.path in sink.allowed:
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and name_of(node.func) in sink.calls and not sink.right(node, source):
+            yield f"{source.path}:{node.lineno}: {ast.unparse(node)[:100]}"
+
+
+@pytest.mark.parametrize("what", SINKS)
+def test_a_plain_string_reaches_it_only_through_its_gate(what: str) -> None:
+    found = [line for source in sources() for line in wrong(SINKS[what], source)]
+    assert not found, f"text for {what} goes through {SINKS[what].gate}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("a terminal", "click.echo(said)"),
+        ("a terminal", "print(said)"),
+        ("a shell's line", "shell(f'rm {path}')"),
+        ("a shell's line", "shell('rm ' + path)"),
+        ("a shell's line", "shell(\"grep 'x{}'\", path)"),
+        ("a shell's line, made otherwise", "ShellLine(f'rm {path}')"),
+        ("a shell on a node", "session.run(f'rm {path}')"),
+        ("a regular expression", "re.search(rf'^{name}$', text)"),
+        ("SQL", "database.execute(f'SELECT {name}')"),
+        ("SQL", "database.execute(query)"),
+        ("XML", "SubElement(root, 'a', name=host)"),
+        ("XML", "ET.Element('a', name=f'{host}')"),
+        ("HTML", "Environment(autoescape=False)"),
+        ("a log", "logging.Formatter('%(message)s')"),
+    ],
+)
+def test_the_check_sees_a_plain_string(what: str, text: str) -> None:
+    assert list(wrong(SINKS[what], Source("x.py", ast.parse(text))))
