@@ -12,6 +12,9 @@ from pathlib import Path
 
 import platformdirs
 
+from gpuprov.errors import Refused
+from gpuprov.mutex import NotOurs, own_folder
+
 LOG = logging.getLogger(__name__)
 
 
@@ -21,8 +24,28 @@ def now() -> str:
 
 
 def state_dir() -> Path:
-    """`$XDG_STATE_HOME/gpuprov`."""
-    return Path(platformdirs.user_state_dir("gpuprov"))
+    """Return `$XDG_STATE_HOME/gpuprov`, which is made for its owner alone whatever the umask.
+
+    Raises:
+        Refused: it is another user's, or others may write it: what is in it decides what is done to nodes.
+    """
+    return _private(Path(platformdirs.user_state_dir("gpuprov")))
+
+
+def cache_dir() -> Path:
+    """Return `$XDG_CACHE_HOME/gpuprov`, in the same manner."""
+    return _private(Path(platformdirs.user_cache_dir("gpuprov")))
+
+
+def _private(path: Path) -> Path:
+    try:
+        own_folder(str(path.resolve()), 0o700)
+    except NotOurs as error:
+        seen, _, do = str(error.strerror).partition("; ")
+        raise Refused(f"{error.filename} is not safe: {seen}", do=do) from None
+    except OSError as error:  # who writes there will say so; looking needs no folder
+        LOG.info("%s: %s", path, error.strerror)
+    return path
 
 
 def new_id(verb: str) -> str:

@@ -8,6 +8,7 @@ before that end, the next boot calls once more.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -25,6 +26,9 @@ from gpuprov.ssh.transport import Target, open_session
 
 UNIT = "gpuprov-resume.service"
 PATH = f"/etc/systemd/system/{UNIT}"
+ENVIRONMENT = "/etc/systemd/system/gpuprov-resume.env"
+"""Variables of the run, such as a proxy's address with its password. Root alone reads this file; every
+user of the machine may ask systemd for what a unit says itself."""
 WANTED = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 BEFORE = "GPUPROV_BOOT_BEFORE"
 """The variable that tells a run which boot its machine was in when it went down."""
@@ -41,7 +45,7 @@ Wants=network-online.target
 Type=exec
 User={user}
 WorkingDirectory={folder}
-{environment}
+EnvironmentFile={environment}
 ExecStart={command}
 StandardInput=null
 
@@ -103,13 +107,15 @@ def go_down(
     steps = [
         "systemctl --version >/dev/null",
         "[ -d /run/systemd/system ]",
-        f"printf %s {shlex.quote(text)} >{PATH}",
+        f"rm -f {ENVIRONMENT} {PATH}",
+        f"(umask 077 && cat >{ENVIRONMENT})",
+        f"(umask 022 && printf %s {shlex.quote(text)} >{PATH})",
         "systemctl daemon-reload",
         f"systemctl -q enable {UNIT}",
-        f"sync {PATH} /etc/systemd/system",
+        f"sync {ENVIRONMENT} {PATH} /etc/systemd/system",
     ]
     with open_session(way, LIMITS) as session:
-        output = as_root(session, " && ".join(steps), password)
+        output = as_root(session, " && ".join(steps), password, environment().encode())
         if output.code:
             remove(way)
             raise Cannot(
@@ -149,25 +155,33 @@ def refuse_what_is_lost(password: str | None) -> None:
 
 def unit(run: str, user: str, words: Sequence[str]) -> str:
     """The unit's text."""
-    package = Path(gpuprov.__file__).resolve().parents[1]
-    kept = [*KEPT, "HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_USER", "USER"]
-    stated = {name: os.environ[name] for name in kept if name in os.environ and name != "SSH_CONNECTION"}
-    if not package.is_relative_to(sys.prefix):
-        stated["PYTHONPATH"] = str(package)
-    stated[BEFORE] = boot_id()
     return TEXT.format(
         run=run,
         user=user,
         folder=str(Path.cwd()).replace("%", "%%"),
-        environment="\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in stated.items()),
+        environment=ENVIRONMENT,
         command=" ".join(
             _quoted(word).replace("$", "$$") for word in [sys.executable, "-P", "-m", "gpuprov", *words]
         ),
     )
 
 
+def environment() -> str:
+    """Return the variables of the unit as systemd.exec(5) reads them from a file."""
+    package = Path(gpuprov.__file__).resolve().parents[1]
+    kept = [*KEPT, "HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_USER", "USER"]
+    stated = {name: os.environ[name] for name in kept if name in os.environ and name != "SSH_CONNECTION"}
+    if not package.is_relative_to(sys.prefix):
+        stated["PYTHONPATH"] = str(package)
+    stated[BEFORE] = boot_id()
+    escaped = {
+        name: re.sub(r'(["\\\\$`])', r"\\\1", value) for name, value in stated.items() if "\n" not in value
+    }
+    return "".join(f'{name}="{value}"\n' for name, value in escaped.items())
+
+
 def _quoted(word: str) -> str:
-    """One word as systemd.syntax(7) reads it; in a command `$` is doubled too, in Environment= it is not."""
+    """Return one word as systemd.syntax(7) reads it; in a command `$` is doubled too."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{plain}"'
 
@@ -179,9 +193,9 @@ def remove(way: Target) -> None:
         GpuprovError: this machine does not do it.
     """
     with open_session(way, LIMITS) as session:
-        output = as_root(session, f"rm -f {WANTED} {PATH} && systemctl daemon-reload", None)
+        output = as_root(session, f"rm -f {WANTED} {PATH} {ENVIRONMENT} && systemctl daemon-reload", None)
     if output.code:
-        raise NodeFailed(f"{UNIT} cannot be removed: {said(output)}", do=f"rm {WANTED} {PATH}")
+        raise NodeFailed(f"{UNIT} cannot be removed: {said(output)}", do=f"rm {WANTED} {PATH} {ENVIRONMENT}")
 
 
 @contextmanager

@@ -15,13 +15,21 @@ import shlex
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
+from gpuprov.access.scripts import node_script
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import LockedGroup
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, open_session
+from gpuprov.untrusted import on_one_line, regex
 
-FOLDER = "/var/lib/gpuprov/deadman"
+ABOVE = "/var/lib/gpuprov"
+FOLDER = f"{ABOVE}/deadman"
+OWN = (
+    f"{{ find {ABOVE} -prune -user root ! -perm -020 ! -perm -002 | grep -q . ||"
+    f" {{ echo '{ABOVE} is not of root alone: look at what is in it, then chown root and chmod go-w' >&2;"
+    " false; }; }"
+)
+"""Whoever may write the folder could put a script of theirs in the place of the switch."""
 SWITCH = f"{FOLDER}/switch"
 LIMITS = ConnectionLimits(connect_s=10, command_s=60)
 PROOF = ConnectionLimits(connect_s=5, command_s=30)
@@ -48,17 +56,21 @@ def arm(session: Session, guard: Guard, token: str) -> None:
     Raises:
         NodeFailed: it cannot; nothing was changed.
     """
-    script = base64.b64encode((files("gpuprov.access") / "node/deadman.sh").read_bytes()).decode()
+    script = base64.b64encode(node_script("gpuprov.access", "node/deadman.sh").encode()).decode()
     login = shlex.quote(session.target.route.login)
     new = shlex.quote(
         f"{SWITCH}.{token}"
     )  # becomes the switch if it may: another run may be armed by its own
     steps = [
+        "umask 022",
+        f"mkdir -p {ABOVE}",
+        OWN,
         f"mkdir -p -m 700 {FOLDER}",
+        f"chmod 700 {FOLDER}",  # its lock is the folder itself: whoever opens it could hold it
         f"echo {script} | base64 -d >{new}",
         f"sh {new} arm {guard.seconds} {shlex.quote(token)} {login}",
     ]
-    output = as_root(session, f"{' && '.join(steps)}; code=$?; rm -f {new}; exit $code", guard.password)
+    output = as_root(session, f"({' && '.join(steps)}); code=$?; rm -f {new}; exit $code", guard.password)
     if output.code:
         raise NodeFailed(f"the dead man's switch cannot be armed: {said(output)}", do="nothing was changed")
 
@@ -98,7 +110,7 @@ def source_address(session: Session) -> str:
     """
     mark = secrets.token_hex(8)
     said = session.run(f"sh -c 'echo; echo \"<<{mark} $SSH_CONNECTION>>\"'").stdout
-    found = re.search(rf"<<{mark} (\S+) [^>\n]*>>", said.decode("ascii", "replace"))
+    found = re.search(rf"<<{regex(mark)} (\S+) [^>\n]*>>", said.decode("ascii", "replace"))
     try:
         return str(ipaddress.ip_address(found[1] if found else ""))
     except ValueError:
@@ -181,14 +193,21 @@ def undo(
     )
 
 
-def as_root(session: Session, command: str, password: str | None) -> Output:
-    """Run a shell command with root's rights."""
+def as_root(session: Session, command: str, password: str | None, stdin: bytes = b"") -> Output:
+    """Run a shell command with root's rights.
+
+    Args:
+        password: sudo's.
+        stdin: what the command reads on its standard input. A secret goes here, and never into `command`:
+            arguments are in the process list and in sudo's log. With sudo's password, the command may
+            find that password in a line of its own before: sudo reads it only where it needs it.
+    """
     quoted = shlex.quote(command)
     if session.target.route.user == "root":
-        return session.run(f"sh -c {quoted}")
+        return session.run(f"sh -c {quoted}", stdin)
     if password is None:
-        return session.run(f"sudo -n -- sh -c {quoted}")
-    return session.run(f"sudo -S -p '' -- sh -c {quoted}", password.encode() + b"\n")
+        return session.run(f"sudo -n -- sh -c {quoted}", stdin)
+    return session.run(f"sudo -S -p '' -- sh -c {quoted}", password.encode() + b"\n" + stdin)
 
 
 def said(output: Output) -> str:
@@ -196,4 +215,4 @@ def said(output: Output) -> str:
     lines = (output.stderr or output.stdout).decode("utf-8", "replace").strip().splitlines() or [
         "no reason given"
     ]
-    return "".join(letter for letter in lines[-1] if letter.isprintable())[:300]
+    return on_one_line(lines[-1])[:300]

@@ -25,8 +25,12 @@ from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup
 from gpuprov.model.nodeset import fold
+from gpuprov.ssh.answers import Failure
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, Target, open_session, targets
+
+Changed = tuple[NodeOutcome, Failure | None]
+"""What was done to a node, and why it is as it was before."""
 
 
 @dataclass
@@ -52,7 +56,7 @@ class _Node:
         if isinstance(changed, GpuprovError):
             self.fail(changed)
         else:
-            self.outcome, self.failure = changed
+            self.outcome, self.failure = NodeOutcome.of(self.target.name, changed[0]), changed[1]
 
     def fail(self, error: GpuprovError) -> None:
         """Account for a change that was not kept."""
@@ -76,7 +80,8 @@ def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, 
     for number, batch in enumerate(_batches(known, run.options.forks), start=1):
         tried = {node.target.name: node for node in batch if not _first_failed(node, known)}
         variables = {name: node.variables for name, node in tried.items()}
-        for name, changed in change(partial(_change_batch, f"access-{number}"), run, variables).items():
+        work = partial(_change_batch, f"access-{number}")
+        for name, changed in change(work, run, variables, answer=Changed).items():
             tried[name].take_in(changed)
     return {node.target.name: node.outcome for node in known}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuprov.apply.node.lease import HAND_S, family
+from gpuprov.apply.node.lease import HAND_S, LONGEST_S, family
 from gpuprov.errors import Refused
 
 RESUMABLE = ("upgrade", "rollback")
@@ -68,22 +69,19 @@ class Lease:
 def read_lease(told: Any) -> Lease | None:
     """A lease of the node's program `gpuprov.apply.node.lease`; None where no run holds one.
 
-    The node's clock may be wrong: its times count from its own `now`.
-
     Raises:
-        TypeError, KeyError, ValueError, OverflowError: it is none.
+        TypeError, KeyError, ValueError, OverflowError: it is none, or longer than any lease lasts.
     """
     if told is None:
         return None
-    here, there = datetime.now().astimezone(), float(told["now"])
-
-    def at(moment: Any) -> datetime:
-        return here + timedelta(seconds=float(moment) - there)
-
-    since = told.get("since")
+    here = datetime.now().astimezone()
+    left_s, silent_s = float(told["left_s"]), float(told["silent_s"])
+    if not (0 <= left_s <= LONGEST_S and 0 <= silent_s < math.inf):
+        raise ValueError(f"a lease of {left_s} s that was silent for {silent_s} s")
+    had_s = told["had_s"]
+    since = None if had_s is None else here - timedelta(seconds=float(had_s))
     run, holder = (str(told[name])[:LONGEST] for name in ("run", "holder"))
-    silent_s = there - float(told["until"]) + float(told["seconds"])
-    return Lease(run, holder, None if since is None else at(since), at(told["until"]), silent_s)
+    return Lease(run, holder, since, here + timedelta(seconds=left_s), silent_s)
 
 
 def _clock(moment: datetime) -> str:

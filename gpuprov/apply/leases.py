@@ -24,7 +24,9 @@ from gpuprov.apply.node.lease import family
 from gpuprov.apply.remote import Answer, ask_nodes, same
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.documents import write_text
+from gpuprov.model.exclusive import refusal
 from gpuprov.model.lock import Lock
+from gpuprov.mutex import Locked, wait_for
 from gpuprov.runs import known_run, started_by
 from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.ssh.transport import targets
@@ -32,6 +34,7 @@ from gpuprov.ssh.transport import targets
 MODULES = (
     "gpuprov.probe.node.base",
     "gpuprov.probe.node.main",
+    "gpuprov.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.apply.node.main",
 )
@@ -40,7 +43,7 @@ LOOKS = 20
 JOIN_S = 5.0
 AGAIN_S = 2.0
 PATIENCE_S = 1800.0
-"""How long one waits for a hand of its own run that is still at work: that of a controller that died."""
+"""How long a run waits for what is still at work of it: a hand, or Ansible, of a controller that died."""
 FILE = "leases.json"
 """In the folder of a run while it has leases. Ansible reads it too: `plugins/plugin_utils/leased.py`."""
 
@@ -66,6 +69,9 @@ class Terms:
 
 class Leases:
     """Leases on nodes for one run, renewed in the background while they are entered.
+
+    A run that is resumed waits for Ansible that an earlier controller of it started, and is `Refused` where
+    that takes longer than `PATIENCE_S`.
 
     Args:
         locks: where nodes are reached: as the first says, or else as the next does.
@@ -96,7 +102,11 @@ class Leases:
 
     def __enter__(self) -> Self:
         self.handle = os.open(self.file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self.handle, fcntl.LOCK_EX)
+        try:
+            wait_for(self.handle, str(self.file.parent), PATIENCE_S)
+        except Locked as locked:
+            os.close(self.handle)
+            raise refusal(locked, self.file.parent) from None
         self._thread.start()
         return self
 

@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
+from gpuprov.access.scripts import node_script
 from gpuprov.apply.deadman import PROOF, Guard, as_root, said
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.model.connection import NO_JUMP, Connection
 from gpuprov.ssh.transport import Session, Target, open_session
+from gpuprov.writing import replace_file
 
 LONGER_S = 900
 """For so long beyond the guard's time the key is good: a role may take a while."""
@@ -46,7 +47,7 @@ class Loopback:
         output = as_root(self.session, _command("hostkeys"), password)
         host = self.target.address
         lines = [line for line in output.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-        (self.folder / "known_hosts").write_text("".join(f"{host} {line}\n" for line in lines))
+        replace_file(self.folder / "known_hosts", "".join(f"{host} {line}\n" for line in lines))
 
 
 @contextmanager
@@ -80,7 +81,7 @@ def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
             _try(loopback, guard)
             yield loopback
         finally:
-            remove = _command("remove", public, file, *reversed(made))
+            remove = _command("remove", file, public, *reversed(made))
             with suppress(GpuprovError):  # it ends by itself soon
                 as_root(session, remove, guard.password)
 
@@ -146,5 +147,5 @@ def _others(sources: set[str]) -> tuple[str, ...]:
 
 
 def _command(*words: str) -> str:
-    script = (files("gpuprov.access") / "node/throwaway.sh").read_text("utf-8")
+    script = node_script("gpuprov.access", "node/throwaway.sh")
     return f"sh -c {shlex.quote(script)} throwaway.sh {shlex.join(words)}"

@@ -10,6 +10,7 @@ from typing import Any
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload, pack
 from gpuprov.ssh import elsewhere
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 Answer = Any | GpuprovError
@@ -37,8 +38,17 @@ def ask_nodes(
         node → the result, or the error that stood in its way.
     """
 
-    work = partial(_ask_here, modules, forks, password, seconds, read)
-    return dict(elsewhere.spread(work, {node.name: (replace(node), questions[node.name]) for node in nodes}))
+    work = partial(_ask_here, modules, forks, password, seconds)
+    each = {node.name: (replace(node), questions[node.name]) for node in nodes}
+    return read_all(dict(elsewhere.spread(lambda names: work, each, answer=Any)), read)
+
+
+def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[str, Answer]:
+    """Read what nodes answered, here and never on a worker; what cannot be read is that node's failure."""
+    return {
+        name: answer if isinstance(answer, GpuprovError) else contained(name, partial(read, answer))
+        for name, answer in answers.items()
+    }
 
 
 def _ask_here(
@@ -46,12 +56,11 @@ def _ask_here(
     forks: int,
     password: str | None,
     seconds: float,
-    read: Callable[[Any], Any],
     asked: Mapping[str, tuple[Target, Mapping[str, Any]]],
 ) -> dict[str, Answer]:
     def ask(session: Session) -> Any:
         payload = pack(modules, asked[session.target.name][1], password=password)
-        return read(_result(payload, session))
+        return _result(payload, session)
 
     limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
     answers = fan_out([node for node, _ in asked.values()], ask, forks=forks, limits=limits)

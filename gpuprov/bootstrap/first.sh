@@ -6,6 +6,8 @@ LC_ALL=C
 DEBIAN_FRONTEND=noninteractive
 export PATH LC_ALL DEBIAN_FRONTEND
 
+. files.sh
+. keys.sh
 fail() {
     echo "failed $1"
     exit 1
@@ -56,39 +58,26 @@ fi
 if [ "$admin" != root ]; then
     have sudo sudo
     if ! runuser -u "$admin" -- sudo -n true 2>/dev/null; then
-        rule=$(mktemp)
-        echo "$admin ALL=(ALL:ALL) NOPASSWD: ALL" >"$rule"
-        visudo -cqf "$rule" || fail "sudo does not take a rule for $admin"
-        install_rule=/etc/sudoers.d/90-gpuprov
-        chmod 440 "$rule"
-        mv "$rule" $install_rule
-        runuser -u "$admin" -- sudo -n true || fail "$admin has no sudo without a password in spite of $install_rule"
+        rule="$admin ALL=(ALL:ALL) NOPASSWD: ALL"
+        file=/etc/sudoers.d/90-gpuprov
+        told=$(echo "$rule" | visudo -cqf - 2>&1) || fail "sudo does not take a rule for $admin: $told"
+        told=$(echo "$rule" | replace_file $file 440 2>&1) || fail "$file cannot be written: $told"
+        runuser -u "$admin" -- sudo -n true || fail "$admin has no sudo without a password in spite of $file"
         echo "changed sudo for $admin"
     fi
 fi
 
-home=$(getent passwd "$admin" | cut -d: -f6)
-file=$home/.ssh/authorized_keys
-if [ ! -d "$home/.ssh" ]; then
-    mkdir -m 700 "$home/.ssh"
-    chown "$admin:" "$home/.ssh"
-fi
-[ -e "$file" ] || (umask 077 && : >"$file" && chown "$admin:" "$file")
-printf '%s\n' "$keys" | while IFS= read -r key; do
-    blob=$(echo "$key" | cut -d' ' -f2)
-    if grep -F -- "$blob" "$file" | grep -qF 'command="echo '"'Please login as the user"; then
-        rest=$(mktemp)
-        grep -vF -- "$blob" "$file" >"$rest" || :
-        cat "$rest" >"$file"
-        rm "$rest"
-        echo "changed cloud-init's line that turned $admin away taken out"
-    fi
-    if ! grep -qF -- "$blob" "$file"; then
-        [ -z "$(tail -c 1 "$file")" ] || echo >>"$file"
-        echo "$key" >>"$file"
-        echo "changed key ${key##* } may log in as $admin"
-    fi
-done
+account=$(getent passwd "$admin")
+file=$(echo "$account" | cut -d: -f6)/.ssh/authorized_keys
+set -f
+IFS='
+'
+# shellcheck disable=SC2086 # a key a line
+told=$(edit_keys authorize "$file" "$(echo "$account" | cut -d: -f3,4)" "$admin" $keys 2>&1) ||
+    fail "$admin's keys cannot be written: $(echo "$told" | tail -n 1)"
+unset IFS
+set +f
+[ -z "$told" ] || echo "$told"
 
 mkdir -p /run/sshd
 sshd -T -C "user=$admin,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" |

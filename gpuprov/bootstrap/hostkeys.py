@@ -14,6 +14,7 @@ from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.failures import stranger
 from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
+from gpuprov.writing import append_lines
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -98,13 +99,11 @@ class HostKeys:
 
     def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
         with exclusive(self.path):  # others pin as well: threads of this run, and other runs
-            now = read_known_hosts(self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            now = read_known_hosts(self.path) if self.path.exists() else KnownHosts(self.path)
             known = now.keys(*names)
             fresh = [key for kind, key in stated.items() if kind not in known]
             if fresh:
-                ended = self.path.read_bytes()[-1:] in (b"", b"\n")
-                lines = [f"{names[0]} {key.get_name()} {key.get_base64()}\n" for key in fresh]
-                with self.path.open("a", encoding="ascii") as file:
-                    file.write(("" if ended else "\n") + "".join(lines))
+                append_lines(self.path, [f"{names[0]} {key.get_name()} {key.get_base64()}" for key in fresh])
                 now = read_known_hosts(self.path)
             self._pinned = now

@@ -9,16 +9,20 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.settings.access import PUBLIC_KEY
 from gpuprov.ssh.route import Route
 
+ONE = "one line such as ssh-ed25519 AAAA… name"
+LARGEST = 64 << 10
+"""Bytes; a key of 16384 bits has 3000."""
+
 
 def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
-    """The lines of key files.
+    """Return the keys of key files, one of each.
 
     Args:
         way: the fleet's to a node; its own key is taken where none is stated.
         stated: files of public keys.
 
     Raises:
-        InvalidInput: no key, or a file that holds something else.
+        InvalidInput: no key, or a file that holds something else, or more than one.
     """
     paths = list(stated)
     if not paths:
@@ -32,10 +36,23 @@ def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
     for path in paths:
         if not path.is_file():
             raise InvalidInput(f"the public key {path} does not exist", do="state --key FILE.pub")
-        found += [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    wrong = [line for line in found if not PUBLIC_KEY.fullmatch(line)]
-    if wrong or not found:
+        found.append(_key(path))
+    return tuple(dict.fromkeys(found))
+
+
+def _key(path: Path) -> str:
+    """Return the one key of a file; options before it (`command=`) make it no public key."""
+    if path.stat().st_size > LARGEST:
+        raise InvalidInput(f"{path} has {path.stat().st_size} bytes", expected=ONE)
+    lines = path.read_text("utf-8", "replace").splitlines()
+    stated = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
+    if not stated or not all(map(PUBLIC_KEY.fullmatch, stated.values())):
+        raise InvalidInput(f"{path} is not a public key", expected=ONE)
+    if len(stated) > 1:
+        where = ", ".join(map(str, list(stated)[:5]))
         raise InvalidInput(
-            f"{paths[0]} is not a public key", expected="one line such as ssh-ed25519 AAAA… name"
+            f"{path} has {len(stated)} keys (lines {where}{', …' if len(stated) > 5 else ''})",
+            expected=ONE,
+            do="each key that is to be installed in a file of its own: --key A.pub --key B.pub",
         )
-    return tuple(found)
+    return stated.popitem()[1]

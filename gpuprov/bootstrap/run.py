@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from gpuprov.access.scripts import node_script
 from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.enter import enter, enter_as
@@ -20,6 +20,7 @@ from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session, placed
+from gpuprov.untrusted import on_one_line
 
 if TYPE_CHECKING:
     from gpuprov.signing.certificate import Certificate
@@ -179,13 +180,13 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     keys = "\n".join(goal.public_keys[node.name])
     stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s)}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
-    script = settings + (files("gpuprov.bootstrap") / "first.sh").read_text("utf-8")
+    script = settings + node_script("gpuprov.bootstrap", "first.sh")
     output = as_root(session, script, password)
     lines = output.stdout.decode("utf-8", "replace").splitlines()
     told: dict[str, list[str]] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
-        told.setdefault(word, []).append("".join(letter for letter in rest if letter.isprintable()))
+        told.setdefault(word, []).append(on_one_line(rest))
     if "failed" in told:
         raise NodeFailed(told["failed"][0])
     if "done" not in told:
@@ -228,13 +229,13 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     unit = "$(systemctl cat ssh.service >/dev/null 2>&1 && echo ssh || echo sshd)"
     steps = [
         f"test ! -e {KEY_ONLY}",
-        f"printf '{lines}' >{KEY_ONLY}",
+        f"printf '{lines}' | replace_file {KEY_ONLY} 644",
         "PATH=$PATH:/usr/sbin",
         "sshd -t",
         f"systemctl restart {unit}",
         "sshd -T | grep -qx 'passwordauthentication no'",
     ]
-    output = as_root(session, " && ".join(steps), None)
+    output = as_root(session, node_script("gpuprov.access", "node/files.sh") + " && ".join(steps), None)
     failure: GpuprovError | None = None
     if output.code:
         failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {said(output)}")

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 LETTERS = "bcdefghijklnoprstuvx"
 """Those that lie in the same place on most keyboards: MOK manager knows the American one."""
 PASSWORD_LENGTH = 10
+# The password is read: arguments of mokutil, sh and sudo are in the process list and in sudo's log. printf is
+# a part of sh, and no process of its own.
 REQUEST = """\
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+IFS= read -r password
+exec </dev/null
 if ! command -v mokutil >/dev/null; then
     if command -v apt-get >/dev/null; then
         {{ apt-get -q update && apt-get -q -y install --no-install-recommends mokutil; }} >&2
@@ -44,7 +48,7 @@ waits() {{
 if waits; then
     echo waiting
 else
-    printf '%s\\n%s\\n' {password} {password} | mokutil --import "$file" >&2
+    printf '%s\\n%s\\n' "$password" "$password" | mokutil --import "$file" >&2
     waits
     echo requested
 fi
@@ -98,7 +102,8 @@ def _listed(seen: SecureBoot) -> str:
 def _request(name: str, session: Session, certificate: Certificate, done: Enrolment) -> None:
     password = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
     content = base64.b64encode(certificate.der).decode()
-    output = as_root(session, REQUEST.format(certificate=content, password=password), None)
+    script = REQUEST.format(certificate=content)
+    output = as_root(session, script, None, stdin=password.encode() + b"\n")
     told = output.stdout.decode("utf-8", "replace").split()
     if output.code or not told:
         raise NodeFailed(

@@ -1,20 +1,21 @@
-"""Facts of many nodes at once, and what in them differs from the lock."""
+"""Facts of many nodes at once, and their drift."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from gpuprov.drift.judge import NodeDrift, judge_answer, without_facts
 from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
+from gpuprov.model.selection import narrowed
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
 from gpuprov.roles import expectations
 from gpuprov.ssh import elsewhere
-from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, PerNode, Session, Target, fan_out, targets
 
 LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
@@ -27,11 +28,11 @@ def gather(
     forks: int = 64,
     password: str | None = None,
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
-    """Ask nodes for their facts; answers come as they are ready, failures among them.
+    """Probe nodes; yield facts or errors as they arrive.
 
     Args:
-        question: what to ask the nodes of a group.
-        password: sudo's, where it asks for one.
+        question: makes the probe's parameters for the nodes of a group.
+        password: sudo's password, if it requires one.
     """
     payloads = {
         host: payload
@@ -39,11 +40,8 @@ def gather(
         for payload in [build(question(group), password=password)]
         for host in group.hosts
     }
-
-    def probe(session: Session) -> Facts:
-        return _probe(session, payloads[session.target.name])
-
-    for target, answer in fan_out(targets(lock, names), probe, forks=forks, limits=LIMITS):
+    work = PerNode(_probe, payloads)
+    for target, answer in fan_out(targets(lock, names), work, answer=Facts, forks=forks, limits=LIMITS):
         yield target.name, answer
 
 
@@ -55,15 +53,18 @@ def survey(
     password: str | None = None,
     answered: Callable[[], None] = lambda: None,
 ) -> list[NodeDrift]:
-    """Each node's drift, in the lock's order; a node that does not answer is one of the answers.
+    """Return each node's drift, in the lock's order; a node that does not answer has a result too.
 
     Args:
-        answered: called for each node that has answered, or failed to.
+        answered: called for each node that answered or failed.
     """
     found: dict[str, NodeDrift] = {}
     if elsewhere.is_engaged():
-        work = partial(_survey_shard, lock, forks, password)
-        for name, node in elsewhere.spread(work, dict.fromkeys(names)):
+
+        def part(some: Collection[str]) -> elsewhere.Work[None, NodeDrift]:
+            return partial(_survey_shard, narrowed(lock, some), forks, password)
+
+        for name, node in elsewhere.spread(part, dict.fromkeys(names), answer=NodeDrift):
             found[name] = without_facts(name, node) if isinstance(node, GpuprovError) else node
             answered()
         return [found[name] for name in lock.hosts() if name in found]
@@ -78,16 +79,17 @@ def survey(
 def _survey_shard(
     lock: Lock, forks: int, password: str | None, names: Mapping[str, None]
 ) -> dict[str, NodeDrift]:
-    """Judged where they are asked: facts are a hundred times what is made of them."""
+    """Survey a part of the nodes where they are probed: facts are a hundred times larger than results."""
     return {node.name: node for node in survey(lock, names, forks=forks, password=password)}
 
 
 def gather_from(
     nodes: list[Target], *, forks: int = 64, password: str | None = None
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
-    """Facts of nodes that no lock describes, as `gather` gives them."""
+    """Yield facts of nodes without a lock, as `gather` does."""
     payload = build(Parameters(), password=password)
-    for target, answer in fan_out(nodes, lambda node: _probe(node, payload), forks=forks, limits=LIMITS):
+    work = partial(_probe, payload=payload)
+    for target, answer in fan_out(nodes, work, answer=Facts, forks=forks, limits=LIMITS):
         yield target.name, answer
 
 

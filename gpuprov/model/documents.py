@@ -1,12 +1,11 @@
-"""YAML documents with a typed shape: reading with line numbers in every complaint, writing reproducibly.
+"""YAML documents with a typed structure: parsed with line numbers in every error, written reproducibly.
 
-A complaint reads `fleet.yml:7: unknown key 'profle' in groups.train; expected one of …; did you mean …?`
+An error reads `fleet.yml:7: unknown key 'profle' in groups.train; expected one of …; did you mean …?`
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -15,18 +14,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpuprov.errors import InFile, InvalidInput, did_you_mean
 from gpuprov.model.marked import Marked, Path_, dotted
+from gpuprov.untrusted.urls import public_urls
+from gpuprov.writing import replace_file
 
 MAX_BYTES = 32 * 1024 * 1024
 
 
 class Strict(BaseModel):
-    """A frozen record that knows no keys but its own."""
+    """A frozen record that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Places(dict[str, str]):
-    """What → `FILE:LINE`. Where a record was read is no part of what it says: all are equal."""
+    """Subject → `FILE:LINE`. The place is no part of a record's value: all instances are equal."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Places)
@@ -38,7 +39,7 @@ D = TypeVar("D", bound=Strict)
 
 
 def read_text(path: Path, missing: str = "") -> str:
-    """The text of a file of a person's.
+    """Read a text file written by a user.
 
     Raises:
         InvalidInput: it cannot be read, is too large, or is not UTF-8.
@@ -65,12 +66,12 @@ def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
 
 
 def parse_document(text: str, shape: type[D], *, name: str) -> D:
-    """The same for a text; `name` stands for the file in complaints."""
+    """Parse YAML text into `shape`; `name` is the file's name in errors."""
     return shaped(Marked(text, name), shape)
 
 
 def shaped(document: Marked, shape: type[D]) -> D:
-    """A whole document in its shape.
+    """Validate a whole document.
 
     Raises:
         InvalidInput: with file, line, what was seen, what was expected.
@@ -81,22 +82,22 @@ def shaped(document: Marked, shape: type[D]) -> D:
 
 
 def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
-    """Give plain data its shape; complaints name the line below `at` in `document`.
+    """Validate plain data; errors name the line below `at` in `document`.
 
     Raises:
-        InvalidInput: the first complaint, and how many more there are.
+        InvalidInput: the first error, and how many more there are.
     """
     try:
         return shape.model_validate(data)
     except ValidationError as error:
         found = _causes(error)
-        # A misspelt key is seen twice: as unknown, and as missing. The first says more.
+        # A misspelt key appears twice: as unknown, and as missing. The first error is more helpful.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         raise _complaint(document, shape, at, first, more=len(found) - 1) from None
 
 
 def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
-    """Everything that is wrong with a document's shape, in the order of its lines."""
+    """Return all structural errors of a document, in the order of its lines."""
     if not isinstance(document.data, dict):
         return [not_a_mapping(document, shape)]
     try:
@@ -107,7 +108,7 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
         told: dict[tuple[int, str], InFile] = {}
         for each in found:
             if each["type"] == "missing" and each["loc"][:-1] in unknown:
-                continue  # the key is there, misspelt
+                continue  # the key is present, misspelt
             complaint = _complaint(document, shape, (), each, more=0)
             told.setdefault((complaint.line, _short(each["input"])), complaint)
         return sorted(told.values(), key=lambda each: each.line)
@@ -115,20 +116,20 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
 
 
 def _causes(error: ValidationError) -> list[Any]:
-    """The complaints, without those about a list that is only short because its items are wrong."""
+    """Return the errors, without those about a list that is too short only because its items are invalid."""
     found = error.errors(include_url=False)
     above = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
     return [each for each in found if each["type"] != "too_short" or each["loc"] not in above]
 
 
 def not_a_mapping(document: Marked, shape: type[BaseModel]) -> InFile:
-    """The complaint about a document that holds something else."""
+    """Return the error for a document that is no mapping."""
     seen = "the file is empty" if document.data is None else "not a mapping"
     return document.wrong("wrong-value", (), seen, expected=f"the keys {_names(shape)}")
 
 
 def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InFile:
-    path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's word for a key itself
+    path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's marker of a key
     others = f"and {more} more below" if more else ""
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
@@ -143,7 +144,7 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
     if error["type"] == "missing":
         expected = MISSING.get(str(path[-1]), "")
         return document.wrong("missing-key", path, f"{dotted(path)} is missing", expected=expected, do=others)
-    while path and path not in document.lines:  # what stands alone where a list may stand is its first item
+    while path and path not in document.lines:  # a single value in place of a list is its first item
         path = path[:-1]
     written = document.written.get(path, "")
     seen = f"{dotted(path)} is {written or _short(error['input'])}"
@@ -156,9 +157,9 @@ MISSING = {
     "hosts": "host names such as gpu[01-08]",
     "os": "a system such as ubuntu24.04, of those that `gpuprov catalog os` lists",
 }
-"""Keys that people leave out → what stands there."""
+"""Keys that users omit → what to write."""
 DECIMAL = "{written}"
-"""Stands in the message of a validator for the number as the file has it."""
+"""Placeholder in a validator's message for the number as written in the file."""
 EXPECTED = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
@@ -174,7 +175,7 @@ EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-"""Pydantic's kind of error → what people call the thing that it expects."""
+"""Pydantic's type of error → plain name of the expected type."""
 
 
 def _expectation(error: Any) -> str:
@@ -187,7 +188,7 @@ def _expectation(error: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = public_urls(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "…"
 
 
@@ -196,7 +197,7 @@ def _names(shape: type[BaseModel]) -> str:
 
 
 def _keys_at(shape: type[BaseModel], path: Path_) -> set[str]:
-    """The keys that the record at `path` inside `shape` knows."""
+    """Return the keys of the record at `path` inside `shape`."""
     for step in path:
         field = shape.model_fields.get(str(step))
         if field is None:
@@ -219,7 +220,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Text of several lines, such as a key, line by line."""
+    """Represent text of several lines, such as a key, line by line."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
@@ -227,18 +228,18 @@ _Dumper.add_representer(str, _text)
 
 
 def render_document(record: Strict, *, header: str = "") -> str:
-    """The record as YAML: keys in the model's order, nothing that is None, no line folding."""
+    """Return the record as YAML: keys in the model's order, without None, without line folding."""
     return header + render_plain(record.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def render_plain(plain: Any) -> str:
-    """Plain data as YAML in the same manner, None included."""
+    """Return plain data as YAML in the same format, including None."""
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text
 
 
 def write_document(path: Path, record: Strict, *, header: str = "") -> None:
-    """Write the record's YAML, atomically: a reader sees the old file or the new one.
+    """Write the record's YAML in one step: a reader sees the old file or the new one.
 
     Raises:
         InvalidInput: the folder cannot be written.
@@ -247,15 +248,12 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically, keeping nothing half-written behind.
+    """Replace a file in one step; a link at the path is kept.
 
     Raises:
-        InvalidInput: the folder cannot be written.
+        InvalidInput: it cannot be written; the old file is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None

@@ -1,25 +1,41 @@
-"""One at a time, among threads and processes that ask for the same file."""
+"""Mutual exclusion of the operator's threads and processes that change the same file."""
 
 from __future__ import annotations
 
-import fcntl
-import os
+import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from gpuprov.errors import Refused
+from gpuprov.mutex import Locked, held
+from gpuprov.runs import state_dir
+
+WAIT_S = 60.0
+"""Longest wait in seconds; operations under such a lock take milliseconds."""
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a file, made where it is missing, as flock(2) does: who asks for it meanwhile waits.
+def exclusive(path: Path, seconds: float = WAIT_S) -> Iterator[None]:
+    """Hold the lock of a file; the lock itself is in the operator's state folder, where no other user can
+    open it.
+
+    The holder may replace the file.
 
     Raises:
-        OSError: it cannot be opened for writing.
+        Refused: another process held it all the time.
+        OSError: the state folder cannot be written, or is another user's.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    name = hashlib.sha256(str(path.absolute()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(str(state_dir().resolve() / "locks" / name), seconds))
+        except Locked as locked:
+            raise refusal(locked, path) from None
         yield
-    finally:
-        os.close(handle)
+
+
+def refusal(locked: Locked, path: Path) -> Refused:
+    """Return the error for a file or folder that another process has locked."""
+    seen, _, do = str(locked.strerror).partition("; ")
+    return Refused(f"{path} is {seen}", do=do)

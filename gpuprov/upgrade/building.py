@@ -1,4 +1,4 @@
-"""The new module, built before anything is drained: tried on canaries, or made for all."""
+"""The new module, built before anything is drained: tried on canaries, or made by builders for all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from gpuprov.apply.modules.build import Build
 from gpuprov.apply.modules.handing import fetched
-from gpuprov.apply.modules.once import builders, needed
+from gpuprov.apply.modules.once import needed
 from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Store
+from gpuprov.errors import NodeFailed, Refused
+from gpuprov.model.nodeset import fold
 from gpuprov.ssh.transport import targets
 from gpuprov.upgrade.context import UpgradeContext
 
@@ -26,53 +28,88 @@ class Ahead:
     ) -> None:
         """
         Args:
-            canaries: those that try to build where every node compiles; where one does it for all, the named
-                builder does, or one of these if it can.
+            canaries: those that try to build where every node compiles; where builders do it for all, those
+                that are among the names do.
 
         Raises:
-            Refused: a build in the store was changed.
+            Refused: a build in the store was changed, or nodes that cannot compile for themselves would be
+                left without a module.
         """
-        self._context, self._store = context, store or store_of(context.lock)
-        new = {name: context.groups[name][1] for name in names}
+        self._context, self._store = context, store or store_of(context.lock, context.id)
+        self._groups = {name: context.groups[name][1] for name in names}
+        trusting = [name for name, group in self._groups.items() if group.components.driver.builders]
         self._tried = {
-            name: [new[name].setting("kernel") or "running"]
+            name: [self._groups[name].setting("kernel") or "running"]
             for name in canaries
-            if name in new and not new[name].components.driver.shared
+            if name in self._groups and not self._groups[name].components.driver.shared
         }
-        shared = [name for name in new if new[name].components.driver.shared]
-        needs = needed(context, sorted(shared, key=lambda name: name not in canaries)) if shared else {}
-        wanting: dict[Build, list[str]] = {}
-        for name, need in needs.items():
-            for build in need.builds:
-                wanting.setdefault(build, []).append(name)
-        self._builders = {
-            build: able[0]
-            for build, nodes in wanting.items()
-            if (able := builders(new, nodes)) and self._store.find(build) is None
+        needs = needed(context, trusting) if trusting else {}
+        missing = dict.fromkeys(build for need in needs.values() for build in need.builds)
+        self._builders: dict[Build, list[str]] = {
+            build: [name for name in build.builders if build in needs[name].builds]
+            for build in missing
+            if set(build.builders) <= needs.keys() and self._store.find(build) is None
         }
+        self._builders = {each: names for each, names in self._builders.items() if names == [*each.builders]}
+        self._refuse_stranded({name: need.builds for name, need in needs.items()})
+
+    def _refuse_stranded(self, needs: Mapping[str, Collection[Build]]) -> None:
+        """Refuse to drain nodes that would get no module for any of their kernels.
+
+        Raises:
+            Refused: says which, and whose builds they wait for.
+        """
+        stranded = [
+            name
+            for name, builds in needs.items()
+            if not self._may_compile(name)
+            and not any(build in self._builders or self._store.find(build) for build in builds)
+        ]
+        if stranded:
+            builders = sorted({by for name in stranded for build in needs[name] for by in build.builders})
+            raise Refused(
+                f"{fold(stranded)}: no new module for any kernel there; only {fold(builders)} compiles it",
+                do=f"upgrade {fold(builders)} as well, with the same kernel",
+            )
+
+    def _may_compile(self, name: str) -> bool:
+        """Return whether a module that a node compiles for itself is of use there."""
+        group = self._groups[name]
+        return group.secure_boot is None and group.components.driver.may_compile(name)
 
     def kernels(self, name: str) -> list[str]:
-        """Those that a node is to build the module for."""
-        mine = [build.kernel for build, builder in self._builders.items() if builder == name]
+        """Return those that a node is to build the module for."""
+        mine = [build.kernel for build, builders in self._builders.items() if name in builders]
         return mine or self._tried.get(name, [])
 
     def hands_out(self, name: str) -> bool:
-        """Whether what a node builds is for others."""
-        return name in self._builders.values()
+        """Return whether what a node builds is for others."""
+        return any(name in builders for builders in self._builders.values())
 
     def take(self, built: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Put what nodes have built into the store.
+        """Put what builders have built into the store.
 
         Args:
             built: node → what it packed, each with its kernel; nothing where the driver does not move.
 
         Raises:
-            NodeFailed, Unreachable: it cannot be had, or is not what was asked for.
+            NodeFailed, Unreachable: it cannot be had, is not what was asked for, or builders do not agree.
         """
-        for build, name in self._builders.items():
-            for about in built.get(name, []):
-                if about["kernel"] == build.kernel:
-                    [way] = targets(self._context.old, [name])
-                    packed = fetched(way, build, self._context.options.become_password, about)
-                    self._store.keep(build, packed, name)
-                    self._context.narrate(f"the {build} is in the store, by {name}")
+        for build, builders in self._builders.items():
+            packed = {
+                name: about
+                for name in builders
+                for about in built.get(name, [])
+                if about["kernel"] == build.kernel
+            }
+            if not packed:
+                continue
+            if len(packed) < len(builders):
+                raise NodeFailed(f"{fold(packed)} alone built the {build}", expected=f"{fold(builders)}")
+            made = {name: self._fetched(build, name, about) for name, about in packed.items()}
+            self._store.keep(build, made)
+            self._context.narrate(f"the {build} is in the store, by {fold(builders)}")
+
+    def _fetched(self, build: Build, name: str, about: Mapping[str, Any]) -> bytes:
+        [way] = targets(self._context.old, [name])
+        return fetched(way, build, name, self._context.options.become_password, about)

@@ -10,9 +10,12 @@ from gpuprov.apply.context import Consent, RunContext
 from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
 from gpuprov.model.rollout import Rollout
 from gpuprov.runs import make_folder
+from gpuprov.writing import replace_file
 
 OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"
+FLEET = "fleet"
+"""A file with the path of the fleet that both locks are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +58,12 @@ class UpgradeContext(RunContext):
 
 
 def pack(run: Path, old: Lock, new: Lock) -> None:
-    """Make the run's folder, with both locks: it can be resumed whatever becomes of their files."""
+    """Make the run's folder, with both locks and the path of their fleet: it can be resumed without these."""
     make_folder(run)
     write_lock(old, run / OLD)
     write_lock(new, run / NEW)
+    if new.fleet:
+        replace_file(run / FLEET, str(new.fleet))
     (run / RECORDS).mkdir()
 
 
@@ -68,7 +73,11 @@ def unpack(run: Path) -> tuple[Lock, Lock]:
     Raises:
         InvalidInput: they are not there any more.
     """
-    return read_lock(run / OLD), read_lock(run / NEW)
+    old, new = read_lock(run / OLD), read_lock(run / NEW)
+    if not (run / FLEET).exists():
+        return old, new
+    fleet = Path((run / FLEET).read_text())
+    return old.of_fleet(fleet), new.of_fleet(fleet)
 
 
 def rebooting(lock: Lock, *, together: int) -> Lock:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 from string import Template
 
-from gpuprov import __version__
+from gpuprov.inventory.wheel import Wheel, install_lines
 
 SAID, JUNIT = "gpuprov.txt", "gpuprov.xml"
-INSTALL = f'pip install "${{GPUPROV:-gpuprov=={__version__}}}"'
-"""GPUPROV may be a wheel's address, where no index has gpuprov."""
 
 GITHUB = Template("""\
 # Needs: a runner that reaches the nodes; the secret GPUPROV_SSH_KEY (a private key) and the variable
-# GPUPROV_KNOWN_HOSTS (lines of known_hosts). The variable GPUPROV may name a wheel to install.
+# GPUPROV_KNOWN_HOSTS (lines of known_hosts). Actions are pinned by commit, what is installed by hash; the key
+# comes into the job after the installation.
 name: gpuprov $name
 on:
   schedule:
@@ -25,12 +24,12 @@ jobs:
   $name:
     runs-on: self-hosted
     steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
+      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2
+      - uses: actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0
         with: {python-version: "3.12"}
       - name: Install gpuprov
-        env: {GPUPROV: "$${{ vars.GPUPROV }}"}
-        run: $install
+        run: |
+          $install
       - name: Take the key into an agent, not to the disk
         env:
           GPUPROV_SSH_KEY: $${{ secrets.GPUPROV_SSH_KEY }}
@@ -50,7 +49,7 @@ jobs:
           cat $said
           echo "code=$$code" >>"$${GITHUB_OUTPUT:-/dev/null}"
           exit $$code
-      - uses: actions/upload-artifact@v4
+      - uses: actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02 # v4.6.2
         if: always()
         with: {name: gpuprov-$name, path: "gpuprov.*"}
       - name: Open an issue, or add to the one that is open
@@ -65,7 +64,8 @@ jobs:
 
 GITLAB = Template("""\
 # Needs: a runner that reaches the nodes, a pipeline schedule, and of CI/CD variables GPUPROV_SSH_KEY and
-# GPUPROV_KNOWN_HOSTS (both of type File) and GPUPROV_TOKEN (scope api, for issues). GPUPROV may name a wheel.
+# GPUPROV_KNOWN_HOSTS (both of type File) and GPUPROV_TOKEN (scope api, for issues).
+# What is installed is pinned by hash; pin the image as well (image: python:3.12@sha256:...).
 gpuprov-$name:
   image: python:3.12
   rules:
@@ -73,7 +73,7 @@ gpuprov-$name:
   resource_group: gpuprov
   before_script:
     - apt-get -q update && apt-get -q -y install --no-install-recommends gpgv openssh-client
-    - '$install'
+    $install
     - eval "$$(ssh-agent -s)" && chmod 600 "$$GPUPROV_SSH_KEY" && ssh-add -q "$$GPUPROV_SSH_KEY"
     - install -d -m 700 ~/.ssh && cp "$$GPUPROV_KNOWN_HOSTS" ~/.ssh/known_hosts
   script:
@@ -95,19 +95,23 @@ gpuprov-$name:
 """)
 
 
-def github(name: str, command: str, cron: str) -> str:
-    """A workflow.
+def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
+    """Return a workflow.
 
     Args:
         command: a line of sh.
         cron: five fields, in UTC.
+        wheel: what is installed.
     """
-    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, install=INSTALL)
+    install = ("\n" + " " * 10).join(install_lines(wheel))
+    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, install=install)
 
 
-def gitlab(name: str, command: str) -> str:
-    """A job; when it runs is a pipeline schedule of the project."""
-    text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=INSTALL)
+def gitlab(name: str, command: str, wheel: Wheel) -> str:
+    """Return a job; when it runs is a pipeline schedule of the project."""
+    # A block each: a line ends the job where it fails, and quotes stay the shell's.
+    install = ("\n" + " " * 4).join(f"- |\n      {line}" for line in install_lines(wheel))
+    text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=install)
     return text if JUNIT in command else text.replace(f"    reports: {{junit: {JUNIT}}}\n", "")
 
 

@@ -26,14 +26,17 @@ from gpuprov.probe.payload import pack as program
 from gpuprov.report.text import difference
 from gpuprov.roles import expectations
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import Session, fan_out, targets
+from gpuprov.ssh.transport import PerNode, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
 
 MODULES = (
+    "gpuprov_place",
+    "gpuprov_replace",
     "gpuprov_initramfs",
     "gpuprov_apt",
     *PROBE[:-1],
+    "gpuprov.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.upgrade.node.packages",
     "gpuprov.upgrade.node.gate",
@@ -95,15 +98,13 @@ def ask_gate(
             made[id(old), id(new)] = _payload(old, new, context.options.become_password)
         payloads[name] = made[id(old), id(new)]
 
-    def visit(session: Session) -> Facts:
-        return ask(session, payloads[session.target.name])
-
+    work = PerNode(ask, payloads)
     found: dict[str, NodeGate] = {}
     asked, deadline, told = list(names), time.monotonic() + context.rollout.settle_s, False
     while asked:
         waking: list[str] = []
         for target, answer in fan_out(
-            targets(context.old, asked), visit, forks=context.options.forks, limits=LIMITS
+            targets(context.old, asked), work, answer=Facts, forks=context.options.forks, limits=LIMITS
         ):
             found[target.name] = judge_node(context, target.name, answer, accepted)
             if found[target.name].wakes(context.rollout.settle_s):

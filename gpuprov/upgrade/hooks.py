@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, targets
+from gpuprov.ssh.transport import ConnectionLimits, PerNode, Session, Target, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 
@@ -105,14 +105,17 @@ def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target
     sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node) for node in nodes}
 
-    def visit(session: Session) -> None:
-        words = [f"{name}={value}" for name, value in environments[session.target.name].items()]
+    def visit(session: Session, environment: Mapping[str, str]) -> None:
+        words = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
         answer = session.run(line, b"" if password is None else f"{password}\n".encode())
         if answer.code:
             raise NodeFailed(_failure(answer.code, answer.stdout.decode("utf-8", "replace")))
 
     answers = fan_out(
-        nodes, visit, forks=context.options.forks, limits=ConnectionLimits(command_s=hook.timeout_s)
+        nodes,
+        PerNode(visit, environments),
+        forks=context.options.forks,
+        limits=ConnectionLimits(command_s=hook.timeout_s),
     )
     return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}

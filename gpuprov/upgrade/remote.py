@@ -11,7 +11,7 @@ from typing import Any
 from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.hands import change
 from gpuprov.apply.leases import Leases
-from gpuprov.apply.remote import QUICK_S, Answer, ask_nodes
+from gpuprov.apply.remote import QUICK_S, Answer, ask_nodes, read_all
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.lock import Lock
 from gpuprov.ssh.transport import fan_out, targets
@@ -19,14 +19,19 @@ from gpuprov.ssh.transport import fan_out, targets
 PROBE_PARTS = ("base", "system", "main")
 PARTS = ("files", "packages", "modules", "ahead", "lastgood", "main")
 MODULES = (
+    "gpuprov_place",
+    "gpuprov_replace",
     "gpuprov_initramfs",
     "gpuprov_apt",
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
+    "gpuprov.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.apply.node.built",
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
 )
 AGAIN_S = 2.0
+PATIENCE = 0.75
+"""The part of an act's time that it waits for another one that has to end first."""
 PACKAGES_S = 3600.0
 """A transaction that compiles a module for several kernels, behind another that has to end first."""
 
@@ -52,25 +57,24 @@ def act(
         node → the act's result, or the error that stood in its way.
     """
     run = RunContext(lock, holds.file.parent if holds else Path(), options, leases=holds)
-    return change(partial(_act, name, seconds, read), run, arguments)
+    return read_all(change(partial(_act, name, seconds), run, arguments, answer=Any), read)
 
 
 def _act(
     name: str,
     seconds: float,
-    read: Callable[[Any], Any],
     run: RunContext,
     arguments: Mapping[str, Sequence[Any]],
 ) -> dict[str, Answer]:
     run_id = run.leases.run if run.leases else None
+    asked = {"act": name, "holds": run_id, "patience_s": PATIENCE * seconds}
     return ask_nodes(
         MODULES,
         targets(run.lock, arguments),
-        {node: {"act": name, "arguments": list(given), "holds": run_id} for node, given in arguments.items()},
+        {node: {**asked, "arguments": list(given)} for node, given in arguments.items()},
         forks=run.options.forks,
         password=run.options.become_password,
         seconds=seconds,
-        read=read,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuprov.errors import InvalidInput
+from gpuprov.inventory.wheel import Wheel, wheel_of_job
 from gpuprov.model.rollout import DAYS, Window
 from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 
@@ -20,8 +21,9 @@ BEFORE = "02:17"
 
 
 USER = "gpuprov"
-HOME = "/var/lib/gpuprov"
-"""Of that user: runs and history are kept here, and its key is in `.ssh`."""
+HOME = "/var/lib/gpuprov-controller"
+"""Of that user: runs and history are kept here, and its key is in `.ssh`. Nodes keep what root
+runs in /var/lib/gpuprov, also where the controller is one."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Job:
             GPUPROV_EXIT.
         user: who runs it on this machine: a user of its own, who needs no rights but to read the folder.
         metrics: the file that node_exporter's textfile collector reads, written after each drift.
+        wheel: what the job of a forge installs.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Job:
     notify: str | None = None
     user: str = USER
     metrics: Path | None = None
+    wheel: Wheel | None = None
 
     @property
     def command_words(self) -> tuple[str, ...]:
@@ -151,11 +155,17 @@ def _github(job: Job, program: str) -> dict[str, str]:
     hour, minute = _in_utc(job)
     days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
     command = _told(job, in_a_forge(program, job.words))
-    return {f"gpuprov-{job.name}.yml": github(job.name, command, f"{int(minute)} {int(hour)} * * {days}")}
+    cron = f"{int(minute)} {int(hour)} * * {days}"
+    return {f"gpuprov-{job.name}.yml": github(job.name, command, cron, _wheel(job))}
 
 
 def _gitlab(job: Job, program: str) -> dict[str, str]:
-    return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, _told(job, in_a_forge(program, job.words)))}
+    command = _told(job, in_a_forge(program, job.words))
+    return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, command, _wheel(job))}
+
+
+def _wheel(job: Job) -> Wheel:
+    return job.wheel or wheel_of_job(None, job.folder)
 
 
 def _in_utc(job: Job) -> Sequence[str]:

@@ -6,15 +6,19 @@ Runs there: Python 3.6 to 3.13 and its standard library. Argument: what plugins/
 and `check`. Answers what that returns, with `failure` where a content is not valid or a file cannot be had.
 """
 
+import contextlib
 import json
 import os
 import re
 import shlex
-import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import time
+
+from gpuprov_place import READ, Place, Refused
+from gpuprov_replace import Half, make_folders, read, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,13 +55,13 @@ def settle(
     files = [{**each, "path": expanded(each["path"])} for each in files]
     wanted = [each for each in files if each["wanted"]]
     unwanted = [each["path"] for each in files if not each["wanted"]] + [expanded(path) for path in remove]
-    before = {each["path"]: read(each["path"]) for each in wanted}
+    before = {each["path"]: content_of(each["path"]) for each in wanted}
     new = [each for each in wanted if before[each["path"]] != each["content"].encode()]
     for each in new if not check else ():
         validate(each)
     allowed = [each["path"] for each in wanted if each not in new and allow(each, check)]
     former = write(new) if not check else {}
-    gone = {path: read(path) for path in unwanted if os.path.lexists(path)}
+    gone = {path: content_of(path) for path in unwanted if os.path.lexists(path)}
     if not check:
         for path in gone:
             os.unlink(path)
@@ -79,12 +83,11 @@ def expanded(path: str) -> str:
     return os.path.expanduser(os.path.expandvars(path))
 
 
-def read(path: str) -> "bytes | None":
-    """What a file says, if there is one."""
+def content_of(path: str) -> "bytes | None":
+    """Return what a file says; None where there is none, or a link that is not to be followed."""
     try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except FileNotFoundError:
+        return read(path, follow=True)
+    except (FileNotFoundError, Refused):
         return None
 
 
@@ -120,54 +123,47 @@ def complaint(text: str, half: str, path: str) -> str:
 
 
 def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
-    """Replace files; where the former ones are that are kept, by path."""
-    halves = [(each, half_written(each)) for each in files]
+    """Replace files once all are written beside the old ones; return where the former ones are kept."""
     former = {}
-    for file, half in halves:
-        if file["backup"]:
-            former[file["path"]] = kept(file["path"])
-        os.replace(half, file["path"])
+    with contextlib.ExitStack() as stack:
+        halves = []
+        for file in files:
+            make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
+            place = stack.enter_context(Place(file["path"]))
+            half = Half(place, file["content"].encode(), int(file["mode"], 8), OWNER)
+            halves.append(stack.enter_context(half))
+        for file, half in zip(files, halves):
+            if file["backup"]:
+                former[file["path"]] = kept(file["path"])
+            half.put()
     return former
-
-
-def half_written(file: "dict[str, Any]") -> str:
-    """The content beside the file that it replaces, with its owner and mode."""
-    folder = os.path.dirname(file["path"])
-    make_folder(folder)
-    descriptor, half = tempfile.mkstemp(prefix=".gpuprov-", dir=folder)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(file["content"].encode())
-    allow({**file, "path": half}, check=False)
-    return half
-
-
-def make_folder(path: str) -> None:
-    """Make a folder and those above it that are missing, whatever the umask is."""
-    if not os.path.isdir(path):
-        make_folder(os.path.dirname(path))
-        os.mkdir(path)
-        os.chmod(path, FOLDER_MODE)
 
 
 def kept(path: str) -> "str | None":
     """A copy beside a file, named as Ansible's own modules name it."""
-    if not os.path.exists(path):
+    content = read(path, follow=True)
+    if content is None:
         return None
+    about = os.stat(path)
     backup = "{}.{}.{}".format(path, os.getpid(), time.strftime("%Y-%m-%d@%H:%M:%S~"))
-    shutil.copy2(path, backup)
-    owner = os.stat(path)
-    os.chown(backup, owner.st_uid, owner.st_gid)
+    replace(backup, content, stat.S_IMODE(about.st_mode), (about.st_uid, about.st_gid))
+    os.utime(backup, ns=(about.st_atime_ns, about.st_mtime_ns))
     return backup
 
 
 def allow(file: "dict[str, Any]", check: bool) -> bool:
     """Have a file belong to root and its mode be right; whether something else was so."""
-    path, mode = file["path"], int(file["mode"], 8)
-    is_ = os.stat(path)
-    right = (is_.st_uid, is_.st_gid, is_.st_mode & 0o7777) == (*OWNER, mode)
-    if not right and not check:
-        os.chown(path, *OWNER)
-        os.chmod(path, mode)
+    mode = int(file["mode"], 8)
+    with Place(file["path"], follow=True) as place:
+        handle = os.open(place.name, READ, dir_fd=place.folder)
+        try:
+            is_ = os.fstat(handle)
+            right = (is_.st_uid, is_.st_gid, is_.st_mode & 0o7777) == (*OWNER, mode)
+            if not right and not check:
+                os.fchown(handle, *OWNER)
+                os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
     return not right
 
 

@@ -12,6 +12,8 @@ import contextlib
 import os
 import shutil
 
+from gpuprov_replace import make_folders, replace
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +33,10 @@ exec {program} "$@"
 @contextlib.contextmanager
 def put_off() -> "Iterator[str]":
     """An option for apt-get under which `update-initramfs -u` of scripts is only noted down."""
-    os.makedirs(FOLDER, mode=0o755, exist_ok=True)
+    make_folders(FOLDER)
     stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
     try:
-        with open(stand_in, "w") as file:
-            file.write(STAND_IN.format(owed=OWED, program=PROGRAM))
-        os.chmod(stand_in, 0o755)  # noqa: S103 - a program for root's PATH
+        replace(stand_in, STAND_IN.format(owed=OWED, program=PROGRAM).encode(), 0o755)
         yield f"--option=DPkg::Path={FOLDER}:{SYSTEM_PATH}"
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

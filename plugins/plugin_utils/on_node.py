@@ -59,7 +59,7 @@ class OnNode(ActionBase):
         facts = task_vars.get("ansible_facts", {})
         python = facts.get("python", {}).get("executable", "python3")
         return _answered(
-            script, self.execute([python, "-"], _program(source, json.dumps(question)), task_vars)
+            script, self.execute([python, "-IB", "-"], _program(source, json.dumps(question)), task_vars)
         )
 
 

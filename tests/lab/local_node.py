@@ -96,7 +96,7 @@ def installed(lab: Lab, folder: Path) -> LocalNode:
         (node.root / "opt/wheels" / wheel.name).write_bytes(wheel.read_bytes())
     node.run(
         "python3 -m venv /opt/gpuprov"
-        " && /opt/gpuprov/bin/pip install -q --no-index --find-links /opt/wheels gpuprov"
+        " && /opt/gpuprov/bin/pip install -q --no-index --find-links /opt/wheels /opt/wheels/gpuprov-*.whl"
     )
     node.run(f"mkdir -p {FOLDER}/profiles")
     profile = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import gpuprov.access
 import gpuprov.apply.deadman as deadman
+from gpuprov.access.scripts import node_script
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.lab import Lab, Node
 from gpuprov.model.connection import Connection
@@ -18,7 +18,7 @@ from gpuprov.ssh.transport import Output, Target, open_session
 from tests.lab.small_disks import STATE, move_to_small_disks
 
 TRIALS = Path(__file__).with_name("deadman_trials.py").read_text()
-SCRIPT = (Path(gpuprov.access.__file__).parent / "node/deadman.sh").read_text()
+SCRIPT = node_script("gpuprov.access", "node/deadman.sh")
 HOME = deadman.FOLDER
 ARM = f"mkdir -p {HOME} && cp /root/deadman.sh {HOME}/switch.$T && sh {HOME}/switch.$T arm 300 $T root"
 FAIL_ONCE = "[Service]\nExecStartPre=/bin/sh -c 'test ! -s /run/fails || { sed -i 1d /run/fails; exit 1; }'\n"

@@ -27,6 +27,7 @@ $units/nftables.service.d"
 files="/etc/sudoers /etc/hosts.allow /etc/hosts.deny /etc/default/ssh
 $units/gpuprov-firewall.service $units/sysinit.target.wants/gpuprov-firewall.service"
 
+. files.sh
 refuse() {
     echo "$1" >&2
     exit 4
@@ -215,17 +216,23 @@ same() { # saved, live
 
 put_back() { # saved file, live path: in one step, and not at all unless it is whole
     if same "$1" "$2"; then return 0; fi
-    rm -f "$2.gpuprov"
-    if ! ln "$1" "$2.gpuprov" 2>/dev/null && ! copy "$1" "$2.gpuprov"; then
-        rm -f "$2.gpuprov"
-        return 1
-    fi
-    if [ -d "$2" ] && [ ! -L "$2" ]; then rm -rf "$2"; fi
-    mv -fT "$2.gpuprov" "$2" && echo "$2"
+    (
+        enter "${2%/*}" && rm -f .gpuprov-new-???????????????? && new=$(temporary_name) || exit
+        if ! ln "$1" "$new" 2>/dev/null && ! copy "$1" "$new"; then
+            rm -f "$new"
+            exit 1
+        fi
+        if [ -d "./${2##*/}" ] && [ ! -L "./${2##*/}" ]; then rm -rf "./${2##*/}"; fi
+        mv -fT "$new" "./${2##*/}" && echo "$2"
+    )
 }
 
-copy() {
-    cp -a "$1" "$2" && { [ -L "$2" ] || sync "$2"; }
+copy() { # never into a link that another user has put there
+    cp -a --remove-destination "$1" "$2" && { [ -L "$2" ] || sync "$2"; }
+}
+
+own() { # folder, owner, mode: of the folder itself, wherever a link would lead
+    (enter "$1" && chown "$2" . && chmod "$3" .)
 }
 
 # Each of these prints the paths that it changes, and goes on after one that fails.
@@ -260,7 +267,7 @@ refill_path() { # what was there before
         live=$1${folder#"$before"}
         if [ ! -d "$live" ] || [ -L "$live" ]; then rm -f "$live" && mkdir "$live" && echo "$live"; fi
         if [ -d "$live" ] && ! same_owner "$folder" "$live"; then
-            chown --reference="$folder" "$live" && chmod --reference="$folder" "$live" && echo "$live"
+            own "$live" "$(stat -c %u:%g "$folder")" "$(stat -c %a "$folder")" && echo "$live"
         fi
     done
     find "$before" ! -type d | {
@@ -283,7 +290,7 @@ give_back() {
     while read -r mode owner path; do
         case $path in */.ssh) if [ ! -d "$path" ]; then mkdir "$path" && echo "$path"; fi ;; esac
         if [ -d "$path" ] && [ "$(stat -c '%a %u:%g' "$path")" != "$mode $owner" ]; then
-            chown "$owner" "$path" && chmod "$mode" "$path" && echo "$path"
+            own "$path" "$owner" "$mode" && echo "$path"
         fi
     done <$home/owners
     # First what makes room.

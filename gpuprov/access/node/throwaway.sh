@@ -2,7 +2,7 @@
 # A key that logs in to this machine from itself alone, and for some minutes: it proves that sshd lets people in.
 #
 #   throwaway.sh add LOGIN SECONDS KIND KEY    prints `file`, `made` (a path that was not there), `listens`, `source`
-#   throwaway.sh remove KEY FILE [MADE...]     takes the line away again, and what was made for it
+#   throwaway.sh remove FILE KEY [MADE...]     takes the line away again, and what was made for it
 #   throwaway.sh hostkeys                      the public host keys
 #
 # Exit codes: 0 done, 4 it cannot; the last line on standard error says why.
@@ -11,6 +11,7 @@ PATH=$PATH:/usr/sbin:/sbin
 LC_ALL=C
 export PATH LC_ALL
 
+. keys.sh
 refuse() {
     echo "$1" >&2
     exit 4
@@ -32,17 +33,9 @@ add() { # login, seconds, kind, key
     /*) ;;
     *) file=$home/$file ;;
     esac
-    umask 077
-    if [ ! -d "${file%/*}" ]; then
-        mkdir "${file%/*}" && chown "$owner" "${file%/*}" && echo "made ${file%/*}"
-    fi
-    if [ ! -e "$file" ]; then
-        : >"$file" && chown "$owner" "$file" && echo "made $file"
-    fi
-    if [ -s "$file" ] && [ -n "$(tail -c 1 "$file")" ]; then echo >>"$file"; fi
     until=$(date -d "+$2 seconds" +%Y%m%d%H%M%S)
     own=$(ip -o addr show 2>/dev/null | sed -n 's#.* inet6\{0,1\} \([0-9a-f.:]*\)/.*#\1#p' | tr '\n' ',')
-    echo "restrict,from=\"${own}127.0.0.1,::1\",expiry-time=\"$until\" $3 $4 gpuprov" >>"$file"
+    edit_keys add "$file" "$owner" "restrict,from=\"${own}127.0.0.1,::1\",expiry-time=\"$until\" $3 $4 gpuprov"
     echo "file $file"
     echo "$options" | sed -n 's/^listenaddress /listens /p'
     ss -Htn state established 2>/dev/null | ours "$options" || :
@@ -57,23 +50,9 @@ ours() { # sshd's options; addresses of those whose connections sshd has now
     done
 }
 
-remove() { # key, file, made...
-    key=$1 file=$2
-    shift 2
-    if [ -e "$file" ]; then
-        rest=$(mktemp)
-        grep -vF -- "$key" "$file" >"$rest" || :
-        cat "$rest" >"$file" # the same file: owner, mode and links stay
-        rm "$rest"
-    fi
-    for made in "$@"; do
-        if [ -d "$made" ]; then rmdir "$made" 2>/dev/null || :; elif [ ! -s "$made" ]; then rm -f "$made"; fi
-    done
-}
-
 case $1 in
 add) add "$2" "$3" "$4" "$5" ;;
-remove) shift && remove "$@" ;;
+remove) edit_keys "$@" ;;
 hostkeys) cat /etc/ssh/ssh_host_*_key.pub ;;
 *) echo "add, remove or hostkeys?" >&2; exit 2 ;;
 esac

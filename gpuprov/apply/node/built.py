@@ -7,7 +7,7 @@ import io
 import os
 import tarfile
 
-from gpuprov.probe.node.base import Failed, names_in
+from gpuprov.probe.node.base import Failed, names_in, read_or_none
 from gpuprov.probe.node.main import say
 
 TYPE_CHECKING = False
@@ -18,11 +18,23 @@ TREE = "/var/lib/dkms"
 PACKED = "/var/lib/gpuprov/modules"
 PIECE = 4 << 20
 """Bytes of a piece: what an answer may have, as text, twice over."""
+BY = "compiled by "
+"""How the log of a module begins that another node compiled (the role nvidia_driver's install.py)."""
 
 
-def pack(kernel: str, driver: str, arch: str) -> "dict[str, Any]":
-    """Have the modules that DKMS built for a kernel in one archive; its path, size and SHA-256."""
-    return packed(_folder(kernel, driver, arch), f"{driver}-{kernel}")
+def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
+    """Have the modules that DKMS built for a kernel in one archive; its path, size and SHA-256.
+
+    Those that came from another builder are refused: they would pass for this one's.
+    """
+    folder = _folder(kernel, driver, arch)
+    log = (read_or_none(os.path.join(os.path.dirname(folder), "log/make.log")) or "").split("\n")[0]
+    if log.startswith(("compiled on another node", BY)) and log != BY + builder:
+        raise Failed(
+            f"DKMS's module {driver} for kernel {kernel} was {log}; to have it compiled here, remove it"
+            " (dkms remove) and apply again"
+        )
+    return packed(folder, f"{driver}-{kernel}")
 
 
 def packed(folder: str, name: str) -> "dict[str, Any]":

@@ -1,8 +1,11 @@
 """Ahead of an upgrade: what it needs is downloaded, tried, and what would undo it is kept."""
 
+import contextlib
 import os
 import re
-import tempfile
+import shutil
+
+from gpuprov_replace import replace
 
 from gpuprov.apply.node import built
 from gpuprov.probe.node.base import Failed, names_in, read_or_none, run, run_anyway
@@ -11,6 +14,7 @@ from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, POOL, apt, file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
@@ -39,8 +43,7 @@ def fetch(
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
         if sources:
-            with open(EXTRA_SOURCES, "w") as file:
-                file.write(sources)
+            replace(EXTRA_SOURCES, sources.encode(), 0o644)
         apt("update", "--option=APT::Update::Error-Mode=any")
         there = {name.split(":")[0] for name in installed()}
         targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
@@ -53,14 +56,17 @@ def fetch(
         coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
         shared = _build_ahead(coming, kernels, hands_out)
     finally:
-        if sources:
+        if sources and os.path.lexists(EXTRA_SOURCES):
             os.unlink(EXTRA_SOURCES)
     write(os.path.join(HOME, run_id + ".kept.json"), kept)
     return {"moves": len(changes), "kept": len(kept), "built": shared}
 
 
 def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bool) -> "list[dict[str, Any]]":
-    """Do what DKMS will have to do, in folders that go away again: what does not build is known before.
+    """Do what DKMS will have to do, in a folder that goes away again: what does not build is known before.
+
+    The folder has the same path on every node: two builders are to make the same bytes, and a compiler may
+    write paths into them.
 
     Returns:
         What other nodes are to have of it, each packed for a kernel.
@@ -71,7 +77,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bo
     if hands_out:
         _have_compiler(kernels)
     architecture = run("dpkg", "--print-architecture").strip()
-    with tempfile.TemporaryDirectory(dir=HOME) as folder:
+    with _emptied(os.path.join(HOME, "ahead")) as folder:
         for name, version in versions.items():
             paths = [os.path.join(ARCHIVES, file_name(name, version, each)) for each in (architecture, "all")]
             run("dpkg-deb", "--extract", next(filter(os.path.isfile, paths)), folder, seconds=120)
@@ -84,6 +90,17 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bo
                     archive = built.packed(modules_folder, f"{source}-{kernel}")
                     shared.append(dict(archive, kernel=kernel))
     return shared
+
+
+@contextlib.contextmanager
+def _emptied(folder: str) -> "Iterator[str]":
+    """Have an empty folder there meanwhile; one that a run left that was cut off goes first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder, 0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _have_compiler(kernels: "list[str]") -> None:

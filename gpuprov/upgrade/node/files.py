@@ -5,6 +5,8 @@ import glob
 import os
 import re
 
+from gpuprov_replace import make_folders, replace, replace_link
+
 from gpuprov.probe.node.base import Failed, run_anyway
 
 TYPE_CHECKING = False
@@ -44,23 +46,17 @@ def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str
         if path not in wanted:
             os.unlink(path)
             continue
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folders(os.path.dirname(path))
         _write(path, wanted[path])
     return changed
 
 
 def _write(path: str, wanted: "dict[str, Any]") -> None:
-    fresh = path + ".gpuprov-new"
-    if os.path.lexists(fresh):
-        os.unlink(fresh)
     if "link" in wanted:
-        os.symlink(wanted["link"], fresh)
+        replace_link(path, wanted["link"])
     else:
-        with open(fresh, "wb") as file:
-            file.write(base64.b64decode(wanted["content"]))
-        os.chown(fresh, *wanted["owner"])
-        os.chmod(fresh, wanted["mode"])
-    os.rename(fresh, path)
+        owner = (wanted["owner"][0], wanted["owner"][1])
+        replace(path, base64.b64decode(wanted["content"]), wanted["mode"], owner)
 
 
 def units(names: "list[str]") -> "Units":

@@ -19,9 +19,13 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Do `act` with `arguments`, for the run that `holds` the node's lease; None asks for no lease."""
+    """Do `act` with `arguments`, for the run that `holds` the node's lease; None asks for no lease.
+
+    `patience_s`: how long it waits for an act that another controller began.
+    """
     try:
-        answer = {"result": _done(question["act"], question["arguments"], question["holds"])}
+        how = question["holds"], question["patience_s"]
+        answer = {"result": _done(question["act"], question["arguments"], *how)}
     except Failed as failed:
         answer = {"error": str(failed)}
     except OSError as error:
@@ -29,9 +33,9 @@ def main(question: "dict[str, Any]") -> None:
     say(question["nonce"], answer)
 
 
-def _done(name: str, arguments: "list[Any]", run: "str | None") -> "Any":
+def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
     """Work goes on when its controller dies; the next one's waits for it, and may come too late then."""
-    with lease.alone("work"):
+    with lease.alone("work", patience_s):
         complaint = lease.complaint(run) if run is not None else ""
         if complaint:
             raise Failed("nothing was done: the node is " + complaint)

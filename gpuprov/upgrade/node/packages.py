@@ -4,10 +4,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 
 from gpuprov_apt import changes, removed_beside
+from gpuprov_replace import replace
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
 
@@ -112,8 +112,8 @@ def _from_pool(file: str, wanted: "str | None") -> "str | None":
         whole = sum_ == wanted if wanted else run_anyway("dpkg-deb", "--contents", path, seconds=120)[0] == 0
         if whole:
             if folder != POOL:
-                shutil.copyfile(path, os.path.join(POOL, file + ".new"))
-                os.rename(os.path.join(POOL, file + ".new"), os.path.join(POOL, file))
+                with open(path, "rb") as stream:
+                    replace(os.path.join(POOL, file), iter(lambda: stream.read(1 << 20), b""), 0o644)
             return sum_
     return None
 
@@ -174,8 +174,4 @@ def read_document(name: str) -> "Any":
 
 def write(path: str, document: "Any") -> None:
     """Write JSON, whole and on the disk, or not at all."""
-    with open(path + ".new", "w") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".new", path)
+    replace(path, json.dumps(document).encode(), 0o644)

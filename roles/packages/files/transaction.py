@@ -19,6 +19,7 @@ from typing import NamedTuple
 import gpuprov_apt as apt
 import gpuprov_containers as containers
 import gpuprov_node as node
+from gpuprov_replace import make_folders, replace
 
 RECORDS = Path("/var/lib/gpuprov/packages")
 
@@ -222,12 +223,10 @@ def own(order: Order, plan: Plan) -> set[str]:
 
 def remember(sets: dict[str, dict[str, str]]) -> None:
     """Write which packages belong to which set."""
-    RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_folders(str(RECORDS))
     for name, packages in sets.items():
-        half = RECORDS.parent / f".{name}"
-        half.write_text("".join(f"{package}\n" for package in sorted(packages)))
-        half.chmod(0o644)
-        half.replace(RECORDS / name)
+        content = "".join(f"{package}\n" for package in sorted(packages))
+        replace(str(RECORDS / name), content.encode(), 0o644)
 
 
 if __name__ == "__main__":

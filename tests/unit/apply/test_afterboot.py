@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,11 +155,12 @@ def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pyte
     assert word == f"{folder}/fleet.lock.yml".replace("%", "%%").replace("$", "$$")
     lines = dict(line.split("=", 1) for line in text.splitlines() if line.startswith(("User", "Working")))
     assert lines == {"User": "root", "WorkingDirectory": str(folder).replace("%", "%%")}
-    stated = [line.removeprefix("Environment=") for line in text.splitlines() if line.startswith("Env")]
-    values = dict(shlex.split(each)[0].split("=", 1) for each in stated)
-    assert values["XDG_STATE_HOME"] == f"{folder}/state".replace("%", "%%")
+    stated = dict(line.split("=", 1) for line in afterboot.environment().splitlines())
+    values = {name: re.sub(r"\\(.)", r"\1", quoted[1:-1]) for name, quoted in stated.items()}
+    assert values["XDG_STATE_HOME"] == f"{folder}/state"
     assert values[afterboot.BEFORE] == afterboot.boot_id()
     assert "SSH_CONNECTION" not in values
+    assert f"EnvironmentFile={afterboot.ENVIRONMENT}" in text
     assert f'"-m" "gpuprov" "apply" "--continue" "{RUN}"' in text
     (tmp_path / "gpuprov-resume.service").write_text(text)
     verify = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "gpuprov-resume.service")]
@@ -166,6 +169,45 @@ def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pyte
     except FileNotFoundError:
         return
     assert "gpuprov-resume.service:" not in told, told
+
+
+def test_a_proxy_s_password_is_in_a_file_of_root_s_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor is it in an argument on its way there, where the process list and sudo's log have it."""
+    proxy = 'http://anna:geheim"$`\\@proxy:3128'
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    ran: list[str] = []
+
+    def as_root(session: object, command: str, password: str | None, stdin: bytes = b"") -> Any:
+        ran.append(command)
+        if command == "systemctl reboot":
+            files = {
+                path.name: (oct(path.stat().st_mode & 0o777), path.read_text()) for path in etc.iterdir()
+            }
+            left.update(files)
+            return SimpleNamespace(code=1, stdout=b"", stderr=b"no")
+        real = "systemctl() { :; }; sync() { :; }; set -e; umask 000; " + command.replace(
+            "/etc/systemd/system", str(etc)
+        )
+        real = real.replace("[ -d /run/systemd/system ]", "true")
+        done = subprocess.run(["sh", "-c", real], input=stdin, capture_output=True, check=False)
+        return SimpleNamespace(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+    left: dict[str, tuple[str, str]] = {}
+    way: Any = SimpleNamespace(route=SimpleNamespace(user="root"))
+    monkeypatch.setattr(afterboot, "open_session", lambda *_: nullcontext())
+    monkeypatch.setattr(afterboot, "as_root", as_root)
+    monkeypatch.setattr(afterboot, "refuse_what_is_lost", lambda _: None)
+    with pytest.raises(NodeFailed, match="did not start"):
+        afterboot.go_down(RUN, way, Afterwards(()), {}, password=None)
+    assert "geheim" not in "".join(ran) + left["gpuprov-resume.service"][1]
+    mode, text = left["gpuprov-resume.env"]
+    assert (mode, left["gpuprov-resume.service"][0]) == ("0o600", "0o644")
+    assert 'HTTPS_PROXY="http://anna:geheim\\"\\$\\`\\\\@proxy:3128"' in text.splitlines()
+    assert list(etc.iterdir()) == []
 
 
 def test_programs_on_gpus_are_refused_but_for_the_driver_s_own() -> None:
@@ -184,7 +226,7 @@ def test_a_machine_that_stays_up_keeps_no_unit(monkeypatch: pytest.MonkeyPatch, 
         def __exit__(self, *_: object) -> None:
             return None
 
-    def as_root(session: Session, command: str, password: str | None) -> Any:
+    def as_root(session: Session, command: str, password: str | None, stdin: bytes = b"") -> Any:
         ran.append(command.split(" ", 2)[0] + " " + command.split(" ")[1])
         return type(
             "Output", (), {"code": 1 if command == "systemctl reboot" else 0, "stdout": b"", "stderr": b"no"}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gpuprov.apply.deadman as deadman
-from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target
 
@@ -77,3 +81,31 @@ def test_a_node_that_knows_nothing_of_the_run_is_not_asked_for_ever(monkeypatch:
     error = ended(monkeypatch, says(deadman.NOT_ARMED, "not armed for mine"), Unreachable("asked again"))
     assert error
     assert "not armed for mine" in error.seen
+
+
+@pytest.mark.parametrize("umask", ["000", "077"])
+@pytest.mark.parametrize("mode", [None, 0o755, 0o777, 0o775])
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folder is root's")
+def test_the_switch_is_in_folders_of_root_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, umask: str
+) -> None:
+    """Whoever could write the folder above would have root run a script; whoever could open it, its lock."""
+    above = tmp_path / "gpuprov"
+    if mode is not None:
+        above.mkdir()
+        above.chmod(mode)
+        (above / "deadman").mkdir(0o755)
+
+    def as_root(session: Any, command: str, password: str | None) -> Output:
+        here = command.replace("/var/lib/gpuprov", str(above)).replace("sh " + str(above), ": ")
+        done = subprocess.run(["sh", "-c", f"umask {umask}; {here}"], capture_output=True, check=False)
+        return Output(done.returncode, done.stdout, done.stderr)
+
+    monkeypatch.setattr(deadman, "as_root", as_root)
+    session: Any = SimpleNamespace(target=SimpleNamespace(route=SimpleNamespace(login="root")))
+    if mode in (0o777, 0o775):
+        with pytest.raises(NodeFailed, match="is not of root alone: look at what is in it, then chown root"):
+            deadman.arm(session, deadman.Guard(), "token")
+        return
+    deadman.arm(session, deadman.Guard(), "token")
+    assert [oct(path.stat().st_mode & 0o777) for path in (above, above / "deadman")] == ["0o755", "0o700"]

@@ -67,12 +67,12 @@ def test_a_node_that_another_run_has_is_refused_with_who_and_since_when(nodes: P
 
 
 def test_a_lease_of_another_day_has_its_day() -> None:
-    told = {"run": UPGRADE, "holder": "x@y", "since": -200000.0, "until": 100.0, "now": 0.0, "seconds": 600}
+    told = {"run": UPGRADE, "holder": "x@y", "had_s": 200000.0, "left_s": 100.0, "silent_s": 500.0}
     lease = read_lease(told)
     assert lease is not None
     assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d, until", str(lease))
     assert lease.advice == "wait for it, or resume it there"
-    assert "since" not in str(read_lease({**told, "since": None}))
+    assert "since" not in str(read_lease({**told, "had_s": None}))
 
 
 def test_an_upgrade_takes_all_or_none(nodes: PaperNodes) -> None:
@@ -97,7 +97,7 @@ def test_leases_are_renewed_while_a_step_lasts_longer_than_they_do(
 ) -> None:
     nodes = PaperNodes(tmp_path, monkeypatch, "n1", "n2")
     monkeypatch.setattr(leases, "uptime", time.monotonic)
-    monkeypatch.setattr(leases_module_of_nodes(), "time", time)
+    nodes.clock = time.monotonic
     with leases_of(nodes, seconds=0.8) as mine:
         assert mine.take(nodes.names) == {}
         time.sleep(2.4)
@@ -106,12 +106,6 @@ def test_leases_are_renewed_while_a_step_lasts_longer_than_they_do(
         assert [act for act, _ in nodes.asked].count("renew") >= 3
     assert nodes.do("n1", "take", OTHER, "x@y", 60)["run"] == OTHER
     assert not mine.file.exists()
-
-
-def leases_module_of_nodes() -> Any:
-    from gpuprov.apply.node import lease
-
-    return lease
 
 
 def test_what_nobody_renews_is_somebody_elses_and_nothing_more_is_done_there(nodes: PaperNodes) -> None:
@@ -342,7 +336,7 @@ def test_a_node_whose_port_the_new_lock_changes_is_reached_before_and_after(node
     assert nodes.holders == {}
 
 
-NAMED = {"run": "r", "holder": "h", "seconds": 600}
+NAMED = {"run": "r", "holder": "h", "had_s": 1.0, "silent_s": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -352,11 +346,16 @@ NAMED = {"run": "r", "holder": "h", "seconds": 600}
         "x",
         [],
         {},
-        {**NAMED, "until": 0},
-        {**NAMED, "until": "x", "now": 0},
-        {**NAMED, "until": 0, "now": None},
-        {**NAMED, "until": 1e300, "now": 0},
-        {**NAMED, "until": 1, "now": 0, "since": []},
+        NAMED,
+        {**NAMED, "left_s": "x"},
+        {**NAMED, "left_s": None},
+        {**NAMED, "left_s": 1e9},
+        {**NAMED, "left_s": float("inf")},
+        {**NAMED, "left_s": float("nan")},
+        {**NAMED, "left_s": -1},
+        {**NAMED, "left_s": 1, "silent_s": float("inf")},
+        {**NAMED, "left_s": 1, "had_s": []},
+        {**NAMED, "left_s": 1, "had_s": 1e300},
     ],
 )
 def test_a_lease_that_is_none_is_that_nodes_failure(
@@ -370,5 +369,5 @@ def test_a_lease_that_is_none_is_that_nodes_failure(
 
 
 def test_a_long_name_is_cut_short() -> None:
-    told = {"run": "r" * 9999, "holder": "h" * 9999, "until": 1.0, "now": 0.0, "seconds": 600}
+    told = {**NAMED, "run": "r" * 9999, "holder": "h" * 9999, "left_s": 1.0}
     assert len(str(read_lease(told))) < 300

@@ -49,11 +49,12 @@ def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **see
     facts = type("Facts", (), {"secure_boot": SecureBoot(**(told | seen))})
     monkeypatch.setattr(secure_boot, "collect", lambda session, parameters: facts)
 
-    def run(session: Any, command: str, password: str | None) -> Output:
+    def run(session: Any, command: str, password: str | None, stdin: bytes = b"") -> Output:
         (folder / "mokutil").write_text(f"#!/bin/sh\n{mokutil or 'exit 9'}\n")
         (folder / "mokutil").chmod(0o755)
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-        done = subprocess.run(["sh", "-c", command], capture_output=True, env=environment, cwd=folder)
+        words = ["sh", "-c", command]
+        done = subprocess.run(words, input=stdin, capture_output=True, env=environment, cwd=folder)
         return Output(done.returncode, done.stdout, done.stderr)
 
     monkeypatch.setattr(secure_boot, "as_root", run)
@@ -63,7 +64,7 @@ def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **see
 TAKES = """
 case $1 in
 --test-key) test -e imported && echo "$2 is already in the enrollment request" || echo "$2 is not enrolled" ;;
---import) cat "$2" >imported; cat >typed ;;
+--import) cat "$2" >imported; cat >typed; cat /proc/[0-9]*/cmdline >processes; env >environment ;;
 esac"""
 
 
@@ -82,6 +83,15 @@ def test_a_request_has_a_password_for_one_time_and_says_what_to_do(
     (tmp_path / "imported").unlink()
     again = come(monkeypatch, tmp_path, TAKES)
     assert again.notes != done.notes
+
+
+def test_the_password_is_in_no_process_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is in arguments there is in sudo's log, too."""
+    come(monkeypatch, tmp_path, TAKES)
+    password, _ = (tmp_path / "typed").read_bytes().split()
+    assert b"--import" in (tmp_path / "processes").read_bytes()
+    for seen in ("processes", "environment"):
+        assert password not in (tmp_path / seen).read_bytes()
 
 
 def test_a_request_that_waits_is_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

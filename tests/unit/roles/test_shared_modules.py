@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpuprov.apply.modules.build import digest
-from gpuprov.apply.modules.store import pack
+from gpuprov.apply.modules.packing import pack
+from gpuprov.apply.node import built
 from tests.unit.roles.scripts import script
 
 install, driver = script("nvidia_driver", "install"), script("nvidia_driver")
@@ -37,10 +38,11 @@ def test_modules_that_are_not_those_of_the_store_are_refused() -> None:
 
 def test_modules_are_placed_as_dkms_keeps_them(tmp_path: Path) -> None:
     folder = tmp_path / "nvidia/535/6.1/x86_64"
-    install.place(folder, {"old.ko": b"", **FILES})
-    install.place(folder, FILES)
+    install.place(folder, {"old.ko": b"", **FILES}, "node1")
+    install.place(folder, FILES, "node2")
     assert sorted(path.name for path in (folder / "module").iterdir()) == sorted(FILES)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["x86_64"]
+    assert (folder / "log/make.log").read_text() == built.BY + "node2\n"
 
 
 def build(vermagic: str) -> dict[str, Any]:

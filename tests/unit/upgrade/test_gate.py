@@ -90,7 +90,7 @@ def test_the_gate_asks_for_all_that_it_reads(context: UpgradeContext, answer: di
 
 
 def lease_of(run: str) -> dict[str, Any]:
-    return {"run": run, "holder": "a@b", "since": 3.0, "until": 9.0, "now": 5.0, "seconds": 6}
+    return {"run": run, "holder": "a@b", "had_s": 2.0, "left_s": 4.0, "silent_s": 2.0}
 
 
 def faults() -> list[tuple[str, str, Any]]:

@@ -24,6 +24,7 @@ from gpuprov.upgrade.remote import MODULES
 def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(lease, "FOLDER", str(tmp_path))
     monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
+    monkeypatch.setattr(lease, "RUN", str(tmp_path / "run"))
 
 
 @pytest.mark.usefixtures("_own_lease")
@@ -39,7 +40,7 @@ def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.Monk
 
     monkeypatch.setitem(main.ACTS, "restore", work)
     monkeypatch.setattr(main, "say", lambda nonce, answer: order.append("said"))
-    question = {"act": "restore", "holds": None, "nonce": ""}
+    question = {"act": "restore", "holds": None, "patience_s": 30, "nonce": ""}
     orphan = threading.Thread(target=main.main, args=[{**question, "arguments": ["1"]}])
     orphan.start()
     begun.wait()
@@ -59,9 +60,9 @@ def test_work_that_comes_too_late_is_not_done(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(main, "say", lambda nonce, answer: said.append(answer))
     for run in ("one", "two"):
         lease.take("two", "a@b", 60)
-        main.main({"act": "restore", "arguments": [run], "holds": run, "nonce": ""})
+        main.main({"act": "restore", "arguments": [run], "holds": run, "patience_s": 30, "nonce": ""})
     lease.release("two")
-    main.main({"act": "restore", "arguments": ["three"], "holds": "two", "nonce": ""})
+    main.main({"act": "restore", "arguments": ["three"], "holds": "two", "patience_s": 30, "nonce": ""})
     assert done == ["two"]
     assert said == [
         {"error": "nothing was done: the node is leased by a@b, run two"},

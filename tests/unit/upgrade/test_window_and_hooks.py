@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from gpuprov.cli import apply
 from gpuprov.errors import InvalidInput
+from gpuprov.inventory.wheel import Wheel
 from gpuprov.model.rollout import DAYS, Hook, Window
 from gpuprov.upgrade import schedule
 from gpuprov.upgrade.hooks import command
@@ -24,6 +25,7 @@ from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 from gpuprov.upgrade.window import is_open
 from tests.unit.programs import write_program
 
+WHEEL = Wheel("https://mirror.example/gpuprov-1-py3-none-any.whl", "0" * 64)
 SATURDAY = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 
 
@@ -213,6 +215,7 @@ def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(
 ) -> None:
     program = write_program(tmp_path / "gpuprov", "echo 'node1 100% gone'; exit 3")
     job = schedule.drift(tmp_path, notify=f"sh -c 'cat; echo code $GPUPROV_EXIT' >{tmp_path}/told")
+    job = replace(job, wheel=WHEEL)
     [text] = schedule.files(job, forge, str(program)).values()
     document = yaml.safe_load(text)
     if forge == "github":
@@ -227,7 +230,8 @@ def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(
 def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
     program = write_program(tmp_path / "gpuprov", 'echo "node1: $*"; exit 3')
     for forge in ("github", "gitlab"):
-        [text] = schedule.files(schedule.drift(tmp_path, None), forge, str(program)).values()
+        job = replace(schedule.drift(tmp_path, None), wheel=WHEEL)
+        [text] = schedule.files(job, forge, str(program)).values()
         [command] = re.findall(r"code=0\n(.*)\n", text)
         done = subprocess.run(["/bin/sh", "-c", f"code=0; {command}; exit $code"], check=False, cwd=tmp_path)
         assert done.returncode == 3
@@ -238,7 +242,7 @@ def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
 def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
     job = replace(schedule.drift(tmp_path, None), metrics=tmp_path / "text/gpuprov.prom")
     unit = schedule.files(job, "systemd", "/usr/bin/true")["gpuprov-drift.service"]
-    assert "User=gpuprov\nStateDirectory=gpuprov\n" in unit
+    assert "User=gpuprov\nStateDirectory=gpuprov-controller\n" in unit
     assert f"--prometheus {tmp_path}/text/gpuprov.prom" in unit
     assert f"ReadWritePaths=-{tmp_path}/text" in unit
     alone = schedule.files(replace(job, user="root"), "systemd", "/usr/bin/true")["gpuprov-drift.service"]

@@ -1,0 +1,140 @@
+"""Edits authorized_keys of an account; the shell scripts beside this call it.
+
+    add FILE UID:GID LINE                append a line of ours; prints `made PATH` for what was not there
+    remove FILE KEY [MADE...]            remove our line with that key, and what was made for it if empty
+    authorize FILE UID:GID LOGIN KEY...  have public keys log in; prints `changed …` for what it did
+
+Ends with 4 where it cannot; the last line on standard error says why, and the file is as it was.
+"""
+
+import os
+import re
+import stat
+import sys
+
+from gpuprov_lines import edit, edit_lines
+from gpuprov_place import Place
+from gpuprov_replace import make_folders, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Owner = tuple[int, int]
+
+CANNOT = 4
+FOLDER_MODE = 0o700
+KEY = re.compile(rb"[A-Za-z0-9+/]{32,}={0,2}\Z")
+SHUT_OUT = b"command=\"echo 'Please login as the user"
+"""Start of what cloud-init puts before a key of root (`disable_root_opts`)."""
+
+
+def main(_question: "Any") -> None:
+    """Do what the command line says."""
+    acts: dict[str, Callable[..., None]] = {"add": add, "remove": remove, "authorize": authorize}
+    act, *words = sys.argv[1:]
+    try:
+        acts[act](*words)
+    except OSError as error:
+        sys.stderr.write(f"{error.filename or words[0]}: {error.strerror}\n")
+        sys.exit(CANNOT)
+    except ValueError as error:
+        sys.stderr.write(f"{words[0]}: {error}\n")
+        sys.exit(CANNOT)
+
+
+def add(file: str, owner: str, line: str) -> None:
+    """Append a line of ours, in a folder and a file that are created where they are missing."""
+    ours = of_ours(os.fsencode(line).split()[-2])
+    made = folder_of(file, own(owner))
+    try:
+        new = read(file, follow=True) is None
+        edit_lines(file, ours, [os.fsencode(line)], owner=own(owner))
+    except OSError:
+        for path in reversed(made):
+            os.rmdir(path)
+        raise
+    sys.stdout.write("".join(f"made {each}\n" for each in made + [file] * new))
+
+
+def remove(file: str, key: str, *made: str) -> None:
+    """Remove our line with a key; then what was made for it, from the innermost, unless others use it now."""
+    if os.path.exists(file):
+        edit_lines(file, of_ours(os.fsencode(key)))
+    for path in made:
+        with Place(path) as place:
+            about = place.about()
+            if about is not None and stat.S_ISDIR(about.st_mode):
+                if not os.listdir(path):
+                    os.rmdir(place.name, dir_fd=place.folder)
+            elif about is not None and stat.S_ISREG(about.st_mode) and not about.st_size:
+                os.unlink(place.name, dir_fd=place.folder)
+
+
+def authorize(file: str, owner: str, login: str, *keys: str) -> None:
+    """Have each public key log in as the account, also where cloud-init's line turns it away."""
+    wanted = {blob_of(key): os.fsencode(key) for key in keys}
+    said = []  # type: list[str]
+
+    def turned_away(line: bytes) -> bool:
+        return SHUT_OUT in line and bool(set(line.split()) & set(wanted))
+
+    def change(lines: "list[bytes]") -> "list[bytes]":
+        kept = [line for line in lines if not turned_away(line)]
+        there = {word for line in kept if not line.lstrip().startswith(b"#") for word in line.split()}
+        new = [key for blob, key in wanted.items() if blob not in there]
+        said[:] = [f"cloud-init's line that turned {login} away taken out"] * (len(kept) < len(lines))
+        said.extend(f"key {os.fsdecode(key.split()[-1])} may log in as {login}" for key in new)
+        return kept + new
+
+    folder_of(file, own(owner))
+    edit(file, change, turned_away, owner=own(owner))
+    sys.stdout.write("".join(f"changed {each}\n" for each in said))
+
+
+def blob_of(key: str) -> bytes:
+    """Return the base64 of a public key, `TYPE BASE64 [COMMENT]`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    words = os.fsencode(key).split()
+    if len(words) < 2 or b"\n" in os.fsencode(key) or not KEY.match(words[1]):
+        raise ValueError(f"{key[:80]!r} is not a public key")
+    return words[1]
+
+
+def of_ours(key: bytes) -> "Any":
+    """Return what tells whether a line of authorized_keys is ours and has that key.
+
+    Raises:
+        ValueError: it is no key; a part of one would stand in lines of others.
+    """
+    if not KEY.match(key):
+        raise ValueError("the key to add or to remove is not base64")
+    end = b" " + key + b" gpuprov"
+    return lambda line: line.startswith(b'restrict,from="') and line.endswith(end)
+
+
+def own(owner: str) -> "Owner":
+    """Return `UID:GID` as numbers."""
+    uid, gid = owner.split(":")
+    return int(uid), int(gid)
+
+
+def folder_of(file: str, owner: "Owner") -> "list[str]":
+    """Create the folder of a file of keys; return what was made. One that a kill left to root is repaired."""
+    folder = os.path.dirname(file)
+    made = make_folders(folder, FOLDER_MODE, owner)
+    if not made and owner[0]:
+        with Place(os.path.join(folder, "x"), follow=True) as place:
+            about = os.fstat(place.folder)
+            left = (about.st_uid, stat.S_IMODE(about.st_mode)) == (0, FOLDER_MODE)
+            if left and not os.listdir(folder):
+                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place.folder)
+                try:
+                    os.fchown(handle, *owner)
+                finally:
+                    os.close(handle)
+    return made

@@ -1,0 +1,40 @@
+"""The shell scripts that run on a node, each with what it shares with the others."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from functools import cache
+from importlib.resources import files
+
+from gpuprov.probe.payload import standalone
+
+KEYS = ("gpuprov_place", "gpuprov_replace", "gpuprov_lines", "gpuprov.access.node.keys")
+_EDIT_KEYS = """\
+edit_keys() { # words of keys.py
+    for python in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/python3; do
+        if command -v "$python" >/dev/null; then
+            "$python" -IBS -c "import base64,zlib;exec(zlib.decompress(base64.b64decode('PROGRAM')))" "$@"
+            return
+        fi
+    done
+    echo "no Python 3 on the node" >&2
+    return 4
+}
+"""
+
+
+def node_script(package: str, name: str) -> str:
+    """Return a shell script of a package, as `throwaway.sh` of `gpuprov.access`, ready to be sent to a node.
+
+    Its line `. files.sh` becomes the functions of `access/node/files.sh`, `. keys.sh` becomes `edit_keys`.
+    """
+    text = (files(package) / name).read_text("utf-8")
+    shared = (files("gpuprov.access") / "node/files.sh").read_text("utf-8")
+    return text.replace(". files.sh\n", shared, 1).replace(". keys.sh\n", _edit_keys(), 1)
+
+
+@cache
+def _edit_keys() -> str:
+    program = base64.b64encode(zlib.compress(standalone(KEYS, {}).encode(), 9)).decode()
+    return _EDIT_KEYS.replace("PROGRAM", program)

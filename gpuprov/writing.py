@@ -1,0 +1,54 @@
+"""Files that the controller writes: replaced whole by the module that does it on nodes, too."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuprov.resources import share
+
+if TYPE_CHECKING:
+    import gpuprov_lines
+    import gpuprov_replace
+else:
+
+    @cache
+    def _module(name: str):
+        """Load a module of the collection under its own name; those that it imports, first."""
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, share("plugins") / f"module_utils/{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    _module("gpuprov_place")
+    gpuprov_replace, gpuprov_lines = _module("gpuprov_replace"), _module("gpuprov_lines")
+
+
+def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None) -> None:
+    """Replace a file, or create it, in one step; a link at the path is kept, and what it leads to replaced.
+
+    Args:
+        content: text is written as UTF-8.
+        mode: permissions, whatever the umask is; None keeps those of the old file, and gives a new one 0644,
+            or less by the umask.
+
+    Raises:
+        OSError: the old file is unchanged.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    gpuprov_replace.replace(str(path), data, mode, follow=True)
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines to a file that others write to as well, in one step; what is there stays.
+
+    Raises:
+        OSError: the old file is unchanged.
+    """
+    gpuprov_lines.edit_lines(str(path), lambda _line: False, (line.encode() for line in lines), mode=0o644)

@@ -1,0 +1,96 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Edits the lines of a file that others write to as well: no line of theirs is lost.
+
+The file is replaced as `gpuprov_replace` does. An error in reading is an error, never an empty file. A file
+that somebody else changes between our reading and our writing is read again.
+
+Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
+"""
+
+from gpuprov_place import Changed, Place, Refused
+from gpuprov_replace import Half
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuprov_replace import Owner
+
+    Change = Callable[[list[bytes]], list[bytes]]
+    Judge = Callable[[bytes], bool]
+
+TRIES = 5
+
+
+def edit_lines(
+    path: str,
+    is_ours: "Judge",
+    add: "Iterable[bytes]" = (),
+    mode: int = 0o600,
+    owner: "Owner | None" = None,
+) -> bool:
+    """Remove the lines that are ours and append others; return whether the file changed.
+
+    A link at the path is kept. Lines are compared and given without the newline.
+
+    Args:
+        mode: of a file that does not exist yet; an existing one keeps its own.
+        owner: likewise.
+
+    Raises:
+        Refused: lines of others would be lost, or the file changes faster than it can be edited.
+        OSError: the old file is unchanged.
+    """
+    added = list(add)
+
+    def change(lines: "list[bytes]") -> "list[bytes]":
+        return [line for line in lines if not is_ours(line)] + added
+
+    return edit(path, change, is_ours, mode, owner)
+
+
+def edit(
+    path: str, change: "Change", is_ours: "Judge", mode: int = 0o600, owner: "Owner | None" = None
+) -> bool:
+    """Let `change` edit the lines of a file; the rest is as `edit_lines` does it."""
+    for _try in range(TRIES):
+        try:
+            return _edit(path, change, is_ours, mode, owner)
+        except Changed:
+            pass
+    raise Refused(path, f"was changed by another program during each of {TRIES} attempts")
+
+
+def _edit(path: str, change: "Change", is_ours: "Judge", mode: int, owner: "Owner | None") -> bool:
+    with Place(path, follow=True) as place:
+        old = place.read()
+        before = lines_of(old.content)
+        after = change(list(before))
+        refuse_loss(path, before, after, is_ours)
+        if after == before:
+            return False
+        content = b"".join(line + b"\n" for line in after)
+        new = old.about is None
+        with Half(place, content, mode if new else None, owner if new else None, old=old) as half:
+            refuse_loss(path, before, lines_of(half.written()), is_ours)
+            half.put()
+        return True
+
+
+def lines_of(content: bytes) -> "list[bytes]":
+    """Return the lines of a file without their newlines; the last may lack one."""
+    lines = content.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def refuse_loss(path: str, before: "list[bytes]", after: "list[bytes]", is_ours: "Judge") -> None:
+    """Check that every line that is not ours is still there, in the same order.
+
+    Raises:
+        Refused: one is missing; the message says how many lines there are and would be.
+    """
+    rest = iter(after)
+    if not all(line in rest for line in before if not is_ours(line)):
+        reason = "the edit would lose lines that are not gpuprov's: {} lines now, {} afterwards"
+        raise Refused(path, reason.format(len(before), len(after)))

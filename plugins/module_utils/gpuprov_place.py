@@ -1,0 +1,232 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Finds where a path leads without trusting links of other users, and reads what is there.
+
+Folders are opened one by one, so none can be exchanged for a link in between. A link is followed only where
+its owner could do the same without us: it belongs to root or to this process's user, or it leads to a folder
+of its owner.
+
+Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINKS_MAX = 40
+"""As many links as the kernel follows in one path."""
+KEPT_ATTRIBUTES = ("user.", "security.selinux", "security.SMACK64", "system.posix_acl_access")
+"""Starts of extended attributes that are properties of the file. Others, such as security.ima, describe its
+content."""
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(OSError):
+    """An edit or a path that could damage what belongs to somebody else."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(errno.EPERM, reason, path)
+
+
+class Changed(Refused):
+    """A file that somebody else changed between our reading and our writing."""
+
+
+class Old:
+    """A file as it was read: its content, its stat result (None where there is none), its attributes."""
+
+    def __init__(
+        self, content: bytes, about: "os.stat_result | None", attributes: "dict[str, bytes] | None" = None
+    ) -> None:
+        self.content = content
+        self.about = about
+        self.attributes = attributes or {}
+
+
+class Place:
+    """An open folder and a name in it: where a path leads.
+
+    Raises:
+        OSError: a folder is missing, or a link is not to be followed.
+    """
+
+    def __init__(self, path: str, follow: bool = False) -> None:
+        self.path = os.fspath(path)
+        walk = _Walk(self.path, follow)
+        self.folder, self.name = walk.here, walk.name
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self.folder)
+
+    def about(self) -> "os.stat_result | None":
+        """Return what the name is now, a link as itself; None where there is nothing."""
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def read(self, content: bool = True) -> Old:
+        """Read a regular file with what belongs to it; a link here is as no file.
+
+        Raises:
+            OSError: it cannot be read, or is no regular file.
+        """
+        about = self.about()
+        if about is None or stat.S_ISLNK(about.st_mode):
+            return Old(b"", None)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
+        if not stat.S_ISREG(about.st_mode):
+            raise Refused(self.path, "is not a regular file")
+        try:
+            handle = os.open(self.name, READ, dir_fd=self.folder)
+        except PermissionError:
+            if content:
+                raise
+            return Old(b"", about)
+        with os.fdopen(handle, "rb") as stream:
+            about = os.fstat(handle)
+            text = stream.read() if content else b""
+            if content and len(text) != about.st_size:
+                raise Changed(self.path, "was changed by another program while it was read")
+            return Old(text, about, attributes_of(handle))
+
+    def sync(self) -> None:
+        """Have the folder's entries on the disk, where it can be read and its file system does this."""
+        try:
+            with readable(self.folder) as handle:
+                os.fsync(handle)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EINVAL):
+                raise
+
+
+@contextlib.contextmanager
+def readable(folder: int) -> "Iterator[int]":
+    """Open a folder once more, to list or to synchronise it."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+class _Walk:
+    """The way along a path: the folder that is open now, and the name that is left in it at the end."""
+
+    def __init__(self, path: str, follow: bool) -> None:
+        self.path = path
+        self.names = _names(path)
+        self.name = ""
+        self.here = os.open("/" if path.startswith("/") else ".", _FOLDER)
+        self.links = 0
+        self.strangers = set()  # type: set[int]
+        try:
+            self._go(follow)
+        except BaseException:
+            os.close(self.here)
+            raise
+
+    def _go(self, follow: bool) -> None:
+        while self.names:
+            self._step(follow)
+        if self.name in (".", ".."):
+            raise self._error(errno.EISDIR)
+        if self.strangers - {os.fstat(self.here).st_uid}:
+            raise Refused(self.path, "leads through a link of another user to a folder that is not theirs")
+
+    def _step(self, follow: bool) -> None:
+        self.name = self.names.pop(0)
+        last = not self.names
+        try:
+            handle, about, target = _entry(self.here, self.name)
+        except FileNotFoundError:
+            if last:
+                return
+            raise self._error(errno.ENOENT) from None
+        if target is not None:
+            if not last or follow:
+                self._follow(target, about.st_uid)
+        elif last and self.name not in (".", ".."):
+            os.close(handle)
+        elif stat.S_ISDIR(about.st_mode):
+            self._enter(handle)
+        else:
+            os.close(handle)
+            raise self._error(errno.ENOTDIR)
+
+    def _enter(self, folder: int) -> None:
+        os.close(self.here)
+        self.here = folder
+
+    def _follow(self, target: str, uid: int) -> None:
+        self.links += 1
+        if self.links > LINKS_MAX:
+            raise self._error(errno.ELOOP)
+        if uid not in (0, os.geteuid()):
+            about = os.fstat(self.here)
+            if about.st_mode & 0o1002 == 0o1002 and uid != about.st_uid:  # as fs.protected_symlinks
+                raise Refused(self.path, "leads through a link of another user in a folder of all users")
+            self.strangers.add(uid)
+        self.names = _names(target) + self.names
+        if target.startswith("/"):
+            self._enter(os.open("/", _FOLDER))
+
+    def _error(self, number: int) -> OSError:
+        return OSError(number, os.strerror(number), self.path)
+
+
+def _names(path: str) -> "list[str]":
+    """Return the components of a path; one that ends with a slash names a folder."""
+    return [name for name in path.split("/") if name] + (["."] if path[-1:] in ("", "/") else [])
+
+
+def _entry(folder: int, name: str) -> "tuple[int, os.stat_result, str | None]":
+    """Return a name in an open folder: opened, its stat result, the target of a link, which is closed again.
+
+    macOS has no O_PATH: there only folders are opened, and for others the number is that of /dev/null.
+    """
+    if hasattr(os, "O_PATH"):
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        about = os.fstat(handle)
+        if not stat.S_ISLNK(about.st_mode):
+            return handle, about, None
+        try:
+            return -1, about, os.readlink("", dir_fd=handle)
+        finally:
+            os.close(handle)
+    about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(about.st_mode):
+        return -1, about, os.readlink(name, dir_fd=folder)
+    if stat.S_ISDIR(about.st_mode):
+        return os.open(name, _FOLDER, dir_fd=folder), about, None
+    return os.open(os.devnull, os.O_RDONLY), about, None
+
+
+def state_of(about: "os.stat_result | None") -> "tuple[int, ...] | None":
+    """Return what differs once a file was changed or exchanged."""
+    if about is None:
+        return None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def attributes_of(handle: int) -> "dict[str, bytes]":
+    """Return the extended attributes of an open file that a new one in its place must have."""
+    if not hasattr(os, "listxattr"):
+        return {}
+    try:
+        names = [name for name in os.listxattr(handle) if name.startswith(KEPT_ATTRIBUTES)]
+        return {name: os.getxattr(handle, name) for name in names}
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+            return {}
+        raise

@@ -1,0 +1,274 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Replaces files so that neither a fault nor another user can damage them.
+
+The new content is written to a file of an unpredictable name in the same folder, synchronised to the disk,
+and renamed over the old one. Whatever fails, the old file stays byte for byte. What a killed process leaves
+is named `.gpuprov-new-` and 16 letters or digits; the next writer in that folder removes it.
+
+Links in a path are followed as `gpuprov_place` says. The last component is followed only with `follow`;
+otherwise a link there is replaced by the file.
+
+Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from binascii import hexlify
+
+from gpuprov_place import READ, Changed, Old, Place, attributes_of, readable, state_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Content = bytes | Iterable[bytes]
+    Owner = tuple[int, int]
+
+TEMPORARY = re.compile(r"\.gpuprov-new-[0-9A-Za-z]{16}\Z")
+NEW_MODE = 0o644
+"""Of a file that did not exist, unless its writer says otherwise; a stricter umask of the user counts."""
+ACL = "system.posix_acl_access"
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_cleaned = set()  # type: set[tuple[int, int]]
+
+
+def replace(
+    path: str,
+    content: "Content",
+    mode: "int | None" = None,
+    owner: "Owner | None" = None,
+    follow: bool = False,
+) -> None:
+    """Replace a file, or create it, in one step.
+
+    Args:
+        content: the bytes of the file, or pieces of them.
+        mode: permissions, whatever the umask is; None keeps those of the old file.
+        owner: user and group id; None keeps those of the old file.
+        follow: replace what a link at the path leads to; without it the link itself is replaced.
+
+    Raises:
+        OSError: the old file is unchanged.
+    """
+    with Place(path, follow) as place, Half(place, content, mode, owner) as half:
+        half.put()
+
+
+def replace_link(path: str, target: str) -> None:
+    """Have a path be a symbolic link, in one step."""
+    with Place(path) as place:
+        name = _temporary_name()
+        os.symlink(target, name, dir_fd=place.folder)
+        try:
+            os.rename(name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        except OSError:
+            os.unlink(name, dir_fd=place.folder)
+            raise
+        place.sync()
+
+
+def read(path: str, follow: bool = False) -> "bytes | None":
+    """Return the content of a regular file; None where there is none.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    with Place(path, follow) as place:
+        old = place.read()
+        return None if old.about is None else old.content
+
+
+def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> "list[str]":
+    """Create a folder and those above it that are missing, with this mode, whatever the umask is, and owner.
+
+    Returns:
+        The paths of those that were created, the outermost first.
+    """
+    path = path.rstrip("/")
+    if not path or os.path.isdir(path):
+        return []
+    above = make_folders(os.path.dirname(path), mode, owner)
+    with Place(path, follow=True) as place:
+        os.mkdir(place.name, mode, dir_fd=place.folder)  # by its own name: SELinux labels it by that
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(place.name, flags, dir_fd=place.folder)
+        try:
+            if owner:
+                os.fchown(handle, *owner)
+            os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
+        place.sync()
+    return [*above, path]
+
+
+class Half:
+    """A content written beside the file that it will replace; removed at the end unless it was put there.
+
+    Args:
+        place: where it goes.
+        content, mode, owner: as `replace` takes them.
+        old: what was read there, for an edit that must not undo another one.
+
+    Raises:
+        OSError: nothing is left of it.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        content: "Content",
+        mode: "int | None" = None,
+        owner: "Owner | None" = None,
+        old: "Old | None" = None,
+    ) -> None:
+        self.place = place
+        self._edited = old
+        self._handle = -1
+        self._name = ""
+        try:
+            self._fill(content, mode, owner, old or place.read(content=False))
+        except BaseException:
+            self.drop()
+            raise
+
+    def _fill(self, content: "Content", mode: "int | None", owner: "Owner | None", old: Old) -> None:
+        clean(self.place.folder)
+        self._create(NEW_MODE if mode is None and old.about is None else 0o600)
+        kept = dict(old.attributes)
+        if mode is not None:
+            kept.pop(ACL, None)
+        elif old.about is not None:
+            mode = stat.S_IMODE(old.about.st_mode)
+        if owner:
+            os.fchown(self._handle, *owner)
+        elif old.about is not None and mode is not None:
+            mode = _keep_owner(self._handle, old.about, mode)
+        size = self._write([content] if isinstance(content, bytes) else content)
+        if mode is not None:
+            os.fchmod(self._handle, mode)
+        _keep_attributes(self._handle, kept)
+        os.fsync(self._handle)
+        if os.fstat(self._handle).st_size != size:
+            raise OSError(errno.EIO, "was not written completely", self.place.path)
+
+    def _create(self, mode: int) -> None:
+        """Create the temporary file, locked while it is written: so `clean` knows which are left over."""
+        while True:
+            name = _temporary_name()
+            self._handle = os.open(name, _CREATE, mode, dir_fd=self.place.folder)
+            self._name = name
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._handle).st_nlink:
+                return
+            os.close(self._handle)
+
+    def _write(self, pieces: "Iterable[bytes]") -> int:
+        size = 0
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                done = os.write(self._handle, rest)
+                rest = rest[done:]
+                size += done
+        return size
+
+    def written(self) -> bytes:
+        """Return what the new file holds."""
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        return b"".join(iter(lambda: os.read(self._handle, 1 << 20), b""))
+
+    def put(self) -> None:
+        """Rename it over the file, and have that on the disk.
+
+        Raises:
+            Changed: the file is no longer the one that was read for an edit.
+        """
+        place = self.place
+        if self._edited and state_of(place.about()) != state_of(self._edited.about):
+            raise Changed(place.path, "was changed by another program meanwhile")
+        os.rename(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        self._name = ""
+        place.sync()
+
+    def drop(self) -> None:
+        """Remove what was not put in its place."""
+        if self._name:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self.place.folder)
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._name, self._handle = "", -1
+
+    def __enter__(self) -> "Half":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.drop()
+
+
+def clean(folder: int) -> None:
+    """Remove what killed writers left in an open folder; once in a process."""
+    about = os.fstat(folder)
+    if (about.st_dev, about.st_ino) in _cleaned:
+        return
+    _cleaned.add((about.st_dev, about.st_ino))
+    with contextlib.suppress(OSError), readable(folder) as handle:
+        for name in os.listdir(handle):
+            if TEMPORARY.match(name):
+                with contextlib.suppress(OSError):
+                    _remove_left_over(folder, name)
+
+
+def _remove_left_over(folder: int, name: str) -> None:
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode):
+        os.rmdir(name, dir_fd=folder)
+    elif stat.S_ISLNK(mode):
+        os.unlink(name, dir_fd=folder)
+    elif stat.S_ISREG(mode):
+        handle = os.open(name, READ, dir_fd=folder)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(handle)
+
+
+def _temporary_name() -> str:
+    return ".gpuprov-new-" + hexlify(os.urandom(8)).decode()
+
+
+def _keep_owner(handle: int, old: "os.stat_result", mode: int) -> int:
+    """Give a new file the owner of the old one, as far as this process may; return the mode for it."""
+    about = os.fstat(handle)
+    if (about.st_uid, about.st_gid) == (old.st_uid, old.st_gid):
+        return mode
+    try:
+        os.fchown(handle, old.st_uid, old.st_gid)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        mode &= ~0o6000
+        try:
+            os.fchown(handle, -1, old.st_gid)
+        except PermissionError:  # the group's rights were meant for another group
+            mode &= ~0o070
+    return mode
+
+
+def _keep_attributes(handle: int, attributes: "dict[str, bytes]") -> None:
+    has = attributes_of(handle) if attributes else {}
+    for name, value in attributes.items():
+        if has.get(name) != value:
+            try:
+                os.setxattr(handle, name, value)
+            except PermissionError:
+                if os.geteuid() == 0:
+                    raise

@@ -1,0 +1,223 @@
+"""The primitive that replaces files: the old one or the new one, whole, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import gpuprov_lines
+import gpuprov_place
+import gpuprov_replace
+import pytest
+from gpuprov_lines import edit_lines
+from gpuprov_replace import make_folders, replace, replace_link
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
+STRANGER, OTHER = 4321, 4322
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    gpuprov_replace._cleaned.clear()
+    yield
+    gpuprov_replace._cleaned.clear()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "folder/file"
+    path.parent.mkdir()
+    path.write_bytes(b"old\n")
+    path.chmod(0o640)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_content_changes_and_the_mode_stays(file: Path) -> None:
+    replace(str(file), b"new\n")
+    assert (file.read_bytes(), file.stat().st_mode & 0o7777) == (b"new\n", 0o640)
+    assert names(file.parent) == ["file"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
+def test_nobody_else_may_write_to_a_new_file_whatever_the_umask(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        replace(str(tmp_path / "new"), b"")
+        replace(str(tmp_path / "stated"), b"", 0o664)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o7777 == mode
+    assert (tmp_path / "stated").stat().st_mode & 0o7777 == 0o664
+
+
+@ROOT_ONLY
+def test_owner_and_attributes_stay(file: Path) -> None:
+    os.chown(file, STRANGER, OTHER)
+    os.setxattr(file, "user.origin", b"site")
+    replace(str(file), [b"new", b"\n"])
+    assert (file.stat().st_uid, file.stat().st_gid) == (STRANGER, OTHER)
+    assert os.getxattr(file, "user.origin") == b"site"
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "fchmod", "rename", "fstat", "open"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_whatever_fails_the_old_file_stays(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: str, at: int
+) -> None:
+    real: Callable[..., object] = getattr(os, call)
+    count = 0
+
+    def failing(*words: object, **named: object) -> object:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*words, **named)
+
+    monkeypatch.setattr(os, call, failing)
+    with suppress(OSError):
+        replace(str(file), b"new\n")
+    monkeypatch.undo()
+    assert file.read_bytes() in (b"old\n", b"new\n")
+    assert names(file.parent) == ["file"]
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_not_disturbed(file: Path) -> None:
+    (file.parent / ".gpuprov-new-0123456789abcdef").write_text("half")
+    kept = [".gpuprov-new-", ".gpuprov-new-0123456789abcdeg.conf", "gpuprov-new-0123456789abcdef"]
+    for name in kept:
+        (file.parent / name).write_text("not ours")
+    with gpuprov_place.Place(str(file)) as place, gpuprov_replace.Half(place, b"living") as half:
+        gpuprov_replace._cleaned.clear()
+        replace(str(file), b"new\n")
+        half.put()
+    assert file.read_bytes() == b"living"
+    assert names(file.parent) == sorted(["file", *kept])
+
+
+def test_a_link_is_replaced_or_what_it_leads_to(file: Path) -> None:
+    link = file.with_name("link")
+    link.symlink_to("../folder/./file")
+    replace(str(link), b"new\n", follow=True)
+    assert (link.is_symlink(), file.read_bytes()) == (True, b"new\n")
+    replace(str(link), b"other\n")
+    assert (link.is_symlink(), link.read_bytes(), file.read_bytes()) == (False, b"other\n", b"new\n")
+    replace_link(str(link), "file")
+    assert link.read_bytes() == b"new\n"
+
+
+@pytest.mark.parametrize("what", ["folder", "fifo", "loop", "slash"])
+def test_what_is_no_file_is_refused(file: Path, what: str) -> None:
+    path = file.with_name("other")
+    if what in ("folder", "slash"):
+        path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+    with pytest.raises(OSError, match="other"):
+        replace(f"{path}/" if what == "slash" else str(path), b"", follow=True)
+    assert names(file.parent) == ["file", "other"]
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("owner", "target_owner", "followed"),
+    [(0, OTHER, True), (STRANGER, STRANGER, True), (STRANGER, 0, False), (STRANGER, OTHER, False)],
+)
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_link_of_another_user_leads_to_folders_of_theirs(
+    tmp_path: Path, owner: int, target_owner: int, followed: bool, what: str
+) -> None:
+    home, target = tmp_path / "home", tmp_path / "target"
+    home.mkdir()
+    target.mkdir()
+    os.chown(target, target_owner, -1)
+    link = home / "link"
+    link.symlink_to(target / "file" if what == "file" else target)
+    os.chown(link, owner, -1, follow_symlinks=False)
+    path = link if what == "file" else link / "file"
+    if followed:
+        replace(str(path), b"new\n", follow=True)
+        assert (target / "file").read_bytes() == b"new\n"
+    else:
+        with pytest.raises(gpuprov_place.Refused, match="link of another user"):
+            replace(str(path), b"new\n", follow=True)
+        assert names(target) == []
+
+
+@ROOT_ONLY
+def test_a_link_planted_in_a_folder_of_all_users_is_not_followed(tmp_path: Path) -> None:
+    shared, theirs = tmp_path / "shared", tmp_path / "theirs"
+    for folder in (shared, theirs):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    os.chown(theirs, STRANGER, -1)
+    (shared / "report").symlink_to(theirs / "report")
+    os.chown(shared / "report", STRANGER, -1, follow_symlinks=False)
+    with pytest.raises(gpuprov_place.Refused, match="folder of all users"):
+        replace(str(shared / "report"), b"secret", follow=True)
+    assert names(theirs) == []
+
+
+def test_folders_are_made_with_their_mode(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = make_folders(str(tmp_path / "one/two/"), 0o755)
+    finally:
+        os.umask(before)
+    assert made == [str(tmp_path / "one"), str(tmp_path / "one/two")]
+    assert [Path(each).stat().st_mode & 0o777 for each in made] == [0o755, 0o755]
+    assert make_folders(made[1]) == []
+
+
+def test_lines_of_others_survive_a_concurrent_edit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, late = gpuprov_replace.Half.put, iter([b"second\n", b"third\n"])
+
+    def put(half: gpuprov_replace.Half) -> None:
+        if line := next(late, b""):
+            with file.open("ab") as stream:
+                stream.write(line)
+        real(half)
+
+    monkeypatch.setattr(gpuprov_replace.Half, "put", put)
+    assert edit_lines(str(file), lambda line: line == b"ours", [b"ours"])
+    assert file.read_bytes() == b"old\nsecond\nthird\nours\n"
+
+
+def test_an_edit_that_would_lose_lines_of_others_is_refused(file: Path) -> None:
+    file.write_bytes(b"one\ntwo\nours\n")
+    for change in (lambda lines: lines[1:], lambda lines: [], lambda lines: lines[1::-1]):
+        with pytest.raises(gpuprov_place.Refused, match="would lose lines"):
+            gpuprov_lines.edit(str(file), change, lambda line: line == b"ours")
+    assert file.read_bytes() == b"one\ntwo\nours\n"
+    assert names(file.parent) == ["file"]
+
+
+@ROOT_ONLY
+def test_a_file_that_cannot_be_read_is_not_an_empty_one(file: Path) -> None:
+    file.parent.chmod(0o777)
+    for above in file.parents:
+        if above.stat().st_uid == os.geteuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
+    file.chmod(0o200)
+    os.chown(file, STRANGER, -1)
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(Path(gpuprov_lines.__file__).parent)!r})\n"
+        f"import gpuprov_lines\nos.setuid({OTHER})\n"
+        f"gpuprov_lines.edit_lines({str(file)!r}, bool, [b'ours'])"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", code], check=False, capture_output=True, text=True)
+    assert "PermissionError" in done.stderr
+    assert file.read_bytes() == b"old\n"

@@ -1,0 +1,146 @@
+"""Locks of the operator's and of nodes: private, one at a time, and waited for no longer than stated."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuprov import mutex
+from gpuprov.cli.common.group import run
+from gpuprov.errors import Exit, Refused
+from gpuprov.model.exclusive import exclusive
+from gpuprov.runs import cache_dir, state_dir
+
+
+def test_it_is_sent_to_nodes() -> None:
+    ast.parse(Path(mutex.__file__).read_text(), feature_version=(3, 6))
+
+
+def test_whoever_can_read_a_file_does_not_keep_others_from_changing_it(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.touch(0o644)
+    with file.open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+
+        def change() -> None:
+            with exclusive(file, 5):
+                done.append(True)
+
+        done: list[bool] = []
+        changing = threading.Thread(target=change, daemon=True)
+        changing.start()
+        changing.join(4)
+    assert done
+    locks = state_dir() / "locks"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (locks, state_dir())} == {0o700}
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    inside: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            with exclusive(tmp_path / "x"):
+                inside.append(1)
+                assert len(inside) == 1
+                time.sleep(0.0005)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert inside == []
+
+
+def test_waiting_has_an_end_and_says_for_whom(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "x"), pytest.raises(Refused) as refused, exclusive(tmp_path / "x", 0.1):
+        pass
+    assert str(refused.value).startswith(f"{tmp_path}/x is locked by ")
+    assert f"(pid {os.getpid()}) for more than 0 s; `ps -fp {os.getpid()}`" in str(refused.value)
+
+
+def test_what_is_done_under_a_lock_may_ask_for_another_in_vain(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "x"), pytest.raises(Refused, match="/x is locked"):  # noqa: SIM117
+        with exclusive(tmp_path / "y"), exclusive(tmp_path / "x", 0.1):
+            pass
+
+
+def test_a_folder_of_others_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(OSError, match=rf"mode is 777; look at what is in it, then `chmod go-w {folder}`"):
+        mutex.own_folder(str(folder), 0o700)
+    folder.chmod(0o755)
+    mutex.own_folder(str(folder), 0o700)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        mutex.own_folder(str(tmp_path / "link"), 0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(OSError, match=rf"belongs to user 65534, expected 0; .* `chown 0 {folder}`"):
+        mutex.own_folder(str(folder), 0o700)
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/x").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"), mutex.held(str(tmp_path / "locks/x"), 1):
+        pass
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_the_state_is_the_operators_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a/state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a/cache"))
+    before = os.umask(umask)
+    try:
+        with exclusive(tmp_path / "x"):
+            cache_dir()
+    finally:
+        os.umask(before)
+    made = (tmp_path / "a").rglob("*")
+    modes = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in made}
+    lock = modes.popitem()
+    assert lock[1] == 0o600
+    private = dict.fromkeys(("a/state/gpuprov", "a/state/gpuprov/locks", "a/cache/gpuprov"), 448)
+    assert modes == {"a/state": 0o755, "a/cache": 0o755, **private}
+
+
+def test_a_state_that_others_may_write_is_refused_by_every_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "gpuprov"
+    folder.mkdir()
+    folder.chmod(0o777)
+    before = os.umask(0)
+    try:
+        assert run(["inventory", "profiles"]) == Exit.REFUSED
+        assert os.umask(before) == 0o022
+    finally:
+        os.umask(before)
+    said = f"gpuprov: {folder} is not safe: other users may write it, its mode is 777; "
+    assert capfd.readouterr().err == f"{said}look at what is in it, then `chmod go-w {folder}`\n"
+    folder.chmod(0o755)
+    assert run(["inventory", "profiles"]) == Exit.OK
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
