@@ -12,7 +12,7 @@ import secrets
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuprov.apply.context import Consent, Options, RunContext
+from gpuprov.apply.heard import FILE_CHARACTERS, Hearing, is_kept
 from gpuprov.apply.leases import PATIENCE_S, Leases, Terms
 from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock
+from gpuprov.model.selection import narrowed
 from gpuprov.runs import state_dir
 from gpuprov.ssh import elsewhere
 
@@ -32,8 +34,6 @@ R = TypeVar("R")
 Change = Callable[[RunContext, Mapping[str, V]], Mapping[str, R]]
 MARGIN_S = 10.0
 """The worker stops so long before the node would let another hand follow."""
-KEPT_BYTES = 4 << 20
-"""The most of one of a worker's files that the run keeps."""
 
 
 @dataclass(frozen=True)
@@ -49,37 +49,34 @@ class _Order:
     consent: Consent
 
 
-def change(work: Change[V, R], run: RunContext, each: Mapping[str, V]) -> dict[str, R | GpuprovError]:
+def change(
+    work: Change[V, R], run: RunContext, each: Mapping[str, V], *, answer: Any
+) -> dict[str, R | GpuprovError]:
     """Change nodes, here or by workers' hands.
 
     Args:
         work: it is given a run whose folder, leases and listeners are those of the place where it is done.
         each: node → what the work needs for it.
+        answer: the type of a result, see `elsewhere.spread`.
 
     Returns:
-        node → what came of it, or why nothing was done there.
+        node → its result, or why nothing was done there.
     """
     if not each:
         return {}
     if not elsewhere.is_engaged():
         return dict(work(run, each))
     family, terms = (run.leases.run, run.leases.terms) if run.leases else (None, Terms())
-    order = _Order(run.lock, run.id, family, terms.seconds, run.options, run.consent)
-    hear = partial(_hear, run)
-    found = dict(elsewhere.spread(partial(_by_hand, work, order), each, hear=hear, changes=True))
+    options = replace(run.options, become_password=None)  # it does not go to workers
+
+    def part(names: Collection[str]) -> elsewhere.Work[V, R | GpuprovError]:
+        lock = narrowed(run.lock, names)
+        order = _Order(lock, run.id, family, terms.seconds, options, run.consent)
+        return partial(_by_hand, work, order)
+
+    hear = Hearing(run).take
+    found = dict(elsewhere.spread(part, each, answer=answer, hear=hear, changes=True))
     return {name: found[name] for name in each if name in found}
-
-
-def _hear(run: RunContext, told: dict[str, Any]) -> None:
-    """Take in what a hand tells: an event of Ansible's, a line, or a file of its folder."""
-    if "event" in told:
-        run.listen({**told["event"], "stream": told["hand"]})
-    elif "line" in told:
-        run.narrate(told["line"])
-    else:
-        place = run.folder / f"hand-{told['hand']}" / told["file"]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(told["text"])
 
 
 def _by_hand(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[str, R | GpuprovError]:
@@ -89,11 +86,11 @@ def _by_hand(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[s
     tell = attempt.tell
     with _folder(f"{order.name}-{attempt.number}") as folder:
         run = RunContext(
-            _of(order.lock, each),
+            narrowed(order.lock, each),
             folder,
             order.options,
             order.consent,
-            lambda event: tell({"hand": attempt.number, "event": event}),
+            lambda event: tell({"event": event}),
             lambda line: tell({"line": line}),
         )
         with _stopped_on_demand(folder, attempt.stop):
@@ -101,7 +98,7 @@ def _by_hand(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[s
                 return _leased(work, run, order, attempt.number, each)
             finally:
                 for file, text in _files(folder):
-                    tell({"hand": attempt.number, "file": file, "text": text})
+                    tell({"file": file, "text": text})
 
 
 def _leased(
@@ -120,12 +117,6 @@ def _leased(
         return errors | (dict(work(replace(run, leases=leases), ours)) if ours else {})
 
 
-def _of(lock: Lock, names: Mapping[str, Any]) -> Lock:
-    from gpuprov.verify.selection import narrowed
-
-    return narrowed(lock, names)
-
-
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
     """A folder of a worker's own, which goes with the work: what is in it is told before."""
@@ -138,10 +129,10 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """What Ansible was given and said; not the facts that it keeps."""
+    """Yield what Ansible was given and said, of what the run keeps."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if path.is_file() and inside.parts[0] != "facts" and path.stat().st_size <= KEPT_BYTES:
+        if path.is_file() and is_kept(str(inside)) and path.stat().st_size <= FILE_CHARACTERS:
             yield str(inside), path.read_text(errors="replace")
 
 

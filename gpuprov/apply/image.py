@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpuprov.apply.context import RunContext
+from gpuprov.apply.modules.brought import image_store
 from gpuprov.apply.modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome
@@ -29,8 +31,10 @@ from gpuprov.inventory.firstboot.files import (
     own_lock,
 )
 from gpuprov.model.lock import Lock, LockedGroup, Setting
+from gpuprov.model.stack import IMAGE
 from gpuprov.roles import expectations
 from gpuprov.roles.image import postponed_roles, waits_for
+from gpuprov.writing import replace_file
 
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")
@@ -98,11 +102,19 @@ def make_image(run: RunContext) -> Image:
             **UNBOOTED,
         }
         with offline():
-            image.outcome.add(Once(run, {NODE: variables}).apply()[NODE])
+            image.outcome.add(_once(run, group, variables).apply()[NODE])
     if image.outcome.ok:
         for each in _unmended(group, _look(run)):
             image.outcome.fail(NODE, "Look again", f"{each.check} is still {each.actual}")
     return image
+
+
+def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Once:
+    """The driver's module is another builder's, from the store, unless the lock trusts images to compile."""
+    if IMAGE not in group.components.driver.builders:
+        return Once(run, {NODE: variables})
+    compiling = {**variables, "nvidia_driver_only_builder": [NODE]}
+    return Once(run, {NODE: compiling}, image_store(run.lock), {NODE: IMAGE})
 
 
 def leave_for_first_boot(lock: Lock, group: str) -> None:
@@ -115,8 +127,7 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
     for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=program))):
         path = Path(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text, "utf-8")
-        path.chmod(file.mode)
+        replace_file(path, file.text, file.mode)
     for name in ("done", "state.json"):  # of the builder, if it was brought up the same way
         (ENDED / name).unlink(missing_ok=True)
     WANTED.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +142,7 @@ def offline() -> Iterator[None]:
     os.environ["SYSTEMD_OFFLINE"] = "1"  # systemd's ENVIRONMENT.md
     ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()
     if ours:
-        NO_STARTS.write_text("#!/bin/sh\nexit 101\n")
-        NO_STARTS.chmod(0o755)
+        replace_file(NO_STARTS, "#!/bin/sh\nexit 101\n", 0o755)
     try:
         yield
     finally:

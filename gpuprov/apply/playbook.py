@@ -21,13 +21,16 @@ from typing import Any
 from gpuprov.apply import strategy
 from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.apply.hands import change
-from gpuprov.errors import GpuprovError, Refused, Unreachable
+from gpuprov.apply.heard import Failures
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
 from gpuprov.probe.here import SYSTEM_PATH
 from gpuprov.resources import link_collection
 from gpuprov.roles import first_packages
+from gpuprov.untrusted import ansible_json, without_templates
+from gpuprov.writing import replace_file
 
 # curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761). A node
 # that vanishes in the middle of a task is given up after 2 minutes; without, TCP waits for up to 15.
@@ -49,7 +52,7 @@ class NodeOutcome:
 
     changed: int = 0
     compiled: str | None = None
-    failed: list[Event] = field(default_factory=list)
+    failed: Failures = field(default_factory=list)
     unreachable: str | None = None
     refused: str | None = None
 
@@ -65,6 +68,14 @@ class NodeOutcome:
         self.failed += later.failed
         self.unreachable = self.unreachable or later.unreachable
         self.refused = self.refused or later.refused
+
+    @classmethod
+    def of(cls, node: str, answer: NodeOutcome | GpuprovError) -> NodeOutcome:
+        """Return what was done to a node, from what a worker answered for it."""
+        if isinstance(answer, GpuprovError):
+            return cls.of_error(node, answer)
+        answer.failed = [{**event, "host": node} for event in answer.failed]
+        return answer
 
     @classmethod
     def of_error(cls, node: str, error: GpuprovError) -> NodeOutcome:
@@ -104,10 +115,8 @@ def run_playbook(
         GpuprovError: Ansible itself could not run.
     """
     play = partial(_play, playbook, part=part, variables=variables)
-    return {
-        name: NodeOutcome.of_error(name, outcome) if isinstance(outcome, GpuprovError) else outcome
-        for name, outcome in change(play, run, nodes).items()
-    }
+    found = change(play, run, nodes, answer=NodeOutcome)
+    return {name: NodeOutcome.of(name, outcome) for name, outcome in found.items()}
 
 
 def _play(
@@ -120,11 +129,15 @@ def _play(
 ) -> dict[str, NodeOutcome]:
     folder = run.folder / part
     folder.mkdir(exist_ok=True)
+    outcomes = {name: NodeOutcome() for name in nodes}
+    nodes = dict(_without_templates(nodes, outcomes))
+    if not nodes:
+        return outcomes
     inventory = folder / f"{playbook}-inventory.json"
-    inventory.write_text(json.dumps(_inventory(run.lock, nodes), indent=1))
+    replace_file(inventory, ansible_json(_inventory(run.lock, nodes)))
     events = folder / f"{playbook}-events.jsonl"
     log = folder / f"{playbook}-ansible.log"
-    outcomes, own = {name: NodeOutcome() for name in nodes}, _here(run.lock, nodes)
+    own = _here(run.lock, nodes)
     if playbook == "site" and not own:
         own = strategy.settings()
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
@@ -147,6 +160,17 @@ def _play(
     if process.returncode and all(outcome.ok for outcome in outcomes.values()):
         raise GpuprovError(f"ansible-playbook ended with {process.returncode}", do=f"read {log}")
     return outcomes
+
+
+def _without_templates(
+    nodes: Mapping[str, dict[str, Any]], outcomes: Mapping[str, NodeOutcome]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Nodes whose own variables hold no template; text of other nodes is in them. The others have failed."""
+    for name, stated in nodes.items():
+        try:
+            yield name, without_templates(stated, "variables of the node")
+        except NodeFailed as error:
+            outcomes[name].fail(name, "Write the inventory", str(error))
 
 
 def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -173,7 +197,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     command = [str(program), "--inventory", str(inventory), "--forks", str(options.forks)]
     command += ["--check"] * options.check + ["--diff"] * options.diff
     if variables:
-        command += ["--extra-vars", json.dumps(variables)]
+        command += ["--extra-vars", ansible_json(variables)]
     if options.verbosity > 1:
         command.append("-" + "v" * (options.verbosity - 1))
     if options.become_password is not None:
@@ -192,6 +216,7 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_COLLECTIONS_PATH": str(link_collection(scratch / "collections")),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov.gpuprov.gpuprov_jsonl",
         "ANSIBLE_GATHERING": "smart",
+        "ANSIBLE_INJECT_FACT_VARS": "0",  # what a node sends as a fact would replace a variable of the lock
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),
         "ANSIBLE_PIPELINING": "1",

@@ -38,7 +38,7 @@ def unfit() -> str:
     except PackageNotFoundError as error:
         return f"{error.name} is not installed as a package"
     if mitogen < OLDEST:
-        return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: pip install 'gpuprov[fast]'"
+        return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: pip install 'mitogen>={OLDEST}'"
     if not CORES[0] <= core < CORES[1]:
         return f"ansible-core {core} is installed, and Mitogen is tried with {CORES[0]} up to {CORES[1]}"
     return ""

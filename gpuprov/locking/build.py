@@ -1,4 +1,4 @@
-"""Builds the lock, group by group. Deterministic: the same fleet, catalog and indexes give the same bytes."""
+"""Construction of the lock, group by group: the same fleet, catalog and indexes give the same bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from gpuprov.catalog.records import System
 from gpuprov.catalog.releases import Release, contents, current, keep, own, pinned
 from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
-from gpuprov.locking.builder import with_builder
-from gpuprov.locking.components import Locker, family_pattern, module_build
+from gpuprov.locking.builder import check_builders, module_build, with_builder
+from gpuprov.locking.components import Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.inputs import digest, profile_folders
 from gpuprov.locking.network import with_network
-from gpuprov.locking.repository.signature import require_gpgv
 from gpuprov.locking.resolve import ABSENT, Answer, Request
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.locking.storage import with_clients
@@ -40,6 +39,7 @@ from gpuprov.model.lock import (
 )
 from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
+from gpuprov.untrusted.signature import require_gpgv
 
 Narrate = Callable[[str], None]
 
@@ -51,18 +51,19 @@ def build_lock(
     upgrade: Collection[str] = (),
     narrate: Narrate = lambda line: None,
 ) -> Lock:
-    """The lock of a fleet file.
+    """Build the lock of a fleet file.
 
     Args:
-        previous: a lock whose versions are kept where the fleet still allows them, and its catalog.
+        previous: a lock; its versions are kept if the fleet still allows them, and its catalog is used.
         upgrade: components (of `MOVABLE`) whose locked versions are not kept; with any, the newest catalog
-            that is here is taken.
-        narrate: gets the resolver's warnings.
+            on this machine is used.
+        narrate: called with the resolver's warnings.
 
     Raises:
         InvalidInput: the fleet, a profile or a site's catalog is not valid.
-        Refused: no such stack can work, or the repositories do not hold it; says which rule. Or the catalog
-            of the previous lock is not here.
+        Refused: no such stack can work, or the repositories lack it; the message names the rule. Or the
+        catalog
+            of the previous lock is missing.
         Unreachable: a repository does not answer.
         GpuprovError: a program is missing on this machine.
     """
@@ -74,6 +75,7 @@ def build_lock(
     for name, group in fleet.groups.items():
         with fleet.words.placing("groups", name):
             groups[name] = builder.group(name, group)
+    check_builders(groups)
     if pin:
         keep(pin.version, contents(release.folder))
     return Lock(
@@ -88,10 +90,11 @@ def build_lock(
 def release_for(
     previous: Lock | None, upgrade: Collection[str], narrate: Narrate
 ) -> tuple[Release, CatalogPin | None]:
-    """The catalog to lock with, and what the lock is to say of it: the previous lock's, until `--upgrade`.
+    """Return the catalog for the lock, and its pin: the previous lock's catalog unless components are
+    upgraded.
 
     Raises:
-        Refused: the catalog of the previous lock is not here.
+        Refused: the catalog of the previous lock is missing.
     """
     if previous is None or upgrade:
         release = current()
@@ -109,11 +112,11 @@ class Settled:
     """A group before its packages are looked up.
 
     Attributes:
-        granted: its settings with what follows from them for SSH, the firewall and clients of storage.
+        granted: its settings, completed for SSH, the firewall and storage clients.
         locked: its components in the previous lock.
-        request: what is asked of the resolver for something wanted.
-        answer: the resolver's.
-        want: what it answers.
+        request: makes the resolver's request from the wanted software.
+        answer: the resolver's answer.
+        want: the wanted software that `answer` is for.
     """
 
     hardware: Hardware
@@ -127,7 +130,7 @@ class Settled:
 
 
 class Builder:
-    """Holds what all groups of a fleet share."""
+    """State shared by all groups of a fleet."""
 
     def __init__(
         self,
@@ -148,15 +151,16 @@ class Builder:
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
 
     def digest(self) -> str:
-        """A digest of what was read, once every group is settled."""
+        """Return a digest of the inputs, once every group is settled."""
         return digest(self._fleet, self._profiles.values(), self._network, self._secure_boot)
 
     def settled(self, name: str, group: Group) -> Settled:
-        """What can be said of a group without reading an index.
+        """Resolve a group without reading an index.
 
         Raises:
-            InvalidInput: its profile, its GPU, its system or what is stated of a component is not known.
-            Refused: no such stack can work, or its settings would shut the fleet out; says which rule.
+            InvalidInput: its profile, GPU, system or a stated component is unknown.
+            Refused: no such stack can work, or its settings would lock the fleet out; the message names the
+            rule.
         """
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
         stated = overlay(profile.profile.hardware, group.hardware)
@@ -179,17 +183,22 @@ class Builder:
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     def group(self, name: str, group: Group) -> LockedGroup:
-        """One group's exact meaning."""
+        """Return the lock's record of one group."""
         settled = self.settled(name, group)
         hardware, settings, locked = settled.hardware, settled.settings, settled.locked
         request, answer, want, system = settled.request, settled.answer, settled.want, settled.system
         arch = answer.stack.arch or group.arch
         switched = answer.stack.fabricmanager not in (None, ABSENT)
         locker = Locker(self._finder, system, arch, answer, self._staying(locked))
-        build = module_build(want.policy.module_build, len(group.hosts), locked)
+        build = module_build(want.policy)
+        if build is None and locked and locked.driver.shared and not want.policy.module_build:
+            self._narrate(
+                f"{name}: each node compiles its own module, as stack.builder names no builder for the others"
+            )
         components = self._components(name, locker, answer, want, request, settings, build)
         check_signed(name, self._secure_boot, components.driver)
-        components = with_builder(name, group.hosts, want.policy, components)
+        hosts = [host for each in self._fleet.groups.values() for host in each.hosts]
+        components = with_builder(name, hosts, want.policy, components)
         return LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
@@ -221,7 +230,7 @@ class Builder:
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
-        """The locked components that no one asked to move."""
+        """Return the locked components that are not upgraded."""
         moving = set(self._upgrade)
         moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()
         moving |= {"compat"} if "cuda" in moving else set()
@@ -238,7 +247,9 @@ class Builder:
         settings: dict[str, Setting],
         build: Literal["once"] | None,
     ) -> Components:
-        """Everything that is managed, exact; the driver's companions as the hardware asks."""
+        """Return every managed component with exact versions, and the
+        driver's companions for the hardware.
+        """
         found: dict[str, Component] = {"driver": locker.driver(build)}
         found |= {each: locker.component(each) for each in locker.following()}
         for each in MOVABLE[1:]:
@@ -257,7 +268,7 @@ class Builder:
         return Components.model_validate(found)
 
     def _absent(self, want: Wanted, system: System) -> dict[str, str]:
-        """What is stated to be absent, with the names that its packages have."""
+        """Return the components that must be absent, with a pattern of their packages."""
         return {
             each: family_pattern(self._catalog.own_patterns(each, system.manager))
             for each in MOVABLE[1:]
@@ -267,7 +278,7 @@ class Builder:
     def _further_toolkits(
         self, name: str, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
     ) -> dict[str, Answer]:
-        """Version → answer of each toolkit beside the default one, judged on the same driver."""
+        """Resolve each further toolkit on the same driver: version → answer."""
         found = {}
         for text in stated_texts(want.policy, "cuda")[1:]:
             alone = want.only(driver=str(answer.stack.driver), cuda=want.toolkits.get(text, text))
@@ -297,7 +308,7 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
 
 
 def _settings(profile: ResolvedProfile, group: Group) -> dict[str, Setting]:
-    """Every stated setting with who stated it."""
+    """Return every stated setting with its origin."""
     stated = overlay(profile.profile.settings, group.settings)
     values: dict[str, Any] = stated.model_dump(exclude_none=True)
     return {

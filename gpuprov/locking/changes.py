@@ -1,20 +1,22 @@
-"""What differs between two locks, in lines for a person."""
+"""Differences between two locks, as lines for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuprov.locking.repository.openpgp import fingerprints
 from gpuprov.model.lock import Lock
+from gpuprov.untrusted.openpgp import fingerprints
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 MOST = 100
-"""Characters of a value; its end is in the lock."""
+"""Most characters of a value to show; the lock has all of it."""
 
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
-    """`train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one line a component."""
+    """Return lines such as `train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one
+    for each component.
+    """
     if old is None:
         return [
             f"{name}: {kind} {component.version} ({', '.join(sorted(component.packages))})"
@@ -31,7 +33,7 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
 
 
 def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
-    """A line for each component that was to move and did not, group by group."""
+    """Return a line for each component that was to be upgraded and was not, group by group."""
     asked, found = set(named), []
     for name, group in new.groups.items() if old else ():
         before = dict(old.groups[name].components.each()) if old and name in old.groups else {}

@@ -1,4 +1,4 @@
-"""From the resolver's answer to exact packages: every version looked up in the repository's own index."""
+"""Exact packages of the resolver's answer: every version is looked up in the repository's own index."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpuprov.locking.repository.sources import ARCHIVE_SUITES
 from gpuprov.locking.repository.versions import matches_upstream
 from gpuprov.locking.resolve import Answer, PackageSet
 from gpuprov.model.components import COMPONENT, MOVE_WITH_DRIVER
-from gpuprov.model.lock import COMPILED, Component, Components, Cuda, Driver, Repository
+from gpuprov.model.lock import COMPILED, Component, Cuda, Driver, Repository
 
 
 class _Exact(TypedDict):
-    """What every component has, as the fields of its record."""
+    """Fields common to the records of all components."""
 
     version: str
     repository: str
@@ -34,28 +34,16 @@ class _Exact(TypedDict):
     source: str
 
 
-def module_build(stated: str | None, hosts: int, locked: Components | None) -> Literal["once"] | None:
-    """How a group's module is to be compiled, if DKMS does that.
-
-    Args:
-        stated: `module_build` of the fleet or a profile.
-        hosts: how many there are. Several share one compilation, unless it is stated otherwise.
-        locked: the group's components in the previous lock, which stay as they are.
-    """
-    if stated is None and locked:
-        return locked.driver.build
-    return "once" if stated == "once" or (stated is None and hosts > 1) else None
-
-
 class Locker:
-    """Makes the components of one group exact."""
+    """Converter of one group's components to exact versions."""
 
     def __init__(
         self, finder: Finder, system: System, arch: str, answer: Answer, previous: Mapping[str, Component]
     ) -> None:
-        """
+        """Keep the arguments; nothing is looked up yet.
+
         Args:
-            previous: locked components: where the version stays, the packages stay at theirs, as long as the
+            previous: locked components: if the version is kept, so are the packages, as long as the
                 repository has them.
         """
         self._finder, self._system, self._arch = finder, system, arch
@@ -65,17 +53,19 @@ class Locker:
         self._driver_version = ""
 
     def following(self) -> Iterator[str]:
-        """What the hardware needs beside the driver, from the repository that the driver comes from."""
+        """Yield components that the hardware needs with the driver, if they come from the driver's
+        repository.
+        """
         sets = self._answer.packages
         for name in MOVE_WITH_DRIVER[1:]:
             if name in sets and sets[name].repository == sets["driver"].repository:
                 yield name
 
     def driver(self, build: Literal["once"] | None) -> Driver:
-        """The driver with its pinning package.
+        """Return the driver with its pinning package.
 
         Args:
-            build: how a module that DKMS compiles is to be built.
+            build: how a module that DKMS compiles is built.
         """
         stated = self._answer.packages["driver"]
         roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
@@ -94,7 +84,7 @@ class Locker:
         return driver.model_copy(update={"build": build}) if driver.compiled else driver
 
     def _check_held(self, stated: PackageSet) -> None:
-        """Raises Refused for a driver that the indexes do not have, where they have others of its branch."""
+        """Raise Refused for a driver missing from the indexes if they have others of its branch."""
         index = self._archives(stated).with_stream(stated.stream)
         wanted = stated.version
         if wanted is None or _is_pattern(wanted):
@@ -111,10 +101,10 @@ class Locker:
             )
 
     def component(self, name: str, version: str | None = None) -> Component:
-        """Any other component.
+        """Return any other component.
 
         Args:
-            version: what is stated of one that the resolver gives as a major version only (DCGM).
+            version: the stated version of a component that the resolver gives as a major version only (DCGM).
         """
         stated = self._answer.packages[name]
         if COMPONENT[name].with_driver and _is_pattern(stated.version):
@@ -122,10 +112,10 @@ class Locker:
         return Component(**self._exact(name, replace(stated, version=version) if version else stated))
 
     def cuda(self, others: Mapping[str, Answer]) -> Cuda:
-        """The toolkit of the answer as the default, and others beside it.
+        """Return the answer's toolkit as the default, with further toolkits.
 
         Args:
-            others: version → the answer that it was resolved by, on the same driver.
+            others: version → its answer, on the same driver.
         """
         answers = {str(self._answer.stack.cuda): self._answer, **others}
         sets = [answer.packages["cuda"] for answer in answers.values()]
@@ -149,7 +139,7 @@ class Locker:
             kept.closure if kept else {each: _known(index, each, text) for each, text in asked.items()},
             [family_pattern(stated.hold)],
         )
-        # Docker comes with containerd, which may be asked for by itself: what two share is one package.
+        # Docker depends on containerd, which may also be requested itself: shared packages have one version.
         whole |= {each: self._decided[each] for each in whole if each in self._decided}
         self._decided |= whole
         self.repositories |= archives.repositories
@@ -167,23 +157,27 @@ class Locker:
         )
 
     def _archives(self, stated: PackageSet) -> Archives:
-        """The repository of a set; of a distribution's as little as has every package of it."""
+        """Return the repository of a set; of a distribution only the components needed for its packages."""
         found = self._finder.archives(stated.repository, self._system, self._arch)
         if stated.repository not in ARCHIVE_SUITES or all(map(found.index.versions, stated.names)):
             return found
         return self._finder.archives(stated.repository, self._system, self._arch, main=True)
 
     def _shared(self, stated: PackageSet) -> bool:
-        """Whether a set comes from the driver's repository, where the driver's stream hides the others."""
+        """Return whether a set comes from the driver's repository, where the driver's stream hides other
+        packages.
+        """
         return stated.repository == self._answer.packages["driver"].repository
 
     def _pin(self, stated: PackageSet) -> list[str]:
-        """The pinning packages that the repository has; for dnf the catalog gives patterns instead."""
+        """Return the pinning packages in the repository; for dnf the catalog gives patterns instead."""
         index = self._archives(stated).index
         return [name for name in stated.pin if index.versions(name)]
 
     def _version(self, name: str, stated: PackageSet) -> str | None:
-        """The resolver's exact version; None for what the repository decides, also of a driver's branch."""
+        """Return the resolver's exact version; None if the repository decides,
+        also within a driver's branch.
+        """
         if COMPONENT[name].with_driver and stated.version != getattr(self._answer.stack, name):
             return None
         return None if COMPONENT[name].by_repository else getattr(self._answer.stack, name)
@@ -205,7 +199,9 @@ def _is_pattern(version: str | None) -> bool:
 
 
 def _known(index: Index, name: str, version: str | None) -> str | None:
-    """What `closure` takes for a root: a shell pattern becomes the newest full version that it matches."""
+    """Return the version of a root for `closure`; a shell pattern becomes the newest full version that
+    matches.
+    """
     if version and _is_pattern(version):
         return index.candidate(name, like=version).version
     return version
@@ -214,7 +210,7 @@ def _known(index: Index, name: str, version: str | None) -> str | None:
 def _stays(
     locked: Component | None, version: str | None, asked: Mapping[str, str | None], index: Index
 ) -> bool:
-    """Whether a locked component is what is wanted, and the repository still has every package of it."""
+    """Return whether a locked component is what is wanted, and the repository still has all its packages."""
     if locked is None or set(locked.packages) != set(asked) or version not in (None, locked.version):
         return False
     meant = all(_fits(index, locked.packages[name], text) for name, text in asked.items())
@@ -225,21 +221,21 @@ def _stays(
 
 
 def _fits(index: Index, full: str, stated: str | None) -> bool:
-    """Whether a full version is what a set of packages states."""
+    """Return whether a full version matches the version of a set of packages."""
     if stated and _is_pattern(stated):
         return fnmatch.fnmatchcase(re.sub(r"^\d+:", "", full), stated)
     return stated is None or matches_upstream(index.order.upstream(full), stated)
 
 
 def family_pattern(hold: tuple[str, ...]) -> str:
-    """One regular expression for a component's shell patterns, those with `!` left out."""
+    """Return one regular expression for a component's shell patterns that excludes those with `!`."""
     kept = "|".join(_regex(each) for each in hold if not each.startswith("!"))
     left_out = "|".join(_regex(each[1:]) for each in hold if each.startswith("!"))
     return f"(?!(?:{left_out})$)(?:{kept})" if left_out else f"(?:{kept})"
 
 
 def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
-    """Expressions for unattended-upgrades, which matches them at the start of a package's name."""
+    """Return expressions for unattended-upgrades, which matches them at the start of a package's name."""
     return [f"{_regex(each)}$" for each in hold if not each.startswith("!")]
 
 

@@ -1,4 +1,4 @@
-"""What the lock says of Secure Boot: the certificate, and never where its key is."""
+"""The lock's record of Secure Boot: the certificate, without the path of its key."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuprov.signing.certificate import read_certificate
 
 
 def locked_secure_boot(stated: SecureBoot | None, folder: Path) -> LockedSecureBoot | None:
-    """The fleet's certificate.
+    """Return the fleet's certificate as the lock records it, or None.
 
     Args:
-        folder: that of fleet.yml, from which its paths count.
+        folder: of fleet.yml; its paths are relative to it.
 
     Raises:
         InvalidInput: there is no such certificate.
@@ -28,7 +28,7 @@ def locked_secure_boot(stated: SecureBoot | None, folder: Path) -> LockedSecureB
 
 
 def check_signed(group: str, stated: LockedSecureBoot | None, driver: Driver) -> None:
-    """Refuse modules that nobody with the fleet's key could sign.
+    """Refuse modules that cannot be signed with the fleet's key.
 
     Raises:
         Refused: DKMS compiles them on each node, where the key must not be.
@@ -38,5 +38,5 @@ def check_signed(group: str, stated: LockedSecureBoot | None, driver: Driver) ->
             f"{group}: secure_boot is stated, and each node compiles its own module,"
             " which the fleet's key cannot sign there",
             expected="modules that are compiled once and signed here, or by the distribution",
-            do="stack: {module_build: once}, or precompiled with Ubuntu's modules",
+            do="stack: {builder: NODE}, or module_build: precompiled with Ubuntu's modules",
         )

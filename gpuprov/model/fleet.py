@@ -1,4 +1,4 @@
-"""fleet.yml: what is wanted, in a person's words."""
+"""Model of fleet.yml: the wanted state of a fleet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -50,7 +51,7 @@ class Host(Strict):
     @model_validator(mode="before")
     @classmethod
     def _take_apart(cls, stated: object) -> object:
-        """`203.0.113.7:40022` becomes the address and `ssh: {port: 40022}`."""
+        """Convert `203.0.113.7:40022` to the address and `ssh: {port: 40022}`."""
         whole = dict(stated) if isinstance(stated, dict) else {"address": str(stated)}
         if not isinstance(whole.get("address"), str):
             return whole
@@ -69,7 +70,7 @@ class Host(Strict):
 
     @model_serializer(mode="wrap")
     def _as_short_as_it_goes(self, write: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        # The lock has a digest of the fleet: a host that states nothing new is written as ever.
+        # The lock has a digest of the fleet: a host without SSH values keeps its former serialised form.
         if self.ssh is None:
             return self.address
         return {"address": self.address, "ssh": self.ssh.model_dump(exclude_none=True)}
@@ -109,7 +110,7 @@ class Group(Strict):
 
     @model_serializer(mode="wrap")
     def _as_people_write_it(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         for key in ("ssh", "floors"):
             if getattr(self, key) is None:
@@ -120,7 +121,7 @@ class Group(Strict):
 
     @property
     def hosts(self) -> dict[str, str]:
-        """Name → address."""
+        """Return host names and their addresses."""
         return {name: host.address for name, host in self.entries.items()}
 
 
@@ -156,12 +157,17 @@ class Mirror(Strict):
     @field_validator("url")
     @classmethod
     def _as_apt_says(cls, url: str) -> str:
-        # apt calls file:///srv file:/srv, and the node is asked what apt reads and where packages came from.
+        if "@" in urlsplit(url).netloc:
+            raise ValueError(
+                "a URL without a login: others read it in locks, repository files and logs. The controller"
+                " takes login and password from ~/.netrc, nodes from /etc/apt/auth.conf.d"
+            )
+        # apt writes file:/srv for file:///srv, and the node reports apt's form.
         return re.sub("^file:/+", "file:/", url)
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         return written if self.frozen else {key: each for key, each in written.items() if key != "frozen"}
 
@@ -181,7 +187,7 @@ class Fleet(Strict):
     secure_boot: SecureBoot | None = Field(default=None, description="whose signature modules have")
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     controllers: str | None = Field(
-        default=None, description="Dask's scheduler whose workers reach the hosts, as --workers states it"
+        default=None, description="services of sites whose workers reach the hosts, as --workers states them"
     )
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
@@ -191,28 +197,28 @@ class Fleet(Strict):
 
     @property
     def words(self) -> Words:
-        """Where the names of profiles, systems, architectures and repositories stand."""
+        """Places of the names of profiles, systems, architectures and repositories in the file."""
         return self._words
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The lock has a digest of the fleet: one that states nothing new keeps its own.
+        # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         new = ("secure_boot", "controllers")
         return {key: each for key, each in written.items() if key not in new or each is not None}
 
     def place_of(self, host: str) -> str:
-        """`FILE:LINE` where a host stands; empty where the fleet was not read from a file."""
+        """Return `FILE:LINE` of a host; empty if the fleet was not read from a file."""
         return self._places.get(host, "")
 
     def connection_of(self, group: str, host: str) -> Connection:
-        """What is stated of the way to a host: its own word before its group's, that before the fleet's."""
+        """Return a host's connection: its own values override its group's, which override the fleet's."""
         stated = self.groups[group]
         return lay_over(self.ssh, stated.ssh, stated.entries[host].ssh)
 
 
 def _names(stated: object) -> list[str]:
-    """Names of hosts, as a range or a list of ranges."""
+    """Return names of hosts, from a range or a list of ranges."""
     hosts = expand(stated)
     for name in hosts:
         if ":" in name:
@@ -222,7 +228,7 @@ def _names(stated: object) -> list[str]:
 
 
 def _with_address(name: str, stated: object) -> object:
-    """What is stated of a host; one without an address is reached by its name."""
+    """Add the name as the address of a host without one."""
     if stated is None:
         return name
     return {"address": name, **stated} if isinstance(stated, dict) else stated
@@ -232,18 +238,18 @@ def read_fleet(path: Path) -> Fleet:
     """Read fleet.yml.
 
     Raises:
-        InvalidInput: with file and line of what is wrong, and what was expected.
+        InvalidInput: with file and line of the error, and what was expected.
     """
     return parse_fleet(read_text(path, missing="run `gpuprov init` to write one"), str(path))
 
 
 def parse_fleet(text: str, name: str) -> Fleet:
-    """The same for a text; `name` stands for the file in complaints."""
+    """Parse the text of a fleet.yml; `name` is the file's name in errors."""
     return fleet_of(Marked(text, name))
 
 
 def fleet_of(document: Marked) -> Fleet:
-    """The same for a document that is read already."""
+    """Validate a parsed fleet.yml."""
     if not isinstance(document.data, dict):
         seen = "the file is empty" if document.data is None else "not a mapping"
         do = "`gpuprov init` writes a file to start from"
@@ -274,7 +280,7 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
-    """One machine has one name."""
+    """Refuse a second host with the address `local`: one machine has one name."""
     own = [
         (name, host)
         for name, group in fleet.groups.items()
@@ -291,7 +297,7 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
-    """What `also` and `host_vars` speak of must be there."""
+    """Refuse names in `also` and `host_vars` that the fleet lacks."""
     hosts = {host for group in fleet.groups.values() for host in group.hosts}
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():

@@ -1,17 +1,17 @@
-"""The lock: the exact meaning of a fleet, and the only thing that anything after it reads.
+"""Model of the lock: the exact meaning of a fleet, and the only input of apply, drift and verify.
 
-Every version, package, setting and count that apply, drift and verify use stands here with its reason
-and its source. The file is YAML, generated, committed and reviewed; its bytes depend on its inputs alone.
+Every version, package, setting and count has its reason and its source.
+The file is YAML, generated, committed and reviewed; its bytes depend only on its inputs.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -30,6 +30,7 @@ from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.marked import Marked
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
+from gpuprov.model.stack import BuilderName
 
 
 class Setting(Strict):
@@ -62,23 +63,32 @@ class Component(Strict):
 
 
 COMPILED = re.compile(r"(?<!no)-dkms")
-"""How packages are called whose module DKMS compiles; `nvidia-headless-no-dkms` is none of them."""
+"""Pattern of packages whose module DKMS compiles; `nvidia-headless-no-dkms` does not match."""
 
 
 class Driver(Component):
     """The NVIDIA driver: its branch and which kernel modules it uses.
 
     `module_package` brings the module or its source; a precompiled one has the version of its kernel.
-    `build` is `once` where one node compiles for all that have its kernel: `builder`, or whichever is the
-    first. With a `compiler` that is absent only the builder has one.
+    `build` is `once` where nodes take what `builder` compiled: a host of the fleet, several whose builds must
+    be the same bytes, or `image`. A lock of before without a builder trusts none, and each node compiles.
+    `builder_reason` says what that trust means. With a `compiler` that is absent only builders have one.
     """
 
     branch: int
     module: Literal["open", "proprietary"]
     module_package: str
     build: Literal["once"] | None = None
-    builder: str | None = None
+    builder: BuilderName | Annotated[list[BuilderName], Field(min_length=2)] | None = None
+    builder_reason: str | None = None
     compiler: Literal["absent"] | None = None
+
+    @property
+    def builders(self) -> tuple[str, ...]:
+        """Hosts that compile for the group; empty if each node compiles for itself."""
+        if not self.shared or self.builder is None:
+            return ()
+        return (self.builder,) if isinstance(self.builder, str) else tuple(self.builder)
 
     @property
     def compiled(self) -> bool:
@@ -87,12 +97,12 @@ class Driver(Component):
 
     @property
     def shared(self) -> bool:
-        """Whether one node compiles the module, and the others get what it made."""
+        """Whether one node compiles the module, and the others get the result."""
         return self.compiled and self.build == "once"
 
     def may_compile(self, node: str) -> bool:
-        """Whether a node has a compiler, or may get one."""
-        return self.compiler is None or node == self.builder
+        """Return whether a node has a compiler, or may get one."""
+        return self.compiler is None or node in self.builders
 
     @property
     def version_package(self) -> str:
@@ -136,17 +146,17 @@ class Components(Strict):
     node_exporter: Component | None = None
 
     absent: dict[str, str] = Field(default={})
-    """Components that must not be there → expression for the names of their packages."""
+    """Components that must be absent → expression for the names of their packages."""
 
     def each(self) -> Iterator[tuple[str, Component]]:
-        """The components that are stated, by name."""
+        """Yield the locked components with their names."""
         for name in type(self).model_fields:
             component = getattr(self, name)
             if isinstance(component, Component):
                 yield name, component
 
     def with_driver(self) -> Iterator[tuple[str, Component]]:
-        """The driver and what moves with it in one transaction."""
+        """Yield the driver and the components that change with it in one transaction."""
         return ((name, component) for name, component in self.each() if COMPONENT[name].with_driver)
 
 
@@ -216,21 +226,23 @@ class LockedGroup(Strict):
     settings: dict[str, Setting]
 
     def connection_of(self, host: str) -> Connection:
-        """What is stated of the way to one of the hosts."""
+        """Return the connection to one of the hosts."""
         own = (self.connections or {}).get(host)
         return lay_over(self.connection, own) if own else self.connection
 
     @property
     def login(self) -> str:
-        """The user for whom sshd's options are judged: the one that is stated for the group, else root."""
+        """The user whose effective sshd options are checked: the group's stated user, else root."""
         return self.connection.user or "root"
 
     def address_for_others(self, host: str) -> str:
-        """Where others reach a host: the machine that gpuprov itself runs on by its name."""
+        """Return a host's address for other hosts: its name if it is the machine
+        that gpuprov itself runs on.
+        """
         return host if self.hosts[host] == LOCAL else self.hosts[host]
 
     def setting(self, name: str) -> Any:
-        """The value of a setting, None where the lock does not state it."""
+        """Return the value of a setting, or None if the lock does not state it."""
         stated = self.settings.get(name)
         return stated.value if stated else None
 
@@ -256,47 +268,73 @@ class Lock(Strict):
     groups: dict[str, LockedGroup]
     _places: Places = PrivateAttr(default_factory=Places)
     _path: Path | None = PrivateAttr(default=None)
+    _fleet: Path | None = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path | None:
-        """The file that it was read from."""
+        """The file of the lock."""
         return self._path
 
-    def place_of(self, host: str, *, address: bool = False) -> str:
-        """`FILE:LINE` of what is stated of the way to a host, or of its address.
+    def with_places_of(self, hosts: Collection[str]) -> Self:
+        """Return a copy without the places of other hosts in the file."""
+        wanted = {*hosts, *(f"{host} address" for host in hosts)}
+        copied = self.model_copy()
+        copied._places = Places({place: at for place, at in self._places.items() if place in wanted})
+        return copied
 
-        Hosts that state nothing of their own share their group's line, so that lines about many fold. Empty
+    @property
+    def fleet(self) -> Path | None:
+        """The fleet file of the lock: NAME.yml next to NAME.lock.yml, else fleet.yml there.
+
+        Its absolute path with links resolved identifies the fleet; the file need not exist.
+        """
+        if self._fleet or self._path is None:
+            return self._fleet
+        own = self._path.with_name(self._path.name.removesuffix(LOCK_SUFFIX) + ".yml")
+        return (own if own.exists() else self._path.with_name("fleet.yml")).resolve()
+
+    def of_fleet(self, fleet: Path) -> Self:
+        """Return a copy of the lock that belongs to another fleet file, for a lock in another folder."""
+        copy = self.model_copy()
+        copy._fleet = fleet
+        return copy
+
+    def place_of(self, host: str, *, address: bool = False) -> str:
+        """Return `FILE:LINE` of a host's connection, or of its address.
+
+        Hosts without a connection of their own share their group's line, so that lines about many fold. Empty
         for a lock that was not read from a file.
         """
         return self._places.get(f"{host} address" if address else host, "")
 
     def hosts(self) -> dict[str, LockedGroup]:
-        """Host name → its group, in the file's order."""
+        """Return each host's group, in the file's order."""
         return {host: group for group in self.groups.values() for host in group.hosts}
 
 
+LOCK_SUFFIX = ".lock.yml"
 HEADER = "# Written by `gpuprov lock`: the exact meaning of fleet.yml. Review it, commit it.\n"
 
 
 def lock_beside(fleet: Path) -> Path:
-    """Where the lock of a fleet file is, unless it is named: `fleet.lock.yml` beside `fleet.yml`."""
-    return fleet.with_name(f"{fleet.stem}.lock.yml")
+    """Return the default path of a fleet's lock: `fleet.lock.yml` next to `fleet.yml`."""
+    return fleet.with_name(fleet.stem + LOCK_SUFFIX)
 
 
 def read_lock(path: Path) -> Lock:
     """Read a lock file.
 
     Raises:
-        InvalidInput: the file is missing, is not YAML, or does not have the lock's shape.
+        InvalidInput: the file is missing, is not YAML, or is not a valid lock.
     """
     return lock_of(Marked(read_text(path, missing=_how_to_make(path)), str(path)))
 
 
 def lock_of(document: Marked) -> Lock:
-    """The lock that a document is.
+    """Convert a document to a lock.
 
     Raises:
-        InvalidInput: it does not have the lock's shape.
+        InvalidInput: it is not a valid lock.
     """
     path, lock = document.name, shaped(document, Lock)
     lock._path = Path(path)
@@ -323,5 +361,5 @@ def write_lock(lock: Lock, path: Path) -> None:
 
 
 def render_lock(lock: Lock) -> str:
-    """The text `write_lock` writes."""
+    """Return the text that `write_lock` writes."""
     return render_document(lock, header=HEADER)

@@ -1,4 +1,4 @@
-"""What software is wanted on a server, as a profile or a fleet states it."""
+"""Model of a server's software, as a profile or a fleet states it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ def _several(stated: object) -> object:
 
 
 VersionText = Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^[0-9a-z][0-9A-Za-z.+-]*$")]
-"""A version or the start of one (`12.8`), `auto` for what the resolver chooses, `none` for none at all."""
+"""A version or the start of one (`12.8`), `auto` for the resolver's choice, `none` for absent."""
 
+BuilderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=253)]
+IMAGE = "image"
+"""The builder of modules that `gpuprov apply --image` compiles, in place of a host."""
 LATER = ("builder", "compiler")
 
 
@@ -39,12 +42,15 @@ class StackPolicy(Strict):
     module: Literal["open", "proprietary"] | None = None
     module_build: Literal["dkms", "once", "precompiled"] | None = Field(
         default=None,
-        description="compiled on each node, on one for all that have its kernel (the default of a group of"
-        " several nodes), or by the distribution (Ubuntu), which signs it",
+        description="compiled on each node (the default), by the stated builder for all that have its kernel"
+        " (the default where a builder is stated), or by the distribution (Ubuntu), which signs it",
     )
-    builder: Annotated[str, Field(pattern=r"^\S+$")] | None = Field(
+    builder: Annotated[tuple[BuilderName, ...] | None, BeforeValidator(_several)] = Field(
         default=None,
-        description="with module_build: once, the host of the group that compiles; else the first",
+        min_length=1,
+        max_length=4,
+        description="who compiles the module for the group, and so decides what runs in its kernels: a host"
+        " of the fleet, several whose builds must be the same, or `image`",
     )
     compiler: Literal["absent"] | None = Field(
         default=None,
@@ -66,6 +72,8 @@ class StackPolicy(Strict):
 
     @model_serializer(mode="wrap")
     def _without_new_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A lock has a digest of this: keys that came later change none that does not state them."""
+        """Leave out newer keys that are not stated: a lock has a digest of this,
+        which they must not change.
+        """
         said: dict[str, Any] = write(self)
         return {key: each for key, each in said.items() if each is not None or key not in LATER}

@@ -1,4 +1,4 @@
-"""The driver: packages, module on disk, module loaded, nothing foreign."""
+"""Variables and expectations of the driver: packages, modules on disk and in the kernel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FOREIGN_MODULES = ("nouveau", "nova_core")
 
 
 INDEPENDENT = "nvidia-(?:settings|xconfig)="
-"""Tools that Debian keeps at versions of their own."""
+"""Tools that Debian packages with versions of their own."""
 PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
-"""Modules of other branches, whose packages have the version of their kernel."""
+"""Modules of other branches, whose packages have their kernel's version."""
 
 OVERRULED = (
     *fails(
@@ -31,7 +31,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """The driver of the lock, on disk and in the kernel."""
+    """Return the expected driver on disk and in the kernel."""
     driver = group.components.driver
     role = "nvidia_driver"
     kernel = group.setting("kernel") or "running"
@@ -51,14 +51,16 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def _signature(group: LockedGroup, kernel: str) -> Expectation | None:
-    """The fleet's own signature on what was compiled; the distribution signs what it compiles."""
+    """Return the expected signature of the fleet on a compiled module;
+    None for the distribution's modules.
+    """
     if group.secure_boot is None or not group.components.driver.compiled:
         return None
     return Expectation("module.signature", group.secure_boot.signature, "nvidia_driver", subject=kernel)
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Versions, packages, kernel; everything that moves with the driver is of its one set."""
+    """Return versions, packages and kernel; packages that change with the driver are in its set."""
     driver = group.components.driver
     moving = [component for _, component in group.components.with_driver()]
     return {
@@ -70,12 +72,18 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "nvidia_driver_unwanted": other_branches(driver.hold_patterns, driver.branch),
         "nvidia_driver_target_kernel": group.setting("kernel") or "running",
         **({"nvidia_driver_module_build": "once"} if driver.shared else {}),
-        **({"nvidia_driver_only_builder": driver.builder} if driver.compiler else {}),
+        **({"nvidia_driver_only_builder": list(driver.builders)} if _others_never_compile(group) else {}),
     }
 
 
+def _others_never_compile(group: LockedGroup) -> bool:
+    """Return whether a node must not compile a module: it has no compiler, or the site's key must sign it."""
+    driver = group.components.driver
+    return driver.compiler is not None or (group.secure_boot is not None and driver.shared)
+
+
 def other_branches(hold_patterns: list[str], branch: int) -> list[str]:
-    """Expressions for `name=version` of driver packages whose version is of another branch."""
+    """Return expressions for `name=version` of driver packages of other branches."""
     version = rf"=(?:\d+:)?(?!{branch}\.)\d{{3}}\.\d"
     found = [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
     return [*found, PRECOMPILED.format(branch=branch)]

@@ -54,6 +54,7 @@ class Subject:
         fleet = yaml.safe_load(self.lab.fleet("hgx-a100-4"))
         [group] = fleet["groups"].values()
         group["stack"] = {"repository": "distribution", "driver": "535", "module_build": build}
+        group["stack"] |= {"builder": "node1"} if build == "once" else {}
         (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
         (self.folder / "fleet.lock.yml").unlink(missing_ok=True)
         gpuprov(self.folder, "lock")

@@ -129,8 +129,8 @@ def compiled(site: Site) -> None:
     (site.folder / "profiles/bare.yml").write_text(yaml.safe_dump(PROFILE))
     (site.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
     refused = gpuprov(site.folder, "lock", code=5)
-    site.saw("gpuprov lock, each node compiles", refused.stderr, fine="module_build: once" in refused.stderr)
-    group["stack"]["module_build"] = "once"
+    site.saw("gpuprov lock, each node compiles", refused.stderr, fine="builder: NODE" in refused.stderr)
+    group["stack"]["builder"] = site.node.name
     (site.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
     gpuprov(site.folder, "lock")
     lock = (site.folder / "fleet.lock.yml").read_text()

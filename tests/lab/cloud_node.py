@@ -39,18 +39,19 @@ MORE: dict[str, dict[str, Any]] = {
 """What a server of a cloud gets beside the driver."""
 
 
-def write_fleet(folder: Path, *, light: bool = False) -> Lock:
+def write_fleet(folder: Path, *, light: bool = False, **stack: str) -> Lock:
     """State and lock a group of servers that are not there yet.
 
     Args:
         light: the driver and how GPUs are set; nothing else.
+        stack: more keys of the group's stack.
     """
     more: dict[str, dict[str, Any]] = {"stack": {}, "settings": {}} if light else MORE
     group = {
         "profile": PROFILE,
         "os": "debian12",
         "hosts": "cloud[1-2]",
-        "stack": {"repository": "distribution", **more["stack"]},
+        "stack": {"repository": "distribution", **more["stack"], **stack},
         "settings": {"kernel": base_kernel(), **more["settings"]},
     }
     (folder / "fleet.yml").write_text(yaml.safe_dump({"groups": {"train": group}}))

@@ -16,22 +16,24 @@ from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.tree import Tree, tree
 from gpuprov.lab.variants import with_cloud_init, with_control_groups
 from tests.lab.cloud_node import MACHINE, await_state, journal, user_data, write_fleet
-from tests.lab.package_index import build_index
+from tests.lab.command_line import gpuprov
+from tests.lab.package_index import build_index, obtained
 from tests.lab.stub_compiler import with_played_compiler
 
 Step = Callable[[Path], None]
 LOCK = "/root/fleet.lock.yml"
-STORE = "root/.local/state/gpuprov/modules"
+MODULES = "root/modules.zip"
 NO_COMPILER = "/root/broken-compiler"
 CARRIED = "/etc/gpuprov/fleet.lock.yml"
 GPUPROV = "/opt/gpuprov/bin/gpuprov"
 INSTALL = (
     "apt-get -q update && apt-get -q -y install --no-install-recommends python3-venv"
     " && python3 -m venv /opt/gpuprov"
-    " && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index --find-links /srv/wheels gpuprov"
+    " && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index --find-links /srv/wheels"
+    " /srv/wheels/gpuprov-*.whl"
     " && rm -r /srv/wheels"
 )
-APPLY = f"{GPUPROV} apply --image train --lock {LOCK} --yes 2>&1"
+APPLY = f"{GPUPROV} apply --image train --lock {LOCK} --modules-out /{MODULES} --yes 2>&1"
 VERIFY = f"{GPUPROV} verify --image train --lock {LOCK}"
 
 
@@ -44,8 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def version(folder: Path) -> str:
-    """The driver's, of the lock that is written into the folder."""
-    return write_fleet(folder).groups["train"].components.driver.version
+    """The driver's, of the lock that is written into the folder; it trusts the image's modules."""
+    return write_fleet(folder, builder="image").groups["train"].components.driver.version
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
         simulator.install(made.root, MACHINE)
         with_played_compiler(version)(made.root)
         (made.root / "srv/wheels").mkdir()
-        for wheel in (folder / "mirror/simple").glob("*/*.whl"):
+        for wheel in (folder / "mirror").glob("**/*.whl"):
             shutil.copy(wheel, made.root / "srv/wheels")
         shutil.copy(folder / "fleet.lock.yml", made.root / LOCK.lstrip("/"))
         made.run(INSTALL)
@@ -63,7 +65,7 @@ def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
         said = made.run(f"{APPLY}; echo exit $?")
         print(said, f"made in {time.monotonic() - begun:.0f} s")  # noqa: T201
         assert said.endswith("exit 0\n"), said
-        shutil.copytree(made.root / STORE, folder / "state/gpuprov/modules")
+        shutil.copy(made.root / MODULES, folder / "modules.zip")
         yield made
 
 
@@ -132,10 +134,11 @@ def test_machines_made_from_it_are_clean_after_their_first_boot(
         assert node.run(f"{GPUPROV} drift --lock {CARRIED} here").returncode == 0
         assert node.run(f"{GPUPROV} verify --lock {CARRIED} here").returncode == 0
         node.stop()
+    gpuprov(folder, "apply", "--modules", "modules.zip", "--check", code=4)
     with served(folder / "mirror") as index:
         fetched = ("--modules-url", f"{index.url}/modules.zip")
         written = ("--modules-out", f"{folder}/mirror/modules.zip")
-        data = user_data(folder, "--index", f"{index.url}/simple", *fetched, *written)
+        data = user_data(folder, *obtained(folder / "mirror", index.url), *fetched, *written)
         steps: list[Step] = [with_control_groups, with_played_compiler(version), with_cloud_init(data)]
         steps.append(lambda root: (root / NO_COMPILER.lstrip("/")).touch())
         [fresh] = another_lab.up(1, gpu=MACHINE, prepare=steps)

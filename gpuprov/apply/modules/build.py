@@ -1,24 +1,25 @@
-"""One build of the driver's modules: what it was made from and for, and the files that came of it."""
+"""One build of the driver's modules: by whom, from what and for what it was made, and which files it has."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import lzma
 import re
-import shutil
 import struct
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import PurePath
 
-from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.apply.modules.packing import LIMIT, decompressed, suffix_of, unpack
+from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import LockedGroup
+from gpuprov.model.nodeset import fold
+from gpuprov.signing.signature import without_signature
+from gpuprov.untrusted import Vermagic, compiler_line, kernel_release, shown, vermagic
 
-MODULE = re.compile(r"nvidia[a-z-]*\.ko(\.gz|\.xz|\.zst)?")
+MODULE = re.compile(r"nvidia[a-z-]{0,40}\.ko(\.gz|\.xz|\.zst)?")
 """How the files are called: `nvidia-current-uvm.ko`, on Ubuntu 24.04 `nvidia-uvm.ko.zst`."""
+MODINFO_BYTES = 1 << 20
+"""Of a section .modinfo; NVIDIA's have less than 10 kB."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Build:
     """What a build depends on: two nodes that agree in all of it can have the same bytes.
 
     Attributes:
+        builders: who compiled it, in order: hosts of the fleet, or `image`. It is a build for those groups
+            alone whose lock trusts these.
         driver: the version that the module reports.
         flavour: `open` or `proprietary`.
         source: the package that brings the source, `nvidia-kernel-dkms=535.309.01-0+deb12u1`.
@@ -40,10 +43,11 @@ class Build:
     kernel: str
     arch: str
     compiler: str
+    builders: tuple[str, ...]
 
     @property
     def folder(self) -> str:
-        """A name of its own: what a person looks for, and a digest of all of it."""
+        """Return a name of its own: what a person looks for, and a digest of all of it."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.driver}-{self.flavour}-{self.arch}-{digest}"
 
@@ -52,10 +56,21 @@ class Build:
 
 
 def build_of(group: LockedGroup, kernel: str, compiler: str) -> Build:
-    """The build that nodes of a group need for a kernel."""
+    """Return the build that nodes of a group need for a kernel.
+
+    Args:
+        kernel, compiler: as a node names them; the compiler may be empty where the node does not know it.
+
+    Raises:
+        NodeFailed: a kernel or a compiler cannot be called so.
+    """
     driver = group.components.driver
     source = f"{driver.module_package}={driver.closure[driver.module_package]}"
-    return Build(driver.version, driver.module, source, kernel, group.arch, compiler)
+    release = kernel_release(kernel)
+    made_with = compiler_line(compiler) if compiler else ""
+    return Build(
+        driver.version, driver.module, source, release, group.arch, made_with, tuple(sorted(driver.builders))
+    )
 
 
 def digest(content: bytes) -> str:
@@ -63,8 +78,29 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def check(build: Build, files: Mapping[str, bytes]) -> str:
-    """Hold files against what they should be by their own word, as modinfo(8) shows it.
+def bare(packed: bytes) -> dict[str, bytes]:
+    """Return the modules of an archive as they were compiled: unpacked, and without a signature.
+
+    DKMS signs with a key of each node's own; without that, equal sources and compilers give equal bytes.
+
+    Raises:
+        NodeFailed: it is no such archive, has files of other names, or more bytes than modules can have.
+    """
+    room, modules = LIMIT, {}
+    for name, content in unpack(packed).items():
+        if not MODULE.fullmatch(name):
+            raise NodeFailed(f"a file {shown(name)} among the modules", expected="nvidia….ko")
+        plain = decompressed(name, suffix_of(name), content, room)
+        room -= len(plain)
+        modules[name] = without_signature(plain)
+    return modules
+
+
+def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
+    """Compare modules with what they state of themselves, as modinfo(8) shows it.
+
+    Args:
+        modules: as `bare` returns them.
 
     Returns:
         The vermagic, which is the same in all.
@@ -73,30 +109,57 @@ def check(build: Build, files: Mapping[str, bytes]) -> str:
         NodeFailed: they are not such a build; says which file and why.
     """
     seen, flavours = set(), set()
-    for name, content in files.items():
-        if not MODULE.fullmatch(name) or PurePath(name).name != name:
-            raise NodeFailed(f"a file {name[:60]!r} among the modules", expected="nvidia….ko")
-        told = modinfo(unpacked(name, content))
-        version, release = told.get("version"), told.get("vermagic", "").partition(" ")[0]
+    for name, content in modules.items():
+        stated = modinfo(content)
+        version, release = stated.get("version"), stated.get("vermagic", "").partition(" ")[0]
         if (version, release) != (build.driver, build.kernel):
-            raise NodeFailed(f"{name} is of {version} for kernel {release or 'none'}", expected=str(build))
+            what = f"{name} is of {shown(version)} for kernel {shown(release or 'none')}"
+            raise NodeFailed(what, expected=str(build))
+        seen.add(vermagic(stated["vermagic"]))
         # Of the proprietary flavour's modules nvidia-uvm is under the GPL, too, and nvidia-drm under MIT.
-        if told.get("name") == "nvidia":
-            flavours.add("open" if "GPL" in told.get("license", "") else "proprietary")
-        seen.add(told["vermagic"])
-    if files and flavours != {build.flavour}:
+        if stated.get("name") == "nvidia":
+            flavours.add("open" if "GPL" in stated.get("license", "") else "proprietary")
+    if modules and flavours != {build.flavour}:
         found = " and ".join(sorted(flavours)) or "not among them"
         raise NodeFailed(f"the module nvidia is {found}", expected=str(build))
     if len(seen) != 1:
-        raise NodeFailed(f"{len(files)} modules with {len(seen)} vermagics", expected="one in all")
+        raise NodeFailed(f"{len(modules)} modules with {len(seen)} vermagics", expected="one in all")
     return seen.pop()
 
 
+def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the modules of a build, which are the same by every builder.
+
+    Args:
+        made: builder → the archive that it made; exactly those of the build.
+
+    Raises:
+        NodeFailed: they are not such a build, are by somebody else, or differ.
+    """
+    if set(made) != set(build.builders):
+        by = fold(made) or "no builder"
+        raise NodeFailed(f"the {build} by {by}", expected=f"by {fold(build.builders)}, whom the lock trusts")
+    (first, archive), *others = sorted(made.items())
+    modules = bare(archive)
+    check(build, modules)
+    sums = {name: digest(content) for name, content in modules.items()}
+    for builder, archive in others:
+        other = {name: digest(content) for name, content in bare(archive).items()}
+        if other != sums:
+            differing = sorted(name for name in sums | other if sums.get(name) != other.get(name))
+            raise NodeFailed(
+                f"{first} and {builder} do not agree: {', '.join(differing)} differs, signatures left aside",
+                expected="the same bytes of the same source, kernel and compiler",
+                do="compare packages, kernel headers and compilers of both; docs/guides/modules.md",
+            )
+    return modules
+
+
 def modinfo(content: bytes) -> dict[str, str]:
-    """The fields that a module states of itself; none where it is no module of a 64-bit machine."""
+    """Return the fields that a module states of itself; none where it is no module of a 64-bit machine."""
     try:
         fields = _section(content, b".modinfo").split(b"\0")
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, OverflowError):
         return {}
     return dict(each.decode("ascii", "replace").partition("=")[::2] for each in reversed(fields) if each)
 
@@ -115,51 +178,7 @@ def _section(content: bytes, wanted: bytes) -> bytes:
     start = headers[names][1] if names < count else 0
     for name, offset, length in headers:
         if content[start + name : start + name + len(wanted) + 1] == wanted + b"\0":
+            if length > MODINFO_BYTES:
+                raise ValueError("a section that is too long")
             return content[offset : offset + length]
     raise ValueError("no such section")
-
-
-def unpacked(name: str, content: bytes) -> bytes:
-    """The module, whatever it is compressed with.
-
-    Raises:
-        NodeFailed: it is not, or there is no program for it on this machine.
-    """
-    try:
-        match PurePath(name).suffix:
-            case ".gz":
-                return gzip.decompress(content)
-            case ".xz":
-                return lzma.decompress(content)
-            case ".zst":
-                return _zstd(content, "-d")
-    except (OSError, EOFError, lzma.LZMAError, subprocess.SubprocessError) as error:
-        raise NodeFailed(f"{name} cannot be unpacked: {error}") from None
-    return content
-
-
-def packed(name: str, content: bytes) -> bytes:
-    """The module compressed as its name says, so that the kernel itself could unpack it.
-
-    The kernel's Makefile.modinst compresses in the same way.
-
-    Raises:
-        GpuprovError: there is no program for it on this machine.
-    """
-    match PurePath(name).suffix:
-        case ".gz":
-            return gzip.compress(content, mtime=0)
-        case ".xz":
-            window = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
-            return lzma.compress(content, check=lzma.CHECK_CRC32, filters=window)
-        case ".zst":
-            return _zstd(content, "-q")
-    return content
-
-
-def _zstd(content: bytes, *how: str) -> bytes:
-    program = shutil.which("zstd")
-    if program is None:
-        raise GpuprovError("no program zstd on this machine", do="install zstd")
-    words = [program, *how, "-c"]
-    return subprocess.run(words, input=content, capture_output=True, check=True, timeout=60).stdout

@@ -1,51 +1,106 @@
-"""How modules come from the node that compiled them: packed there, sent piece by piece, proven here."""
+"""How modules come from the node that compiled them: packed there, fetched in pieces, within limits."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpuprov.apply.modules.build import Build, digest
+from gpuprov.apply.modules.packing import PACKED_LIMIT
+from gpuprov.apply.node.built import PIECE
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.payload import pack
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, open_session
+from gpuprov.untrusted import AbsolutePath, absolute_path
 
 PROGRAM = (
     "gpuprov.probe.node.base",
     "gpuprov.probe.node.main",
     "gpuprov.apply.node.built",
 )
-SIZE_LIMIT = 256 << 20
-"""Bytes of an archive of modules; NVIDIA's proprietary ones have a tenth of it."""
 LIMITS = ConnectionLimits(command_s=120)
+DEADLINE_S = 900.0
+"""For all pieces of an archive; 1 Mbit/s suffices for NVIDIA's modules."""
+Ask = Callable[..., Any]
+"""An act of `gpuprov.apply.node.built` and its arguments → the result."""
 
 
-def fetched(way: Target, build: Build, password: str | None, about: Mapping[str, Any] | None = None) -> bytes:
-    """The archive of a build.
+@dataclass(frozen=True)
+class Archive:
+    """What a node says of an archive of modules that it packed."""
+
+    path: AbsolutePath
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, answer: object) -> Archive:
+        """Return what an answer says.
+
+        Raises:
+            NodeFailed: it is no such answer, or the archive is larger than modules can be.
+        """
+        stated = answer if isinstance(answer, Mapping) else {}
+        size, sha256 = stated.get("size"), stated.get("sha256")
+        if type(size) is not int or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise NodeFailed("an answer without an archive", expected="its path, size and SHA-256")
+        if not 0 < size <= PACKED_LIMIT:
+            raise NodeFailed(f"modules of {size >> 20} MB", expected=f"at most {PACKED_LIMIT >> 20}")
+        return cls(absolute_path(stated.get("path")), size, sha256)
+
+
+def fetched(
+    way: Target, build: Build, builder: str, password: str | None, about: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return the archive of a build from a builder.
 
     Args:
+        builder: what the node is called as a builder: what it has by another one does not count as its own.
         about: its path, size and sha256, where a node has packed it already.
 
     Raises:
-        NodeFailed: the node does not have it, or it changed on the way.
+        NodeFailed: the node does not have it, it changed on the way, or it is too large or too slow.
         Unreachable: no way in.
     """
+    end = time.monotonic() + DEADLINE_S
     with open_session(way, LIMITS) as session:
-        told = about or _asked(session, password, "pack", build.kernel, build.driver, build.arch)
-        path, size, sha256 = str(told["path"]), int(told["size"]), str(told["sha256"])
-        if size > SIZE_LIMIT:
-            raise NodeFailed(f"modules of {size >> 20} MB", expected=f"at most {SIZE_LIMIT >> 20}")
-        packed = b""
-        while len(packed) < size:
-            piece = base64.b64decode(_asked(session, password, "piece", path, len(packed)), validate=True)
-            if not piece:
-                break
-            packed += piece
-        _asked(session, password, "forget", path)
-    if digest(packed) != sha256:
+        ask = partial(_asked, session, password)
+        archive = Archive.of(about or ask("pack", build.kernel, build.driver, build.arch, builder))
+        packed = bytearray()
+        while len(packed) < archive.size:
+            if time.monotonic() > end:
+                raise NodeFailed(
+                    f"{len(packed) >> 20} of {archive.size >> 20} MB of modules after {DEADLINE_S:.0f} s"
+                )
+            packed += _piece(ask, archive, len(packed))
+        ask("forget", archive.path)
+    content = bytes(packed)
+    if digest(content) != archive.sha256:
         raise NodeFailed("an archive of modules that changed on the way", do="try again")
-    return packed
+    return content
+
+
+def _piece(ask: Ask, archive: Archive, offset: int) -> bytes:
+    """Return the next bytes: as many as the node's program sends, so that there are few pieces.
+
+    Raises:
+        NodeFailed: there are more or fewer.
+    """
+    expected, answer = min(PIECE, archive.size - offset), ask("piece", archive.path, offset)
+    try:
+        piece = base64.b64decode(answer, validate=True) if isinstance(answer, str) else b""
+    except ValueError:
+        piece = b""
+    if len(piece) != expected:
+        raise NodeFailed(
+            f"a piece of {len(piece)} bytes of an archive of modules", expected=f"{expected} bytes"
+        )
+    return piece
 
 
 def _asked(session: Session, password: str | None, act: str, *arguments: Any) -> Any:
@@ -54,4 +109,4 @@ def _asked(session: Session, password: str | None, act: str, *arguments: Any) ->
     answer = payload.answer(output.stdout, output.stderr)
     if "error" in answer:
         raise NodeFailed(str(answer["error"]))
-    return answer["result"]
+    return answer.get("result")

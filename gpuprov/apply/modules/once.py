@@ -1,8 +1,8 @@
-"""Compile once: one node of those that need the same module builds it, the others get what it made."""
+"""Compile once: the builder that the lock trusts compiles the module, other nodes get what it made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from gpuprov.apply.modules.handing import fetched
 from gpuprov.apply.modules.signing import store_of
 from gpuprov.apply.modules.store import Kept, Store
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.errors import GpuprovError, Refused
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import LockedGroup
 from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.probe.collect import collect
@@ -25,154 +25,214 @@ from gpuprov.ssh.transport import fan_out, targets
 
 LEADING = ("preflight", "repositories", "nvidia_driver")
 """The roles that bring a node to a module of its own."""
-BUILDERS = 2
-"""Nodes that try to compile the same before every node does so for itself."""
 Nodes = Mapping[str, dict[str, Any]]
 """Node → variables of that node alone, `gpuprov_roles` among them."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a node needs: builds, one a kernel that counts. `bare` is a node without any driver's module."""
+    """What a node needs.
+
+    Attributes:
+        builds: one a kernel that counts.
+        bare: a node without any driver's module.
+        there: those of the builds whose version the node has on its disk, whoever compiled it.
+    """
 
     builds: tuple[Build, ...]
     bare: bool = False
+    there: frozenset[Build] = frozenset()
 
 
 class Once:
     """The roles of a run's nodes, and what those need of compiled modules."""
 
-    def __init__(self, run: RunContext, nodes: Nodes, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        run: RunContext,
+        nodes: Nodes,
+        store: Store | None = None,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
         """Ask the nodes that are to get the driver, in groups that compile once, for their kernels.
 
         Args:
             store: another one than the controller's.
+            called: node → what it is called as a builder, if not by its own name.
+
+        Raises:
+            Refused: modules are to be signed, and the lock names no builder for them.
         """
-        self._run, self._store = run, store or store_of(run.lock)
-        self._hosts = run.lock.hosts()
+        self._run, self._store = run, store or store_of(run.lock, run.id)
+        self._hosts, self._called = run.lock.hosts(), called or {}
         shared = [
             name
             for name, stated in nodes.items()
             if self._hosts[name].components.driver.shared and "nvidia_driver" in stated["gpuprov_roles"]
         ]
-        self._needs = needed(run, shared) if shared else {}
+        trusting = [name for name in shared if self._hosts[name].components.driver.builders]
+        self._say_trust(shared, trusting)
+        self._needs = dict(needed(run, trusting)) if trusting else {}
         self._found: dict[Build, Kept | None] = {}
         self._left, self._done = dict(nodes), dict[str, NodeOutcome]()
-        self._prepared: set[str] = set()
 
     def apply(self) -> dict[str, NodeOutcome]:
         """Run every node's roles, in one turn of the playbook, or in two where a module is missing.
 
-        In the first turn one node of those that need the same module compiles it, and bare ones do
-        everything else. A builder that fails costs a turn more.
+        In the first turn the builders of a missing module compile it, and bare nodes do everything else.
+        What builders that are not in the run have compiled before is fetched first.
 
         Raises:
             Refused: a build in the store was changed.
             GpuprovError: Ansible itself could not run, or a module cannot be signed.
         """
-        turn = 0
-        while self._left:
-            chosen = dict(self._builders()) if turn < BUILDERS and not self._run.options.check else {}
-            self._announce(chosen)
-            going = self._going(chosen)
-            outcomes = run_playbook("site", going, self._run, part=f"again-{turn}" if turn else "")
-            for name, outcome in outcomes.items():
-                self._done.setdefault(name, NodeOutcome()).add(outcome)
-                if not outcome.ok:
-                    self._left.pop(name, None)
-            self._take({build: node for build, node in chosen.items() if _compiled(outcomes[node])})
-            turn += 1
-        self._keep()
+        chosen = {} if self._run.options.check else self._missing()
+        made = [each for each, nodes in chosen.items() if all(each in self._needs[n].there for n in nodes)]
+        self._take(made)
+        there = {each for each in made if self._store.find(each)}
+        chosen = {build: nodes for build, nodes in chosen.items() if nodes and build not in there}
+        self._announce(chosen)
+        self._turn(self._going(chosen), "")
+        self._take(chosen)
+        if self._left:
+            rest = {name: {**stated, **self._offers(name)} for name, stated in self._left.items()}
+            self._left = {}
+            self._turn(rest, "again")
         return self._done
 
-    def _going(self, chosen: Mapping[Build, str]) -> dict[str, dict[str, Any]]:
-        """What runs on which nodes now; what they still have to do is left."""
+    def _say_trust(self, shared: list[str], trusting: list[str]) -> None:
+        """Say whose modules nodes get, and where they get none although they were meant to.
+
+        Raises:
+            Refused: modules of nodes without a builder are to be signed.
+        """
+        untrusting = [name for name in shared if name not in trusting]
+        do = "state stack: {builder: NODE} in fleet.yml, and gpuprov lock"
+        if signed := [name for name in untrusting if self._hosts[name].secure_boot]:
+            raise Refused(
+                f"{fold(signed)}: the lock names no builder, and only what a trusted builder made is signed",
+                do=do,
+            )
+        if untrusting:
+            self._run.narrate(f"{fold(untrusting)}: the lock names no builder, so each node compiles; {do}")
+
+    def _turn(self, going: dict[str, dict[str, Any]], part: str) -> None:
+        if not going:
+            return
+        for name, outcome in run_playbook("site", going, self._run, part=part).items():
+            self._done.setdefault(name, NodeOutcome()).add(outcome)
+            if not outcome.ok:
+                self._left.pop(name, None)
+
+    def _going(self, chosen: Mapping[Build, list[str]]) -> dict[str, dict[str, Any]]:
+        """Return what runs on which nodes now; what they still have to do is left."""
         going: dict[str, dict[str, Any]] = {}
+        compiling = {node for nodes in chosen.values() for node in nodes}
         for name, stated in list(self._left.items()):
             again = {**stated, "gpuprov_roles": ["nvidia_driver"]}
             need = self._needs.get(name, Need(()))
-            if name in chosen.values() and self._store.signs:
+            if name in compiling and self._store.signs:
                 going[name], self._left[name] = stated, again
-            elif name in chosen.values() or not chosen.keys() & set(need.builds):
+            elif name in compiling or not chosen.keys() & set(need.builds):
                 going[name] = {**stated, **self._offers(name)}
                 del self._left[name]
-            elif need.bare and name not in self._prepared:
+            elif need.bare:
                 going[name], self._left[name] = {**stated, "nvidia_driver_module_later": True}, again
-                self._prepared.add(name)
         return going
 
-    def _announce(self, chosen: Mapping[Build, str]) -> None:
-        for build, node in chosen.items():
+    def _announce(self, chosen: Mapping[Build, list[str]]) -> None:
+        for build, nodes in chosen.items():
             count = len(self._wanting(build))
-            what_for = f"once for {count} nodes" if count > 1 else "to be signed here"
-            self._run.narrate(f"{node} compiles the {build}, {what_for}")
-
-    def _keep(self) -> None:
-        """Take in what nodes compiled for themselves, so that the next ones need not."""
-        if self._run.options.check:
-            return
-        there = {name for name, outcome in self._done.items() if outcome.ok}
-        missing = {
-            build: nodes[0]
-            for build in self._builds()
-            if (nodes := [name for name in self._wanting(build) if name in there])
-            and self._store.find(build) is None
-        }
-        self._take(missing)
+            what_for = f"once for {count} nodes" if count > 1 else "for the nodes that have its kernel"
+            verb = "compiles" if len(nodes) == 1 else "compile, each for itself,"
+            self._run.narrate(f"{fold(nodes)} {verb} the {build}, {what_for}")
 
     def _offers(self, node: str) -> dict[str, Any]:
-        """Variables of a node: the builds in the store that are for it.
+        """Return variables of a node: the builds in the store that are for it.
+
+        A builder keeps what it compiled, which has a signature of its own, unless the site's is wanted.
 
         Raises:
             Refused: one was changed.
         """
-        builds = self._needs[node].builds if node in self._needs else ()
-        found = ((build, self._store.find(build)) for build in builds if not self._found.get(build))
-        self._found |= dict(found)
+        need = self._needs.get(node, Need(()))
+        own = need.there if not self._store.signs else frozenset()
+        builds = [each for each in need.builds if not (each in own and self._name(node) in each.builders)]
+        self._found |= {each: self._store.find(each) for each in builds if not self._found.get(each)}
         offers = [kept.offer() for build in builds if (kept := self._found[build])]
         return {"nvidia_driver_builds": offers} if offers else {}
 
-    def _builds(self) -> list[Build]:
-        return list(dict.fromkeys(build for need in self._needs.values() for build in need.builds))
+    def _name(self, node: str) -> str:
+        return self._called.get(node, node)
 
     def _wanting(self, build: Build) -> list[str]:
         return [name for name, need in self._needs.items() if build in need.builds]
 
-    def _builders(self) -> Iterator[tuple[Build, str]]:
-        """Missing builds that go from one node to others, each with a node that has not tried yet.
+    def _missing(self) -> dict[Build, list[str]]:
+        """Return the builds that the store lacks, each with the nodes of this run that are its builders."""
+        missing = {}
+        for build in dict.fromkeys(build for need in self._needs.values() for build in need.builds):
+            if self._store.find(build) is None:
+                wanting = self._wanting(build)
+                missing[build] = [name for name in wanting if self._name(name) in build.builders]
+                if old := self._store.leftover(build):
+                    self._run.narrate(
+                        f"{old} has builds of no stated builder, which are not used: rm -r {old}"
+                    )
+        return missing
 
-        One that is signed here goes back to the node that compiled it, too.
-        """
-        for build in self._builds():
-            wanting = self._wanting(build)
-            left = [name for name in builders(self._hosts, wanting) if name in self._left]
-            shared = len(wanting) > 1 or self._store.signs
-            if shared and left and self._store.find(build) is None:
-                yield build, left[0]
-
-    def _take(self, built: Mapping[Build, str]) -> None:
-        """Fetch builds from the nodes that made them. One that cannot be had is compiled by every node.
+    def _take(self, builds: Iterable[Build]) -> None:
+        """Fetch builds from their builders. One that cannot be had is compiled by every node that may.
 
         Raises:
-            GpuprovError: nodes are to have it signed, which none of them can do for itself.
+            GpuprovError: they are to be signed, and cannot be.
         """
-        for build, name in built.items():
-            kept = contained(name, partial(self._fetched, build, name))
-            if isinstance(kept, GpuprovError):
-                if self._store.signs:
-                    raise kept
-                self._run.narrate(f"the {build} of {name} is not kept: {kept}")
-            else:
+        for build in builds:
+            kept = contained(fold(build.builders), partial(self._kept, build))
+            by = fold(build.builders)
+            if isinstance(kept, Kept):
                 megabytes = kept.archive.stat().st_size / 1e6
-                self._run.narrate(f"the {build} is in the store ({megabytes:.0f} MB, by {name})")
+                self._run.narrate(f"the {build} is in the store ({megabytes:.0f} MB, by {by})")
+            elif self._store.signs and not isinstance(kept, (NodeFailed, Unreachable)):
+                raise kept
+            else:
+                self._run.narrate(f"the {build} by {by} is not in the store: {kept}")
 
-    def _fetched(self, build: Build, name: str) -> Kept:
-        [way] = targets(self._run.lock, [name])
-        return self._store.keep(build, fetched(way, build, self._run.options.become_password), name)
+    def _kept(self, build: Build) -> Kept:
+        """Put a build into the store.
+
+        Raises:
+            NodeFailed: a builder could not compile it or does not have it, or builders do not agree.
+            Unreachable: no way to a builder.
+            GpuprovError: it cannot be signed.
+        """
+        nodes = {self._name(name): name for name in self._hosts}
+        if absent := [builder for builder in build.builders if builder not in nodes]:
+            raise NodeFailed(
+                f"{fold(absent)} is no host of the lock", do="bring its modules: docs/guides/modules.md"
+            )
+        made = {}
+        for builder in build.builders:
+            node = nodes[builder]
+            if not self._has(build, node):
+                raise NodeFailed(f"{builder} has not compiled it for that kernel and compiler")
+            made[builder] = self._fetched(build, builder, node)
+        return self._store.keep(build, made)
+
+    def _has(self, build: Build, node: str) -> bool:
+        """Return whether a builder compiled it in this run, or has it on its disk from another one."""
+        if node not in self._needs:
+            self._needs |= needed(self._run, [node])
+        need, outcome = self._needs.get(node, Need(())), self._done.get(node)
+        return build in need.builds and _compiled(outcome) if outcome else build in need.there
+
+    def _fetched(self, build: Build, builder: str, node: str) -> bytes:
+        [way] = targets(self._run.lock, [node])
+        return fetched(way, build, builder, self._run.options.become_password)
 
 
 def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
-    """What each node needs; those that do not answer are left out.
+    """Return what each node needs; those that do not answer are left out.
 
     Raises:
         Refused: workers are engaged, and a node cannot do without the store of this controller.
@@ -195,13 +255,6 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
     return {name: answer for name in names if not isinstance(answer := found[name], GpuprovError)}
 
 
-def builders(hosts: Mapping[str, LockedGroup], names: Iterable[str]) -> list[str]:
-    """Those of the nodes that may compile for others, the named builder first."""
-    drivers = {name: hosts[name].components.driver for name in names}
-    able = [name for name, driver in drivers.items() if driver.may_compile(name)]
-    return sorted(able, key=lambda name: name != drivers[name].builder)
-
-
 def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> None:
     signed = [name for name in names if hosts[name].secure_boot]
     bare = [name for name in names if not hosts[name].components.driver.may_compile(name)]
@@ -213,11 +266,22 @@ def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> Non
 
 
 def need_of(group: LockedGroup, facts: Facts) -> Need:
-    """What a node of a group needs."""
+    """Return what a node of a group needs.
+
+    Raises:
+        NodeFailed: a kernel or a compiler of the node cannot be called so.
+    """
     named = group.setting("kernel") or "running"
     kernels = facts.kernels.counting if named == "running" else (named,)
-    builds = (build_of(group, kernel, facts.kernels.compilers.get(kernel, "")) for kernel in kernels)
-    return Need(tuple(builds), facts.loaded_driver is None and not any(facts.disk_modules.values()))
+    builds = {kernel: build_of(group, kernel, facts.kernels.compilers.get(kernel, "")) for kernel in kernels}
+    on_disk = facts.disk_modules
+    version = group.components.driver.version
+    there = frozenset(
+        build
+        for kernel, build in builds.items()
+        if any(module.version == version for module in on_disk.get(kernel, {}).values())
+    )
+    return Need(tuple(builds.values()), facts.loaded_driver is None and not any(on_disk.values()), there)
 
 
 def _compiled(outcome: NodeOutcome) -> bool:

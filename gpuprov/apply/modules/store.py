@@ -1,19 +1,18 @@
-"""The store: each build once, on the controller, with the sums of everything that nodes are to have.
+"""The store: builds of trusted builders, on the controller, with the sums of everything that nodes get.
 
-    $XDG_STATE_HOME/gpuprov/modules/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST[-signed-CERTIFICATE]/
+    $XDG_STATE_HOME/gpuprov/modules/FLEET/BUILDERS/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST[-signed-CERTIFICATE]/
         {modules.tar.gz,about.json}
 
-It is neither locked nor secret: losing it costs a compilation. What was changed in it is refused.
+FLEET is a digest of the path of the fleet's file, BUILDERS names who compiled: a build is found by nodes of
+that fleet alone, and only while their lock trusts exactly these builders. Modules have the site's signature
+or none. It is neither locked nor secret: losing it costs a compilation. What was changed in it is refused.
 """
 
 from __future__ import annotations
 
-import gzip
+import hashlib
 import io
 import json
-import os
-import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,15 +20,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuprov.apply.modules.build import Build, build_of, check, digest
+from gpuprov.apply.modules import journal
+from gpuprov.apply.modules.build import Build, agreed, bare, build_of, check, digest
+from gpuprov.apply.modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.model.lock import LockedGroup
 from gpuprov.runs import now, state_dir
+from gpuprov.untrusted import Vermagic, below, vermagic
+from gpuprov.writing import replace_file
 
 ARCHIVE, ABOUT = "modules.tar.gz", "about.json"
-SCHEMA = "gpuprov.modules/1"
-LIMIT = 1 << 30
-"""Bytes that modules may unpack to; NVIDIA's have less than a tenth of it."""
+SCHEMA = "gpuprov.modules/2"
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Signer:
 
     Attributes:
         fingerprint: of the certificate.
-        sign: a module's file name and its bytes → what nodes are to have.
+        sign: a module → the same with the signature.
     """
 
     fingerprint: str
-    sign: Callable[[str, bytes], bytes]
+    sign: Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -54,46 +55,54 @@ class Kept:
         sha256: the archive's.
         modules: file → SHA-256 of what is on a node's disk afterwards.
         vermagic: as all modules of the kernel have it.
-        built_on: the node that compiled it.
     """
 
     build: Build
     archive: Path
     sha256: str
     modules: Mapping[str, str]
-    vermagic: str
-    built_on: str
+    vermagic: Vermagic
 
     def offer(self) -> dict[str, Any]:
-        """What the role nvidia_driver is told of it."""
+        """Return what the role nvidia_driver gets of it, as a variable."""
         return {
             "kernel": self.build.kernel,
             "archive": str(self.archive),
             "sha256": self.sha256,
             "modules": dict(self.modules),
             "vermagic": self.vermagic,
+            "builders": "+".join(self.build.builders),
         }
 
 
 class Store:
-    """All builds of this controller."""
+    """All builds of a fleet on this controller."""
 
-    def __init__(self, folder: Path | None = None, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        fleet: Path | None = None,
+        signer: Signer | None = None,
+        run: str = "",
+    ) -> None:
         """
         Args:
             folder: somewhere else than in the state of the person who runs this.
-            signer: signs what is kept; without it modules stay as DKMS made them.
+            fleet: the fleet's file; builds of others are not seen.
+            signer: signs what is kept; without it modules have no signature.
+            run: id of the run, for the journal of signatures.
         """
         self.folder = folder or state_dir() / "modules"
-        self._signer = signer
+        self._fleet, self._signer, self._run = fleet, signer, run
 
     @property
     def signs(self) -> bool:
-        """Whether a module has to go through here, as nobody else may sign it."""
+        """Whether a module has to go through here, as nothing else may sign it."""
         return self._signer is not None
 
     def find(self, build: Build) -> Kept | None:
-        """The build, proven to be what was kept; None where it is not there.
+        """Return the build, proven to be what was kept; None where it is not there.
 
         One that was kept before a signature was wanted is signed now.
 
@@ -102,22 +111,98 @@ class Store:
             GpuprovError: it cannot be signed.
         """
         kept = self._read(build, self._folder(build))
-        unsigned = self._read(build, self._plain(build)) if kept is None and self.signs else None
-        return self.keep(build, unsigned.archive.read_bytes(), unsigned.built_on) if unsigned else kept
+        unsigned = self._read(build, self._plain(build)) if kept is None and self._signer else None
+        return self._keep(build, bare(unsigned.archive.read_bytes())) if unsigned else kept
 
     def of(self, group: LockedGroup) -> list[Kept]:
-        """Every build of a group's driver, for whatever kernel.
+        """Return every build of a group's driver by the builders that it trusts, for whatever kernel.
 
         Raises:
             Refused: one was changed since.
             GpuprovError: one cannot be signed.
         """
         builds: dict[Build, None] = {}  # one may be there with and without a signature
-        for path in sorted(self.folder.glob(f"*/*/{ABOUT}")):
+        for path in sorted((self.folder / fleet_id(self._fleet)).glob(f"*/*/*/{ABOUT}")):
             with _readable(path.parent):
                 builds[_told(path.parent).build] = None
         fit = (each for each in builds if each == build_of(group, each.kernel, each.compiler))
         return [kept for build in fit if (kept := self.find(build))]
+
+    def leftover(self, build: Build) -> Path | None:
+        """Return the folder of builds for that kernel which no builder is known of: nothing reads it."""
+        old = below(self.folder, build.kernel)
+        return old if old.is_dir() else None
+
+    def keep(self, build: Build, made: Mapping[str, bytes]) -> Kept:
+        """Take in what the builders of a build compiled.
+
+        Args:
+            made: builder → the modules in a tar archive, as it sent them.
+
+        Raises:
+            NodeFailed: it is no such build, builders do not agree, or another node made it.
+            GpuprovError: it cannot be signed.
+        """
+        return self._keep(build, agreed(build, made))
+
+    def _keep(self, build: Build, modules: Mapping[str, bytes]) -> Kept:
+        stated = check(build, modules)
+        # Whatever changes bytes has to be done here: sums, and so all nodes, follow from what is packed now.
+        sign = self._signer.sign if self._signer else bytes
+        files = {name: compressed(suffix_of(name), sign(content)) for name, content in modules.items()}
+        sums = {name: digest(content) for name, content in sorted(files.items())}
+        self._record(build, modules, sums)
+        return self._put(build, pack(files), sums, stated)
+
+    def adopt(self, about: bytes, archive: bytes) -> Kept:
+        """Take over a build of another store of this fleet, as it is: in a tree that has no key.
+
+        Args:
+            about, archive: the two files of its folder there; a person brought them.
+
+        Raises:
+            NodeFailed: it is no such build, or has not the signature that is wanted here.
+            ValueError, KeyError, TypeError: no such files.
+        """
+        build, document = build_in(about), json.loads(about)
+        sums = {name: digest(content) for name, content in unpack(archive).items()}
+        if digest(archive) != document["sha256"] or sums != document["modules"]:
+            raise NodeFailed(f"the {build} is not what was kept", do="export it again")
+        if document["certificate"] != self._certificate:
+            seen = document["certificate"] or "no certificate"
+            raise NodeFailed(f"the {build} is signed by {seen[:64]}", expected=self._certificate or "none")
+        return self._put(build, archive, sums, check(build, bare(archive)))
+
+    @property
+    def _certificate(self) -> str:
+        return self._signer.fingerprint if self._signer else ""
+
+    def _put(self, build: Build, archive: bytes, sums: Mapping[str, str], stated: Vermagic) -> Kept:
+        about = {
+            "schema": SCHEMA,
+            "fleet": str(self._fleet or ""),
+            "build": asdict(build),
+            "sha256": digest(archive),
+            "modules": sums,
+            "vermagic": stated,
+            "certificate": self._certificate,
+            "at": now(),
+        }
+        folder = self._folder(build)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(folder / ARCHIVE, archive)
+        replace_file(folder / ABOUT, json.dumps(about, indent=1).encode())
+        return Kept(build, folder / ARCHIVE, digest(archive), sums, stated)
+
+    def _record(self, build: Build, modules: Mapping[str, bytes], sums: Mapping[str, str]) -> None:
+        """Write down what was signed, before it can leave this function's caller."""
+        if self._signer is None:
+            return
+        about = (now(), self._run, str(self._fleet or ""), self._signer.fingerprint, asdict(build))
+        journal.record(
+            journal.Signed(*about, file=name, before=digest(modules[name]), after=after)
+            for name, after in sums.items()
+        )
 
     def _read(self, build: Build, folder: Path) -> Kept | None:
         if not (folder / ABOUT).exists():
@@ -133,39 +218,6 @@ class Store:
             )
         return kept
 
-    def keep(self, build: Build, packed: bytes, built_on: str) -> Kept:
-        """Take in what a node compiled.
-
-        Args:
-            packed: the modules in a tar archive, as the node sent it.
-            built_on: the node.
-
-        Raises:
-            NodeFailed: it is no such build.
-            GpuprovError: it cannot be signed.
-        """
-        files = unpack(packed)
-        vermagic = check(build, files)
-        # Whatever changes bytes has to be done here: sums, and so all nodes, follow from what is packed now.
-        if self._signer:
-            files = {name: self._signer.sign(name, content) for name, content in files.items()}
-        archive = pack(files)
-        sums = {name: digest(content) for name, content in sorted(files.items())}
-        about = {
-            "schema": SCHEMA,
-            "build": asdict(build),
-            "sha256": digest(archive),
-            "modules": sums,
-            "vermagic": vermagic,
-            "built_on": built_on,
-            "at": now(),
-        }
-        folder = self._folder(build)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(folder / ARCHIVE, archive)
-        _write(folder / ABOUT, json.dumps(about, indent=1).encode())
-        return Kept(build, folder / ARCHIVE, digest(archive), sums, vermagic, built_on)
-
     def _folder(self, build: Build) -> Path:
         plain = self._plain(build)
         if self._signer is None:
@@ -173,14 +225,39 @@ class Store:
         return plain.with_name(f"{plain.name}-signed-{self._signer.fingerprint[:12]}")
 
     def _plain(self, build: Build) -> Path:
-        return self.folder / build.kernel / build.folder
+        return self.folder / _place(self._fleet, build) / build.folder
+
+
+def fleet_id(fleet: Path | None) -> str:
+    """Return what tells a fleet from others: a digest of the absolute path of its file.
+
+    Not of what the file says, which another fleet may say as well, and which changes with every host.
+    """
+    return hashlib.sha256(str(fleet or "").encode()).hexdigest()[:16]
+
+
+def _place(fleet: Path | None, build: Build) -> Path:
+    """Return the folder of a build's folder, in a store; whatever the names are, it is inside."""
+    return below(below(Path(fleet_id(fleet)), "+".join(build.builders)), build.kernel)
 
 
 def _told(folder: Path) -> Kept:
-    """What a folder of the store says that it has."""
-    told = json.loads((folder / ABOUT).read_text())
-    sums = told["sha256"], told["modules"], told["vermagic"], told["built_on"]
-    return Kept(Build(**told["build"]), folder / ARCHIVE, *sums)
+    """Return what a folder of the store says that it has."""
+    about = (folder / ABOUT).read_bytes()
+    told = json.loads(about)
+    return Kept(
+        build_in(about), folder / ARCHIVE, told["sha256"], told["modules"], vermagic(told["vermagic"])
+    )
+
+
+def build_in(about: bytes) -> Build:
+    """Return the build that an about.json is of.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    stated = json.loads(about)["build"]
+    return Build(**{**stated, "builders": tuple(stated["builders"])})
 
 
 @contextmanager
@@ -188,60 +265,23 @@ def _readable(folder: Path) -> Iterator[None]:
     """Refuse a folder of the store that is not whole."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, NodeFailed) as error:
         raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
 
 
-def bundled(builds: Iterable[Kept]) -> bytes:
-    """A zip archive that is another machine's store once it is unpacked there. Equal builds, equal bytes."""
+def bundled(builds: Iterable[Kept], fleet: Path) -> bytes:
+    """Return a zip archive that is another machine's store once it is unpacked there.
+
+    Equal builds give equal bytes.
+
+    Args:
+        fleet: where the fleet's file would be on that machine, beside its lock.
+    """
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         for kept in builds:
             folder = kept.archive.parent
             for name in (ARCHIVE, ABOUT):
-                member = zipfile.ZipInfo(f"{kept.build.kernel}/{folder.name}/{name}")
+                member = zipfile.ZipInfo(str(_place(fleet, kept.build) / folder.name / name))
                 archive.writestr(member, (folder / name).read_bytes())
     return whole.getvalue()
-
-
-def pack(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive of modules; the same modules always give the same bytes."""
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o644
-            archive.addfile(member, io.BytesIO(content))
-    return gzip.compress(plain.getvalue(), 6, mtime=0)
-
-
-def unpack(packed: bytes) -> dict[str, bytes]:
-    """The files of such an archive; nothing is written.
-
-    Raises:
-        NodeFailed: it is none.
-    """
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-            return dict(_files(archive))
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise NodeFailed(f"an archive of modules that cannot be read: {error}") from None
-
-
-def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    room = LIMIT
-    for member in archive:
-        room -= member.size
-        content = archive.extractfile(member) if member.isreg() and room >= 0 else None
-        if content is None:
-            raise NodeFailed(f"{member.name[:60]!r} in an archive of modules", expected="plain files, 1 GB")
-        yield member.name, content.read()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole and on the disk, or not at all; another gpuprov may do the same."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)

@@ -1,7 +1,7 @@
 """Has DKMS install modules that another node compiled, as if it had built them here.
 
 Runs on the node. Argument: {"source": "nvidia-current/535.309.01", "builds": [{"kernel": release,
-"sha256": …, "modules": {file: sha256}}]}; the archives are in /var/lib/gpuprov.
+"sha256": …, "modules": {file: sha256}, "builders": "node1"}]}; the archives are in /var/lib/gpuprov.
 Answers {"changed": true, "failure": null}.
 """
 
@@ -46,13 +46,16 @@ def unpacked(packed: bytes, sha256: str, modules: dict[str, str]) -> dict[str, b
     return found
 
 
-def place(folder: Path, files: dict[str, bytes]) -> None:
-    """Put modules where DKMS keeps what it built, all or none."""
+def place(folder: Path, files: dict[str, bytes], builders: str) -> None:
+    """Put modules where DKMS keeps what it built, all or none.
+
+    DKMS's log says who compiled them, so that nothing takes them for a build of this node.
+    """
     fresh = folder.with_name(folder.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     (fresh / "module").mkdir(parents=True)
     (fresh / "log").mkdir()
-    (fresh / "log/make.log").write_text("compiled on another node\n")
+    (fresh / "log/make.log").write_text(f"compiled by {builders}\n")
     for name, content in files.items():
         (fresh / "module" / name).write_bytes(content)
     shutil.rmtree(folder, ignore_errors=True)
@@ -88,7 +91,7 @@ def install(source: str, build: dict) -> None:
         run("dkms", "add", source)
     if (TREE / source.partition("/")[0] / f"kernel-{build['kernel']}-{os.uname().machine}").exists():
         subprocess.run(["dkms", "uninstall", source, *one], stdin=subprocess.DEVNULL, check=False)
-    place(TREE / source / build["kernel"] / os.uname().machine, files)
+    place(TREE / source / build["kernel"] / os.uname().machine, files, build.get("builders", "another node"))
     run("dkms", "install", "--force", source, *one)
 
 

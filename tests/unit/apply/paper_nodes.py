@@ -26,6 +26,8 @@ class PaperNodes:
 
     Attributes:
         now: what the clocks of nodes and of the controller say, in seconds.
+        clock: what else the time since a node's boot follows.
+        booted: node → when it was booted, by that clock.
         asked: (act, names) of each time that nodes were asked.
     """
 
@@ -38,6 +40,8 @@ class PaperNodes:
         monkeypatch.setattr(leases, "ask_nodes", self._ask_nodes)
         monkeypatch.setattr(leases, "uptime", lambda: self.now)
         monkeypatch.setattr(lease, "time", SimpleNamespace(time=lambda: self.now))
+        self.clock: Callable[[], float] = lambda: self.now
+        self.booted: dict[str, float] = {}
 
     def lock(self, **connection: Any) -> Lock:
         """The recorded lock, of these nodes."""
@@ -53,6 +57,11 @@ class PaperNodes:
             home = self.folder / "nodes" / name
             patch.setattr(lease, "FOLDER", str(home))
             patch.setattr(lease, "PATH", str(home / "lease.json"))
+            patch.setattr(lease, "RUN", str(home / "run"))
+            booted = self.booted.get(name, 0.0)
+            patch.setattr(lease, "now", lambda: (f"boot {booted}", self.clock() - booted))
+            if act == "current":
+                return lease.current()
             return json.loads(json.dumps(main.ACTS[act](*arguments)))
 
     def give(self, name: str, run: str, holder: str = "x@y", seconds: float = 600.0) -> None:
@@ -62,13 +71,8 @@ class PaperNodes:
     @property
     def holders(self) -> dict[str, str]:
         """Node → the run that has it now."""
-        found: dict[str, str] = {}
-        for name in self.names:
-            path = self.folder / "nodes" / name / "lease.json"
-            told = json.loads(path.read_text()) if path.exists() else {"until": 0}
-            if told["until"] > self.now:
-                found[name] = told["run"]
-        return found
+        told = {name: self.do(name, "current") for name in self.names}
+        return {name: lease["run"] for name, lease in told.items() if lease}
 
     def _answer(self, name: str, asked: dict[str, Any], read: Callable[[Any], Any]) -> Any:
         return read(self.do(name, asked["act"], *asked["arguments"]))

@@ -31,13 +31,14 @@ class PaperCrew:
         self.numbers = iter(numbers)
 
     def do(
-        self, work: Any, each: Mapping[str, Any], *, hear: Any, changes: bool
+        self, part: Any, each: Mapping[str, Any], *, answer: Any, hear: Any, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        packed = cloudpickle.dumps((work, dict(each)))
+        packed = cloudpickle.dumps((part(list(each)), dict(each)))
         elsewhere._ENGAGED.remove(self)
         try:
             there, nodes = pickle.loads(packed)  # noqa: S301 - our own
-            with attempting(Attempt(next(self.numbers), "w1", hear or (lambda event: None))):
+            number = next(self.numbers)
+            with attempting(Attempt(number, "w1", lambda event: hear(list(each), number, event))):
                 found = pickle.loads(cloudpickle.dumps(dict(there(nodes))))  # noqa: S301 - our own
         finally:
             elsewhere._ENGAGED.append(self)
@@ -61,7 +62,9 @@ def run(nodes: PaperNodes) -> Iterator[RunContext]:
 
 
 def test_here_it_is_done_under_the_runs_own_leases(run: RunContext) -> None:
-    assert change(lambda own, each: dict.fromkeys(each, own is run), run, {"n1": 0}) == {"n1": True}
+    assert change(lambda own, each: dict.fromkeys(each, own is run), run, {"n1": 0}, answer=Any) == {
+        "n1": True
+    }
 
 
 def test_a_hand_has_its_nodes_alone_and_gives_them_back(nodes: PaperNodes, run: RunContext) -> None:
@@ -78,7 +81,9 @@ def test_a_hand_has_its_nodes_alone_and_gives_them_back(nodes: PaperNodes, run: 
         return {name: (own.leases.run, list(own.lock.hosts()), number) for name, number in each.items()}
 
     with engaged(PaperCrew(7)):
-        found = change(work, replace(run, listen=events.append, narrate=lines.append), {"n1": 1, "n3": 3})
+        found = change(
+            work, replace(run, listen=events.append, narrate=lines.append), {"n1": 1, "n3": 3}, answer=Any
+        )
     hand = found["n1"][0]
     assert hand.startswith(f"{RUN}/7.")
     assert found == {"n1": (hand, ["n1", "n3"], 1), "n3": (hand, ["n1", "n3"], 3)}
@@ -102,15 +107,17 @@ def test_a_hand_waits_for_the_last_one_and_follows_it(
     monkeypatch.setattr(leases.time, "sleep", lambda seconds: setattr(nodes, "now", nodes.now + seconds))
     begun = nodes.now
     with engaged(PaperCrew(7)):
-        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0}, answer=Any)
     assert found == {"n1": "done", "n2": "done"}
     assert hands.HAND_S <= nodes.now - begun < 2 * hands.HAND_S
 
 
 def test_a_hand_that_comes_too_late_does_nothing(nodes: PaperNodes, run: RunContext) -> None:
     with engaged(PaperCrew(8, 7)):
-        assert change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0}) == {"n1": "done"}
-        late = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+        assert change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0}, answer=Any) == {
+            "n1": "done"
+        }
+        late = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0}, answer=Any)
     assert isinstance(late["n1"], GpuprovError)
     assert late["n2"] == "done"
 
@@ -119,7 +126,7 @@ def test_a_node_that_another_run_took_is_left_alone(nodes: PaperNodes, run: RunC
     nodes.now += 700
     nodes.give("n2", "20260131-142502-apply-0002")
     with engaged(PaperCrew(7)):
-        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0})
+        found = change(lambda own, each: dict.fromkeys(each, "done"), run, {"n1": 0, "n2": 0}, answer=Any)
     assert (found["n1"], type(found["n2"])) == ("done", Refused)
 
 
@@ -127,7 +134,10 @@ def test_where_nothing_changes_nobody_takes_a_lease(nodes: PaperNodes, run: RunC
     asked = len(nodes.asked)
     with engaged(PaperCrew(7)):
         looked = change(
-            lambda own, each: dict.fromkeys(each, own.leases), replace(run, leases=None), {"n1": 0}
+            lambda own, each: dict.fromkeys(each, own.leases),
+            replace(run, leases=None),
+            {"n1": 0},
+            answer=Any,
         )
     assert looked == {"n1": None}
     assert len(nodes.asked) == asked

@@ -165,7 +165,7 @@ def test_the_first_boot_is_left_with_the_machines_own_kernel(tree: Path) -> None
     leave_for_first_boot(lock_for("running"), "train")
     order = json.loads((tree / "files/ORDER").read_text())
     assert order["install"]["program"].endswith("/gpuprov")
-    assert order["install"]["requirement"] == ""
+    assert order["install"]["wheel"] == ""
     assert (tree / "wants/gpuprov-first-boot.service").is_symlink()
     assert list((tree / "state").iterdir()) == []
     [group] = read_lock(tree / "files/LOCK").groups.values()

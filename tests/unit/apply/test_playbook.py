@@ -39,6 +39,60 @@ def test_ansible_knows_the_runs_leases_and_keeps_the_run_alive(
         os.close(leases.handle or -1)
 
 
+TEMPLATE = "6.1.0 {{{{ lookup('pipe', 'touch {}') }}}}"
+PLAY = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  tasks:
+    - name: Use text in every way that roles do
+      ansible.builtin.set_fact:
+        again: "{{ of_group | map(attribute='word') | map('regex_replace', 'x', 'x') | list }}"
+        read: "{{ of_group[0] | dict2items }}{{ of_run }}"
+      when: of_group[0].word != of_run and number == 3 and flag
+    - name: Show
+      ansible.builtin.debug:
+        msg: "{{ again[0] }} and {{ of_run }} and {{ read }}"
+"""
+
+
+def test_ansible_evaluates_nothing_that_gpuprov_writes_into_its_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [name, *_] = lock.hosts()
+    in_group, in_run = (TEMPLATE.format(tmp_path / each) for each in ("group", "run"))
+    (tmp_path / "play.yml").write_text(PLAY)
+    (tmp_path / "run").mkdir()
+    command, variables_of = playbook._command, playbook.variables_of
+    shared = {"of_group": [{"word": in_group}], "number": 3, "flag": True}
+    monkeypatch.setattr(playbook, "_command", lambda *_: [*command(*_)[:-1], str(tmp_path / "play.yml")])
+    monkeypatch.setattr(playbook, "variables_of", lambda *_: (variables_of(*_)[0] | shared, {}))
+    run = RunContext(lock, tmp_path / "run")
+    own = {"ansible_become": False}
+    outcomes = playbook.run_playbook("site", {name: own}, run, variables={"of_run": in_run})
+    events = (tmp_path / "run/site-events.jsonl").read_text()
+    assert outcomes[name].ok, (tmp_path / "run/site-ansible.log").read_text()
+    assert json.dumps(in_group)[1:-1] in events
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["play.yml", "run"]
+
+
+def test_a_node_whose_text_looks_like_a_template_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [good, bad, *_] = [*lock.hosts(), "gpu999"]
+    monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", "pass"])
+    builds = [{"vermagic": TEMPLATE.format(tmp_path / "x")}]
+    nodes: dict[str, dict[str, Any]] = {good: {}, bad: {"nvidia_driver_builds": builds}}
+    outcomes = playbook.run_playbook("site", nodes, RunContext(lock, tmp_path))
+    assert outcomes[good].ok
+    [event] = outcomes[bad].failed
+    assert "variables of the node.nvidia_driver_builds.vermagic: '6.1.0 {{ lookup(" in event["msg"]
+    assert "looks like a template" in event["msg"]
+    assert "lookup" not in (tmp_path / "site-inventory.json").read_text()
+
+
 def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = read_lock(RECORDED_LOCK)
     [name, *_] = lock.hosts()
@@ -52,3 +106,7 @@ def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
     outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
     assert outcomes[name].unreachable == "Broken pipe port 22 timed out"
+
+
+def test_facts_of_a_node_replace_no_variable(tmp_path: Path) -> None:
+    assert playbook._environment(tmp_path / "events", tmp_path, tmp_path)["ANSIBLE_INJECT_FACT_VARS"] == "0"

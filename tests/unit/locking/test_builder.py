@@ -8,8 +8,9 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.build import build_lock
-from gpuprov.locking.builder import with_builder
+from gpuprov.locking.builder import check_builders, with_builder
 from gpuprov.model.fleet import parse_fleet
+from gpuprov.model.lock import LockedGroup
 from gpuprov.model.stack import StackPolicy
 from tests.unit.locking.fleets import Write
 from tests.unit.verify.nodes_on_paper import locked_group
@@ -26,20 +27,54 @@ def test_a_fleet_without_them_is_written_as_ever() -> None:
     assert StackPolicy().model_dump() == StackPolicy.model_validate(StackPolicy().model_dump()).model_dump()
 
 
-def test_the_lock_has_them(one_group: Write) -> None:
-    fleet = one_group(driver="580.95.05", module_build="once", builder="train-2", compiler="absent")
+def test_the_lock_has_them_and_says_what_they_mean(one_group: Write) -> None:
+    fleet = one_group(driver="580.95.05", builder="train-2", compiler="absent")
     driver = build_lock(fleet).groups["train"].components.driver
-    assert (driver.builder, driver.compiler) == ("train-2", "absent")
+    assert (driver.build, driver.builder, driver.compiler) == ("once", "train-2", "absent")
+    assert driver.builder_reason == "stated: root on train-2 decides what runs in every kernel of the group"
     assert [driver.may_compile(name) for name in ("train-1", "train-2")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("stated", "builders", "said"),
+    [
+        (["train-1", "train-2"], ("train-1", "train-2"), "only root on all of train-[1-2] can change"),
+        (["train-1"], ("train-1",), "root on train-1 decides"),
+        ("image", ("image",), "whoever makes the image decides"),
+    ],
+)
+def test_builders_that_must_agree_and_images(
+    one_group: Write, stated: Any, builders: tuple[str, ...], said: str
+) -> None:
+    fleet = one_group(driver="580.95.05", module_build="once", builder=stated)
+    lock = build_lock(fleet)
+    driver = lock.groups["train"].components.driver
+    assert driver.builders == builders
+    assert said in str(driver.builder_reason)
+    assert build_lock(fleet, previous=lock) == lock
+
+
+def test_a_lock_of_before_trusts_no_builder() -> None:
+    """It had `build: once` and named none: whichever node was the first compiled for all."""
+    driver = locked_group("node").components.driver.model_copy(update={"build": "once"})
+    assert driver.builders == ()
+    assert driver.shared
 
 
 @pytest.mark.parametrize(
     ("build", "stated", "said"),
     [
-        (None, {"builder": "a1"}, "a: stack.builder is for modules that are compiled once"),
-        (None, {"compiler": "absent"}, "a: stack.compiler is for modules that are compiled once"),
-        ("once", {"compiler": "absent"}, "a: no node has a compiler"),
+        (None, {"module_build": "once"}, r"stack\.module_build is once, and stack\.builder names no builder"),
+        (
+            None,
+            {"builder": "a1", "module_build": "dkms"},
+            "a: stack.builder is for modules that are compiled",
+        ),
+        (None, {"compiler": "absent"}, "a: no node has a compiler"),
         ("once", {"builder": "b1"}, "a: stack.builder is b1"),
+        ("once", {"builder": ["a1", "a1"]}, "a: stack.builder is a1, a1; expected different hosts"),
+        ("once", {"builder": ["a1", "image"]}, "a: stack.builder is a1, image; expected different hosts"),
+        ("once", {"builder": ["a1", "b1"]}, "a: stack.builder is b1; expected one of"),
     ],
 )
 def test_what_cannot_compile_is_refused(build: str | None, stated: dict[str, Any], said: str) -> None:
@@ -49,3 +84,17 @@ def test_what_cannot_compile_is_refused(build: str | None, stated: dict[str, Any
     with pytest.raises(InvalidInput, match=said):
         with_builder("a", ["a1", "a2"], StackPolicy(**stated), components)
     assert with_builder("a", ["a1"], StackPolicy(), components) is components
+
+
+def test_a_builder_of_another_group_has_the_same_driver_and_system() -> None:
+    here, there = locked_group("node"), locked_group("build1")
+
+    def trusting(group: LockedGroup) -> LockedGroup:
+        driver = group.components.driver.model_copy(update={"build": "once", "builder": "build1"})
+        components = group.components.model_copy(update={"driver": driver})
+        return group.model_copy(update={"components": components})
+
+    check_builders({"train": trusting(here), "build": trusting(there)})
+    for other in (trusting(there).model_copy(update={"arch": "aarch64"}), there):
+        with pytest.raises(InvalidInput, match=r"train: stack\.builder is build1, of the group build with"):
+            check_builders({"train": trusting(here), "build": other})

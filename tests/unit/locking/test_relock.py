@@ -91,22 +91,25 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     assert any("driver 595.91.07 cannot stay" in line for line in told)
 
 
-def test_several_nodes_compile_once_unless_their_lock_says_otherwise(one_group: Write) -> None:
+def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> None:
+    told: list[str] = []
+
     def build(hosts: str, previous: Lock | None = None, **stack: object) -> str | None:
         fleet = one_group(driver="580.95.05", **stack)
         plain = yaml.safe_load(fleet.read_text())
         plain["groups"]["train"]["hosts"] = hosts
         fleet.write_text(yaml.safe_dump(plain))
-        built.append(build_lock(fleet, previous=previous))
+        built.append(build_lock(fleet, previous=previous, narrate=told.append))
         return built[-1].groups["train"].components.driver.build
 
     built: list[Lock] = []
     assert build("gpu01") is None
+    assert build("gpu[01-02]") is None
     assert build("gpu[01-02]", module_build="dkms") is None
+    assert build("gpu[01-02]", previous=built[-1], builder="gpu01") == "once"
+    assert not any("each node compiles" in line for line in told)
     assert build("gpu[01-02]", previous=built[-1]) is None
-    assert build("gpu[01-02]", previous=built[-1], module_build="once") == "once"
-    assert build("gpu[01-02]") == "once"
-    assert build("gpu01", previous=built[-1]) == "once"
+    assert any("train: each node compiles its own module" in line for line in told)
 
 
 def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.modules import once
 from gpuprov.apply.modules.build import Build, build_of
 from gpuprov.apply.modules.once import Need, Once
-from gpuprov.apply.modules.store import Signer, Store, pack
+from gpuprov.apply.modules.packing import pack
+from gpuprov.apply.modules.store import Signer, Store
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
@@ -27,13 +29,20 @@ KERNEL, OTHER = "6.1.0-56-amd64", "6.1.0-55-amd64"
 ROLES = ["preflight", "repositories", "nvidia_driver", "docker"]
 
 
-def locked(build: str | None = "once", **more: str) -> Lock:
+def locked(build: str | None = "once", builder: Any = "a1", **more: str) -> Lock:
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
-    driver = group.components.driver.model_copy(update={"build": build, **more})
+    driver = group.components.driver.model_copy(update={"build": build, "builder": builder, **more})
     components = group.components.model_copy(update={"driver": driver})
     mine = {"hosts": dict.fromkeys(NAMES, "127.0.0.1"), "components": components}
     return lock.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
+
+
+def signed(lock: Lock) -> Lock:
+    """The lock of a fleet with a certificate."""
+    secure = LockedSecureBoot(fingerprint="ab" * 32, signer="CN=us", serial="01:02")
+    [(name, group)] = lock.groups.items()
+    return lock.model_copy(update={"groups": {name: group.model_copy(update={"secure_boot": secure})}})
 
 
 class Paper:
@@ -43,7 +52,9 @@ class Paper:
         self.lock, self.store = locked(), Store(folder / "store")
         [group] = self.lock.groups.values()
         self.kernels = dict.fromkeys(NAMES, KERNEL)
-        self.builds = {kernel: build_of(group, kernel, "gcc") for kernel in (KERNEL, OTHER)}
+        self.there: set[str] = set()
+        self.payload: dict[str, bytes] = {}
+        self.asked: list[str] = []
         self.bare: set[str] = set()
         self.broken: set[str] = set()
         self.version = group.components.driver.version
@@ -55,13 +66,22 @@ class Paper:
         self.run = RunContext(self.lock, folder, narrate=self.said.append)
         monkeypatch.setattr(once, "needed", self._needed)
         monkeypatch.setattr(once, "run_playbook", self._run_playbook)
-        monkeypatch.setattr(Once, "_fetched", lambda _, build, name: self._fetched(build, name))
+        monkeypatch.setattr(Once, "_fetched", lambda _, build, builder, name: self._fetched(build, name))
 
     def once(self, run: RunContext | None = None) -> Once:
+        self.parts = []
         return Once(run or self.run, {name: {"gpuprov_roles": ROLES} for name in NAMES}, self.store)
 
+    def build(self, kernel: str, lock: Lock | None = None) -> Build:
+        [group] = (lock or self.lock).groups.values()
+        return build_of(group, kernel, "gcc")
+
     def _needed(self, run: RunContext, names: list[str]) -> dict[str, Need]:
-        return {name: Need((self.builds[self.kernels[name]],), name in self.bare) for name in names}
+        def need(name: str) -> Need:
+            build = self.build(self.kernels[name], run.lock)
+            return Need((build,), name in self.bare, frozenset({build} if name in self.there else ()))
+
+        return {name: need(name) for name in names}
 
     def _run_playbook(
         self, playbook: str, nodes: dict[str, Any], run: RunContext, part: str
@@ -89,9 +109,13 @@ class Paper:
             return f"{roles}, later"
         return f"{roles}, store" if "nvidia_driver_builds" in stated else f"{roles}, itself"
 
-    def _fetched(self, build: Build, name: str) -> Any:
-        module = stub_module(self.version, kernel=build.kernel)
-        return self.store.keep(build, pack({"nvidia-current.ko": module}), name)
+    def _fetched(self, build: Build, name: str) -> bytes:
+        """What a node hands out: of its own kernel, and a payload in it."""
+        self.asked.append(name)
+        if self.kernels[name] != build.kernel:
+            raise NodeFailed(f"DKMS has no module for kernel {build.kernel}")
+        module = stub_module(self.version, kernel=build.kernel) + self.payload.get(name, b"")
+        return pack({"nvidia-current.ko": module})
 
 
 @pytest.fixture
@@ -124,31 +148,104 @@ def test_what_is_in_the_store_is_compiled_by_nobody(paper: Paper) -> None:
     assert paper.turns == [dict.fromkeys(NAMES, "all, store")]
 
 
-def test_a_node_of_another_kernel_compiles_for_itself_and_is_kept(paper: Paper) -> None:
-    paper.kernels["a2"] = OTHER
+def test_a_node_of_another_kernel_compiles_for_itself_alone(paper: Paper) -> None:
+    """Nothing that it made goes to others: it is not the builder."""
+    paper.kernels["a2"] = paper.kernels["a3"] = OTHER
     paper.once().apply()
-    assert paper.turns == [{"a1": "all, itself", "a2": "all, itself"}, {"a3": "all, store"}]
-    assert paper.store.find(paper.builds[OTHER])
+    assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
+    assert paper.asked == ["a1"]  # for its own kernel
+    assert paper.store.find(paper.build(OTHER)) is None
 
 
-def test_where_two_fail_everybody_compiles(paper: Paper) -> None:
-    paper.broken, paper.bare = {"a1", "a2"}, {"a2", "a3"}
+def test_what_another_node_than_the_builder_offers_reaches_no_other(paper: Paper) -> None:
+    """A payload in the modules of a node, by whatever way they would leave it."""
+    paper.payload = {"a2": b"payload", "a3": b"payload"}
+    paper.once().apply()
+    paper.once().apply()
+    assert set(paper.asked) == {"a1"}
+    kept = paper.store.find(paper.build(KERNEL))
+    assert kept
+    assert b"payload" not in gzip.decompress(kept.archive.read_bytes())
+
+
+def test_where_the_builder_fails_everybody_else_compiles_for_itself(paper: Paper) -> None:
+    paper.broken, paper.bare = {"a1"}, {"a2"}
     done = paper.once().apply()
     assert paper.turns == [
-        {"a1": "all, itself", "a2": "all, later", "a3": "all, later"},
-        {"a3": "driver, itself"},
-    ]
-    assert [done[name].ok for name in NAMES] == [False, False, True]
-
-
-def test_a_second_builder_takes_the_place_of_one_that_failed(paper: Paper) -> None:
-    paper.broken, paper.bare = {"a1"}, {"a2"}
-    paper.once().apply()
-    assert paper.turns == [
         {"a1": "all, itself", "a2": "all, later"},
-        {"a2": "driver, itself"},
-        {"a3": "all, store"},
+        {"a2": "driver, itself", "a3": "all, itself"},
     ]
+    assert [done[name].ok for name in NAMES] == [False, True, True]
+    assert "a1 has not compiled it" in paper.said[-1]
+    assert paper.store.find(paper.build(KERNEL)) is None
+
+
+def test_two_builders_compile_and_others_get_what_both_made(paper: Paper) -> None:
+    lock = locked(builder=["a1", "a3"])
+    paper.once(replace(paper.run, lock=lock)).apply()
+    assert paper.turns == [{"a1": "all, itself", "a3": "all, itself"}, {"a2": "all, store"}]
+    assert "a[1,3] compile, each for itself, the module" in paper.said[0]
+    assert paper.store.find(paper.build(KERNEL, lock))
+    assert paper.store.find(paper.build(KERNEL)) is None
+
+
+def test_what_two_builders_do_not_agree_on_reaches_nobody(paper: Paper) -> None:
+    paper.payload = {"a3": b"payload"}
+    paper.once(replace(paper.run, lock=locked(builder=["a1", "a3"]))).apply()
+    assert paper.turns == [{"a1": "all, itself", "a3": "all, itself"}, {"a2": "all, itself"}]
+    assert "a1 and a3 do not agree" in paper.said[-1]
+    assert paper.offered == {}
+
+
+def test_a_builder_that_is_not_in_the_run_is_asked_for_what_it_has(paper: Paper) -> None:
+    nodes = {name: {"gpuprov_roles": ROLES} for name in ("a2", "a3")}
+    Once(paper.run, nodes, paper.store).apply()
+    assert paper.turns.pop() == dict.fromkeys(("a2", "a3"), "all, itself")
+    assert "a1 has not compiled it for that kernel and compiler" in paper.said[-1]
+    paper.there, paper.parts = {"a1"}, []
+    Once(paper.run, nodes, paper.store).apply()
+    assert paper.turns == [dict.fromkeys(("a2", "a3"), "all, store")]
+    assert paper.asked == ["a1"]
+
+
+def test_a_builder_that_has_it_already_compiles_nothing_and_keeps_its_own(paper: Paper) -> None:
+    paper.there = {"a1"}
+    paper.once().apply()
+    assert paper.turns == [{"a1": "all, itself", "a2": "all, store", "a3": "all, store"}]
+
+
+def test_a_lock_without_a_builder_has_each_node_compile_and_says_so(paper: Paper) -> None:
+    paper.once(replace(paper.run, lock=locked(builder=None))).apply()
+    assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
+    assert paper.asked == []
+    assert paper.said == [
+        "a[1-3]: the lock names no builder, so each node compiles;"
+        " state stack: {builder: NODE} in fleet.yml, and gpuprov lock"
+    ]
+
+
+def test_nothing_is_signed_for_a_lock_without_a_builder(paper: Paper) -> None:
+    lock = signed(locked(builder=None))
+    with pytest.raises(
+        Refused, match=r"a\[1-3\]: the lock names no builder, and only what a trusted builder"
+    ):
+        paper.once(replace(paper.run, lock=lock))
+
+
+def test_a_module_for_secure_boot_is_compiled_by_builders_alone() -> None:
+    [group] = signed(locked(builder=["a1", "a2"])).groups.values()
+    assert variables(group)["nvidia_driver_only_builder"] == ["a1", "a2"]
+    [plain] = locked(builder=["a1", "a2"]).groups.values()
+    assert "nvidia_driver_only_builder" not in variables(plain)
+
+
+def test_builds_of_before_are_named_and_not_used(paper: Paper) -> None:
+    old = paper.store.folder / KERNEL / "535.309.01-proprietary-x86_64-0123456789ab"
+    old.mkdir(parents=True)
+    (old / "about.json").write_text("{}")
+    paper.once().apply()
+    paper.once().apply()
+    assert [f"rm -r {old.parent}" in line for line in paper.said].count(True) == 1
 
 
 def test_what_a_builder_made_counts_although_it_failed_after_that(paper: Paper) -> None:
@@ -158,10 +255,9 @@ def test_what_a_builder_made_counts_although_it_failed_after_that(paper: Paper) 
     assert not done["a1"].ok
 
 
-def test_a_named_builder_compiles_and_another_one_where_it_fails(paper: Paper) -> None:
-    paper.broken = {"a2"}
+def test_a_stated_builder_compiles(paper: Paper) -> None:
     paper.once(replace(paper.run, lock=locked(builder="a2"))).apply()
-    assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, itself"}, {"a3": "all, store"}]
+    assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, store", "a3": "all, store"}]
 
 
 def test_where_compilers_are_absent_only_the_builder_compiles(paper: Paper) -> None:
@@ -171,7 +267,7 @@ def test_where_compilers_are_absent_only_the_builder_compiles(paper: Paper) -> N
     # Without a build on offer the role refuses to compile there.
     assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, itself", "a3": "all, itself"}]
     [group] = run.lock.groups.values()
-    assert variables(group)["nvidia_driver_only_builder"] == "a2"
+    assert variables(group)["nvidia_driver_only_builder"] == ["a2"]
 
 
 def test_what_cannot_be_kept_is_said_and_everybody_compiles(
@@ -183,29 +279,30 @@ def test_what_cannot_be_kept_is_said_and_everybody_compiles(
     monkeypatch.setattr(Once, "_fetched", changed)
     paper.once().apply()
     assert paper.offered == {}
-    assert any("is not kept: an archive of modules that changed on the way" in each for each in paper.said)
+    assert any(
+        "is not in the store: an archive of modules that changed on the way" in each for each in paper.said
+    )
 
 
 def test_what_cannot_be_signed_ends_the_run(paper: Paper, tmp_path: Path) -> None:
-    def refuse(name: str, content: bytes) -> bytes:
+    def refuse(content: bytes) -> bytes:
         raise GpuprovError("the token is out")
 
-    paper.store = Store(tmp_path / "signed", Signer("ab" * 32, refuse))
+    paper.store = Store(tmp_path / "signed", signer=Signer("ab" * 32, refuse))
     with pytest.raises(GpuprovError, match="the token is out"):
         paper.once().apply()
     assert len(paper.turns) == 1
 
 
 def test_one_node_alone_gets_its_module_back_signed(paper: Paper, tmp_path: Path) -> None:
-    paper.store = Store(tmp_path / "signed", Signer("ab" * 32, lambda name, content: content + b"signed"))
+    paper.store = Store(tmp_path / "signed", signer=Signer("ab" * 32, lambda content: content + b"signed"))
     Once(paper.run, {"a1": {"gpuprov_roles": ROLES}}, paper.store).apply()
     assert paper.turns == [{"a1": "all, itself"}, {"a1": "driver, store"}]
-    assert "to be signed here" in paper.said[0]
 
 
 def test_a_changed_store_ends_the_run(paper: Paper) -> None:
     paper.once().apply()
-    kept = paper.store.find(paper.builds[KERNEL])
+    kept = paper.store.find(paper.build(KERNEL))
     assert kept
     kept.archive.write_bytes(kept.archive.read_bytes() + b"x")
     with pytest.raises(Refused, match="is not what was kept"):
@@ -215,7 +312,7 @@ def test_a_changed_store_ends_the_run(paper: Paper) -> None:
 def test_a_check_is_one_turn_and_keeps_nothing(paper: Paper) -> None:
     paper.once(replace(paper.run, options=Options(check=True))).apply()
     assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
-    assert paper.store.find(paper.builds[KERNEL]) is None
+    assert paper.store.find(paper.build(KERNEL)) is None
 
 
 def test_groups_that_compile_everywhere_are_not_asked(paper: Paper) -> None:
@@ -224,17 +321,13 @@ def test_groups_that_compile_everywhere_are_not_asked(paper: Paper) -> None:
 
 
 def test_with_workers_nodes_compile_for_themselves_and_those_that_cannot_are_refused(tmp_path: Path) -> None:
-    secure = LockedSecureBoot(fingerprint="ab" * 32, signer="CN=us", serial="01:02")
-    signing = locked()
-    [(name, group)] = signing.groups.items()
-    signed = signing.model_copy(update={"groups": {name: group.model_copy(update={"secure_boot": secure})}})
     crew: Any = None
     with engaged(crew):
         assert once.needed(RunContext(locked(), tmp_path), NAMES) == {}
         with pytest.raises(
             Refused, match=r"^a\[1-3\]: modules are signed on this controller.*--workers none"
         ):
-            once.needed(RunContext(signed, tmp_path), NAMES)
+            once.needed(RunContext(signed(locked()), tmp_path), NAMES)
         with pytest.raises(Refused, match=r"^a\[1,3\]: modules are compiled for nodes without a compiler"):
             once.needed(RunContext(locked(builder="a2", compiler="absent"), tmp_path), NAMES)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuprov.apply.modules.packing import pack, unpack
 from gpuprov.apply.modules.signing import store_of
-from gpuprov.apply.modules.store import pack, unpack
 from gpuprov.errors import Refused
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.model.fleet import read_fleet
@@ -47,7 +47,7 @@ def lock_of(folder: Path, name: str = "fleet.lock.yml") -> Lock:
 
 @pytest.mark.parametrize("name", ["fleet.lock.yml", "next.lock.yml"])
 def test_the_key_is_that_of_the_fleet_beside_the_lock(folder: Path, name: str) -> None:
-    kept = store_of(lock_of(folder, name)).keep(BUILD, pack(FILES), "node1")
+    kept = store_of(lock_of(folder, name)).keep(BUILD, {"node1": pack(FILES)})
     for content in unpack(kept.archive.read_bytes()).values():
         signature = read_signature(content)
         assert signature is not None
@@ -56,7 +56,7 @@ def test_the_key_is_that_of_the_fleet_beside_the_lock(folder: Path, name: str) -
 
 def test_a_build_that_is_signed_already_needs_no_key(folder: Path) -> None:
     lock = lock_of(folder)
-    kept = store_of(lock).keep(BUILD, pack(FILES), "node1")
+    kept = store_of(lock).keep(BUILD, {"node1": pack(FILES)})
     (folder / "site.key").unlink()
     assert store_of(lock).find(BUILD) == kept
 
@@ -65,16 +65,16 @@ def test_a_lock_without_a_fleet_of_its_certificate_is_refused(folder: Path) -> N
     lock = lock_of(folder)
     state(folder, "other")
     with pytest.raises(Refused, match=r"certificate of site \(.*no fleet beside it.*fleet\.yml"):
-        store_of(lock).keep(BUILD, pack(FILES), "node1")
+        store_of(lock).keep(BUILD, {"node1": pack(FILES)})
     (folder / "fleet.yml").unlink()
     with pytest.raises(Refused, match="no fleet beside it"):
-        store_of(lock).keep(BUILD, pack(FILES), "node1")
-    assert not list((state_dir() / "modules").glob("*/*"))
+        store_of(lock).keep(BUILD, {"node1": pack(FILES)})
+    assert not list((state_dir() / "modules").rglob("*.json"))
 
 
 def test_a_lock_without_a_certificate_signs_nothing(folder: Path) -> None:
     store = store_of(Lock(inputs="0" * 64, groups={"train": locked_group("gpu01")}))
-    kept = store.keep(BUILD, pack(FILES), "node1")
+    kept = store.keep(BUILD, {"node1": pack(FILES)})
     assert not store.signs
     assert unpack(kept.archive.read_bytes()) == FILES
 
@@ -82,6 +82,6 @@ def test_a_lock_without_a_certificate_signs_nothing(folder: Path) -> None:
 def test_modules_that_are_compiled_once_can_be_signed(folder: Path) -> None:
     stated = lock_of(folder).groups["train"].secure_boot
     driver = locked_group("gpu01").components.driver
-    check_signed("train", stated, driver.model_copy(update={"build": "once"}))
-    with pytest.raises(Refused, match="module_build: once"):
+    check_signed("train", stated, driver.model_copy(update={"build": "once", "builder": "gpu01"}))
+    with pytest.raises(Refused, match=r"stack: \{builder: NODE\}"):
         check_signed("train", stated, driver)

@@ -1,0 +1,136 @@
+"""What a worker tells while it changes nodes: events of Ansible, lines and files, each checked when read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+from gpuprov.apply.context import Event, RunContext
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted import below, on_one_line, shown
+from gpuprov.writing import replace_file
+
+FILE_CHARACTERS = 4 << 20
+"""The most of one file of a worker that the run keeps."""
+FILES = 16
+"""The most files of an attempt."""
+LINE = 4000
+_PART = re.compile(r"again-\d{1,4}|access-\d{1,4}|access-check")
+_FILE = re.compile(r"(?:site|reboot)-(?:inventory\.json|events\.jsonl|ansible\.log)")
+"""What `gpuprov.apply.playbook` writes into the folder of a run."""
+
+_Line = Annotated[str, Field(max_length=LINE)]
+_Text = Annotated[str, Field(max_length=FILE_CHARACTERS)]
+
+
+class _Event(BaseModel):
+    """One line of our Ansible callback; what it does not have is left out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    event: _Line = ""
+    play: _Line | None = None
+    host: _Line | None = None
+    role: _Line | None = None
+    task: _Line | None = None
+    status: _Line | None = None
+    seconds: float | None = None
+    msg: Any = None
+    diff: _Text | None = None
+
+
+class _Told(BaseModel):
+    """An event, a line, or a file: exactly one of them."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    event: _Event | None = None
+    line: _Line | None = None
+    file: Annotated[str, Field(max_length=200)] | None = None
+    text: _Text | None = None
+
+
+def is_kept(file: str) -> bool:
+    """Return whether a path in the folder of an attempt is one that our playbooks write."""
+    part, _, name = file.rpartition("/")
+    return bool(_FILE.fullmatch(name) and (not part or _PART.fullmatch(part)))
+
+
+def read_event(event: Event) -> Event:
+    """Return an event with the keys that our callback writes, each of its type.
+
+    Raises:
+        ValueError: it cannot be read so.
+    """
+    found = _Event.model_validate(event).model_dump(exclude_unset=True)
+    if "msg" in found:
+        found["msg"] = str(found["msg"])[:FILE_CHARACTERS]
+    return found
+
+
+def _read_failures(events: list[Event]) -> list[Event]:
+    """Return events of tasks that failed, with every key that is printed of them."""
+    whole = {"host": "", "role": "", "task": "", "status": "failed", "msg": ""}
+    return [
+        whole | {key: value for key, value in read_event(each).items() if value is not None}
+        for each in events
+    ]
+
+
+Failures = Annotated[list[dict[str, Any]], AfterValidator(_read_failures)]
+"""Events of tasks that failed, inside of an answer."""
+_TOLD = TypeAdapter(_Told)
+
+
+@dataclass
+class Hearing:
+    """What workers tell of one change, given on to its run."""
+
+    run: RunContext
+    _files: Counter[int] = field(default_factory=Counter)
+
+    def take(self, names: Collection[str], number: int, told: Any) -> None:
+        """Give on an event, a line or a file.
+
+        Args:
+            names: nodes that the worker may have.
+            number: of its attempt; its files go to a folder of that number.
+
+        Raises:
+            NodeFailed: it is none of them, it is about another node, or a file that no worker has to send.
+        """
+        try:
+            found = _TOLD.validate_python(told)
+            event = read_event(told["event"]) if found.event else {}
+        except (ValueError, RecursionError):
+            raise NodeFailed("a worker told what cannot be read") from None
+        if found.event is not None:
+            if event.get("host") not in (None, *names):
+                raise NodeFailed(f"a worker told of {shown(event.get('host'))}, which it does not have")
+            self.run.listen({**event, "stream": number})
+        elif found.line is not None:
+            self.run.narrate(on_one_line(found.line))
+        elif found.file is not None and found.text is not None:
+            self._keep(number, found.file, found.text)
+
+    def _keep(self, number: int, file: str, text: str) -> None:
+        """Keep a file in a folder of the attempt, in one of its own there where the name has two parts."""
+        if not is_kept(file):
+            raise NodeFailed(
+                f"a worker sent the file {shown(file)}", expected="one that our playbooks have written"
+            )
+        self._files[number] += 1
+        if self._files[number] > FILES:
+            raise NodeFailed("a worker sent more files than our playbooks write", expected=f"at most {FILES}")
+        part, _, name = file.rpartition("/")
+        folder = below(self.run.folder, f"hand-{int(number)}")
+        place = below(below(folder, part) if part else folder, name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink():
+            place.unlink()
+        replace_file(place, text.encode("utf-8", "replace"), mode=0o600)

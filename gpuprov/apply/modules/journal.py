@@ -1,0 +1,102 @@
+"""The journal of signatures: every module that the site's key has signed, one line of JSON each.
+
+    $XDG_STATE_HOME/gpuprov/signed-modules.jsonl
+
+Lines are only added. A signature that cannot be written down is not used: the modules are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprov.errors import GpuprovError
+from gpuprov.runs import state_dir
+from gpuprov.untrusted import json_line
+
+
+@dataclass(frozen=True)
+class Signed:
+    """One module that was signed.
+
+    Attributes:
+        at: UTC, ISO 8601.
+        run: id of the run; empty outside of one.
+        fleet: path of the fleet's file.
+        certificate: SHA-256 of the certificate.
+        build: what the module was made from and for, `builders` among it: who compiled it.
+        file: its name.
+        before: SHA-256 without a signature.
+        after: SHA-256 of the file that nodes get, signed and compressed as its name says.
+    """
+
+    at: str
+    run: str
+    fleet: str
+    certificate: str
+    build: dict[str, Any]
+    file: str
+    before: str
+    after: str
+
+
+def path() -> Path:
+    """Return where the journal is."""
+    return state_dir() / "signed-modules.jsonl"
+
+
+def record(entries: Iterable[Signed]) -> None:
+    """Add lines to the journal, on the disk when this returns.
+
+    Raises:
+        GpuprovError: it cannot be written.
+    """
+    lines = "".join(f"{json_line(asdict(entry))}\n" for entry in entries).encode()
+    try:
+        path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(path(), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            _append(file, lines)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise GpuprovError(
+            f"the journal of signatures {path()} cannot be written: {error.strerror}",
+            expected="a line for every module that is signed; these are not kept",
+            do="make room or give it back to you, then again",
+        ) from None
+
+
+def _append(file: int, lines: bytes) -> None:
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":  # a line that was cut off stays one of its own
+        lines = b"\n" + lines
+    while lines:
+        lines = lines[os.write(file, lines) :]
+    os.fsync(file)
+
+
+def read() -> list[Signed]:
+    """Return all entries, oldest first; a line that was cut off is passed over.
+
+    Raises:
+        GpuprovError: the journal is there and cannot be read.
+    """
+    if not path().exists():
+        return []
+    try:
+        text = path().read_text("utf-8", "replace")
+    except OSError as error:
+        raise GpuprovError(f"the journal of signatures {path()} cannot be read: {error.strerror}") from None
+    return [entry for line in text.splitlines() if (entry := _entry(line))]
+
+
+def _entry(line: str) -> Signed | None:
+    try:
+        return Signed(**json.loads(line))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,194 @@
+"""Archives and compressed modules: what a node sent is unpacked within limits of bytes, files and time.
+
+A few kB unpack to gigabytes where nothing stops it: every function here that unpacks reads as much as
+its limit and one byte, and refuses then.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+
+from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.untrusted import shown
+
+PACKED_LIMIT = 128 << 20
+"""Bytes of an archive of modules; NVIDIA's have a third of it."""
+LIMIT = 512 << 20
+"""Bytes of all modules of a build, unpacked; NVIDIA's have a fifth of it."""
+FILES_LIMIT = 32
+"""Modules of a build; NVIDIA's driver has five."""
+WINDOW = 64 << 20
+"""Bytes of memory that a decompressor may take for its window; the kernel's own files want 1 MiB."""
+ZSTD_S = 60
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive of modules; the same modules always give the same bytes."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), 6, mtime=0)
+
+
+def unpack(packed: bytes) -> dict[str, bytes]:
+    """Return the files of such an archive; nothing is written.
+
+    Raises:
+        NodeFailed: it is no archive, or has more files or bytes than modules can have.
+    """
+    plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
+    _check_members(plain)
+    try:
+        # Not by tarfile's own decompression: it reads headers of any length into memory.
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+            return dict(_files(archive))
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise NodeFailed(f"an archive of modules that cannot be read: {error}") from None
+
+
+def _check_members(plain: bytes) -> None:
+    """Check that a tar archive has plain files only, before tarfile reads it.
+
+    tarfile takes quadratic time, without a chance for other threads, for the records of a pax header, and
+    recurses once for each header that extends the next.
+
+    Raises:
+        NodeFailed: it has members of another type, or too many.
+    """
+    at, count = 0, 0
+    while (header := plain[at : at + tarfile.BLOCKSIZE]).strip(b"\0"):
+        size, kind = header[124:136].strip(b" \0"), header[156:157]
+        count += 1
+        if kind not in (b"0", b"\0") or not re.fullmatch(rb"[0-7]{1,11}", size) or count > FILES_LIMIT:
+            name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
+            raise NodeFailed(
+                f"{shown(name)} in an archive of modules", expected=f"at most {FILES_LIMIT} plain files"
+            )
+        at += tarfile.BLOCKSIZE * (1 + -(-int(size, 8) // tarfile.BLOCKSIZE))
+
+
+def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    for count, member in enumerate(archive):
+        # A sparse file is larger than the bytes that it has in the archive.
+        whole = member.isreg() and not member.issparse()
+        content = archive.extractfile(member) if whole and count < FILES_LIMIT else None
+        if content is None:
+            raise NodeFailed(
+                f"{shown(member.name)} in an archive of modules",
+                expected=f"at most {FILES_LIMIT} plain files",
+            )
+        yield member.name, content.read()
+
+
+def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
+    """Return what a compressed file holds.
+
+    Args:
+        what: the file, for the message.
+        suffix: `.gz`, `.xz` or `.zst`; the content itself is returned for any other.
+        limit: most bytes that it may hold.
+
+    Raises:
+        NodeFailed: it is not compressed so, or holds more.
+        GpuprovError: there is no program for it on this machine.
+    """
+    try:
+        plain = _plain(suffix, content, limit)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, subprocess.SubprocessError) as error:
+        raise NodeFailed(f"{what} cannot be unpacked: {error}") from None
+    if len(plain) > limit:
+        raise NodeFailed(f"{what} unpacks to more than {limit >> 20} MB", expected="a driver's modules")
+    return plain
+
+
+def _plain(suffix: str, content: bytes, limit: int) -> bytes:
+    match suffix:
+        case ".gz":
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                return file.read(limit + 1)
+        case ".xz":
+            return _xz(content, limit)
+        case ".zst":
+            return _zstd(content, limit, "-d", f"--memory={WINDOW}")
+    return content
+
+
+def _xz(content: bytes, limit: int) -> bytes:
+    reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
+    plain = reader.decompress(content, limit + 1)
+    while not reader.eof and not reader.needs_input and len(plain) <= limit:
+        plain += reader.decompress(b"", limit + 1 - len(plain))
+    if not reader.eof and len(plain) <= limit:
+        raise EOFError("it ends before its end mark")
+    return plain
+
+
+def compressed(suffix: str, content: bytes) -> bytes:
+    """Return the content compressed, so that the kernel itself could unpack it; equal content, equal bytes.
+
+    The kernel's Makefile.modinst compresses in the same way.
+
+    Raises:
+        GpuprovError: there is no program for it on this machine.
+    """
+    match suffix:
+        case ".gz":
+            return gzip.compress(content, mtime=0)
+        case ".xz":
+            window = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
+            return lzma.compress(content, check=lzma.CHECK_CRC32, filters=window)
+        case ".zst":
+            return _zstd(content, 2 * LIMIT, "-q")
+    return content
+
+
+def suffix_of(name: str) -> str:
+    """Return what a module's file is compressed with, by its name."""
+    return PurePath(name).suffix
+
+
+def _zstd(content: bytes, limit: int, *options: str) -> bytes:
+    """Run zstd and read at most `limit` bytes and one of what it writes.
+
+    Raises:
+        subprocess.SubprocessError: it fails, or takes longer than `ZSTD_S`.
+    """
+    program = shutil.which("zstd")
+    if program is None:
+        raise GpuprovError("no program zstd on this machine", do="install zstd")
+    words, pipe = [program, *options, "-c"], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        late = threading.Timer(ZSTD_S, process.kill)
+        late.start()
+        feeding = threading.Thread(target=_feed, args=(process, content), daemon=True)
+        feeding.start()
+        plain = b"" if process.stdout is None else process.stdout.read(limit + 1)
+        if len(plain) > limit:
+            process.kill()
+        process.wait()
+        late.cancel()
+        feeding.join()
+    if process.returncode and len(plain) <= limit:
+        raise subprocess.SubprocessError(f"zstd ended with {process.returncode}")
+    return plain
+
+
+def _feed(process: subprocess.Popen[bytes], content: bytes) -> None:
+    try:
+        with process.stdin as stdin:  # type: ignore[union-attr]
+            stdin.write(content)
+    except BrokenPipeError:  # it has ended, which its exit code tells
+        pass
