@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.runs import state_dir
+from gpuprov.untrusted import LogFormatter, on_one_line
 
 T = TypeVar("T")
 LOG_BYTES = 1024 * 1024
@@ -34,8 +35,11 @@ def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
 def unexpected(node: str, error: Exception) -> NodeFailed:
     """The failure of a node that ended in an exception no one thought of; its traceback goes into the log."""
     path = state_dir() / "unexpected.log"
+    seen = f"what it sent could not be read ({type(error).__name__})"
+    if isinstance(error, OSError):
+        seen = f"not asked, or its answer not kept: {on_one_line(str(error))}"
     failure = NodeFailed(
-        f"what it sent could not be read ({type(error).__name__})",
+        seen,
         do=f"the traceback is in {path}: check its Python and login shell, or report it",
     )
     try:
@@ -53,12 +57,18 @@ def _keep(path: Path, node: str, error: Exception) -> None:
     with _ONE_AT_A_TIME:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        handler = RotatingFileHandler(
-            path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
-        )
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        handler = _Log(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
+        handler.setFormatter(LogFormatter("%(asctime)s %(message)s"))
         handler.emit(made)
         handler.close()
+
+
+class _Log(RotatingFileHandler):
+    """A log whose faults are raised; the standard library prints a traceback of them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Raise what went wrong while a line was written."""
+        raise
 
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
+import stat
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -191,6 +192,13 @@ def read_known_hosts(path: Path) -> KnownHosts:
     """
     found = KnownHosts(path)
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+            raise InvalidInput(
+                f"{path} can be written by every user of this machine",
+                expected="a file that its owner alone may write",
+                do=f"check the keys in it, then `chmod o-w {path}`",
+            )
         text = path.read_bytes()
     except OSError as error:
         raise InvalidInput(

@@ -17,6 +17,7 @@ from typing import IO
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import of_openssh
+from gpuprov.untrusted import on_one_line
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 
@@ -148,4 +149,4 @@ def _upto(pipe: IO[bytes] | None, limit: int) -> bytes:
 
 def _clean(said: bytes) -> str:
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    return "\n".join("".join(letter for letter in line if letter.isprintable())[:200] for line in lines)
+    return "\n".join(on_one_line(line)[:200] for line in lines)

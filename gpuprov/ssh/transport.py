@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Timer
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import paramiko
 
@@ -233,14 +233,38 @@ class ParamikoSession(Session):
                 raise NodeFailed(f"answered more than {self._limits.answer_bytes >> 20} MB")
 
 
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class PerNode(Generic[V, T]):
+    """Work that needs a value of its own for each node; a worker gets the values of its nodes alone."""
+
+    work: Callable[[Session, V], T]
+    values: Mapping[str, V]
+
+    def __call__(self, session: Session) -> T:
+        """Do the work on a node."""
+        return self.work(session, self.values[session.target.name])
+
+    def of(self, names: Collection[str]) -> PerNode[V, T]:
+        """Return the work for some of the nodes."""
+        return PerNode(self.work, {name: self.values[name] for name in names})
+
+
 def fan_out(
     nodes: list[Target],
     work: Callable[[Session], T],
     *,
+    answer: Any = None,
     forks: int = 64,
     limits: ConnectionLimits | None = None,
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, `forks` at a time; answers come as they are ready.
+
+    Args:
+        answer: the type of what the work returns, by which a worker's answer is read; see
+            `elsewhere.spread`. Unstated, workers can answer nothing but None.
 
     A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name. Who is
     interrupted, or takes no more answers, waits for none: connections are closed over what still runs.
@@ -250,8 +274,12 @@ def fan_out(
         by_name = {node.name: node for node in nodes}
         # A route is this machine's way, by its ~/.ssh/config: a worker finds its own.
         unrouted = {name: replace(node) for name, node in by_name.items()}
-        for name, answer in elsewhere.spread(partial(_visit_all, work, forks, limits), unrouted):
-            yield by_name[name], answer
+
+        def part(names: Collection[str]) -> elsewhere.Work[Target, T | GpuprovError]:
+            return partial(_visit_all, work.of(names) if isinstance(work, PerNode) else work, forks, limits)
+
+        for name, found in elsewhere.spread(part, unrouted, answer=answer):
+            yield by_name[name], found
         return
     under_way: set[Session] = set()
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:

@@ -280,7 +280,7 @@ def heal(made: Crew) -> None:
         gone = [worker for worker in made.workers if worker.process and worker.process.poll() is not None]
         for worker in gone:
             (worker.home / "log").write_text("")
-            worker.serve(made.address)
+            worker.serve(made.found)
         while not made.all_there():
             time.sleep(0.5)
         return

@@ -1,4 +1,4 @@
-"""Dask's scheduler and workers with the network, name, home and key of lab nodes, over TLS.
+"""A site's service, Dask's scheduler and workers with the network, name, home and key of lab nodes, over TLS.
 
 The programs are this machine's own: a lab node has no gpuprov. What a controller is to others is the node's.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -21,9 +22,12 @@ from distributed import Security
 
 from gpuprov.lab import Node
 from gpuprov.lab.network import GATEWAY
-from tests.lab.command_line import gpuprov
+from gpuprov.ssh.workers.certificates import make_certificates
+from tests.lab.command_line import PROGRAM, gpuprov
 
 DASK = str(Path(sys.executable).with_name("dask"))
+CLOSED = ("--preload", "gpuprov.ssh.workers.closed")
+SITE = "main"
 KEY = "~/.ssh/fleet"
 """What the lock says of the key: each controller has one of its own there."""
 READY_S = 180.0
@@ -46,14 +50,14 @@ class Controller:
         return {**inherited, **self.tls, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state")}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A program of Dask's, as this controller."""
+        """A program, as this controller."""
         enter: tuple[str, ...] = ()
         if self.node:
             named = f'hostname {self.name} && exec "$@"'
             enter = ("nsenter", f"--net={self.node.link.path}", "unshare", "--uts", "sh", "-c", named, "sh")
         with (self.home / "log").open("a") as log:
             self.process = subprocess.Popen(
-                [*enter, DASK, *words], env=self.environment(), stdout=log, stderr=log, text=True
+                [*enter, *words], env=self.environment(), stdout=log, stderr=log, text=True
             )
         return self.process
 
@@ -67,7 +71,7 @@ class Controller:
         """Become a worker, on the node's own address."""
         assert self.node
         how = ("--no-nanny", "--nthreads", "2", "--no-dashboard", "--protocol", "tls", *words)
-        self.start("worker", scheduler, "--name", self.name, "--host", self.node.address, *how)
+        self.start(DASK, "worker", scheduler, "--name", self.name, "--host", self.node.address, *CLOSED, *how)
 
     def authorize(self, nodes: list[Node]) -> None:
         """Make its key, and let it into nodes."""
@@ -83,19 +87,22 @@ class Controller:
 
 @dataclass
 class Crew:
-    """A coordinator on this machine, the scheduler beside it, and workers on controllers."""
+    """A coordinator on this machine, a site's service and scheduler beside it, and workers on controllers."""
 
     folder: Path
     here: Controller
     scheduler: Controller
     workers: list[Controller]
+    service: Controller
+    certificates: Path
     address: str = ""
+    found: str = ""
+    """Where the scheduler is."""
 
     @property
     def program(self) -> tuple[str, ...]:
         """What runs gpuprov as the coordinator."""
-        tls = (f"{name}={value}" for name, value in self.here.tls.items())
-        return ("env", f"HOME={self.here.home}", *tls, sys.executable, "-m", "gpuprov")
+        return ("env", f"HOME={self.here.home}", sys.executable, "-m", "gpuprov")
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """A command line of the coordinator's."""
@@ -106,31 +113,38 @@ class Crew:
         return self.gpuprov(verb, *words, "--workers", self.address, code=code)
 
     def begin(self) -> None:
-        """Start the scheduler and all workers."""
+        """Start the scheduler, all workers and the service."""
         file = self.scheduler.home / "scheduler.json"
         file.unlink(missing_ok=True)
-        self.address = ""
-        for each in (*self.workers, self.scheduler):
+        scheduler = ""
+        for each in (*self.workers, self.scheduler, self.service):
             (each.home / "log").write_text("")
         how = ("--host", str(GATEWAY), "--port", "0", "--protocol", "tls", "--no-dashboard")
-        self.scheduler.start("scheduler", *how, "--scheduler-file", str(file))
+        self.scheduler.start(DASK, "scheduler", *how, *CLOSED, "--scheduler-file", str(file))
         deadline = time.monotonic() + READY_S
-        while not self.address and time.monotonic() < deadline:
+        while not scheduler and time.monotonic() < deadline:
             time.sleep(0.2)
             if file.exists() and file.read_text():
-                self.address = json.loads(file.read_text())["address"]
+                scheduler = json.loads(file.read_text())["address"]
+        self.found = scheduler
         for worker in self.workers:
-            worker.serve(self.address)
+            worker.serve(scheduler)
+        listen = f"{GATEWAY}:{free_port()}"
+        own = ("--certificates", str(self.certificates), "--listen", listen, "--scheduler", scheduler)
+        self.service.start(*PROGRAM, "workers", "serve", *own)
+        self.address = f"tls://{listen}"
         while not self.all_there() and time.monotonic() < deadline:
             time.sleep(0.5)
 
     def all_there(self) -> bool:
-        """Whether every worker has found the scheduler."""
+        """Whether every worker has found the scheduler, and the service listens."""
+        if "listening" not in (self.service.home / "log").read_text():
+            return False
         return all("Registered to" in (worker.home / "log").read_text() for worker in self.workers)
 
     def end(self) -> None:
         """Kill all of it."""
-        for each in (*self.workers, self.scheduler):
+        for each in (*self.workers, self.scheduler, self.service):
             each.end()
 
 
@@ -152,6 +166,12 @@ def certificates(folder: Path) -> dict[str, str]:
     return found
 
 
+def free_port() -> int:
+    """A port of the machine's that nobody listens on now."""
+    with socket.create_server((str(GATEWAY), 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def state_own_keys(folder: Path) -> None:
     """Have the locks of a folder name a key that each controller has at home."""
     for path in folder.glob("*.lock.yml"):
@@ -167,12 +187,15 @@ def crew(folder: Path, fleet: list[Node], controllers: list[Node]) -> Iterator[C
     tls = certificates(folder / "tls")
     homes = folder / "homes"
     workers = [Controller(node.name, homes / node.name, node, tls) for node in controllers]
-    here = Controller("here", homes / "here", None, tls)
+    here = Controller("here", homes / "here")
     scheduler = Controller("scheduler", homes / "scheduler", None, tls)
     for each in (here, *workers):
         each.authorize(fleet)
-    (scheduler.home).mkdir()
-    made = Crew(folder, here, scheduler, workers)
+    service = Controller("service", homes / "service", None, tls)
+    for each in (scheduler, service):
+        each.home.mkdir()
+    [own] = make_certificates(here.home / ".config/gpuprov/workers", [SITE])
+    made = Crew(folder, here, scheduler, workers, service, own)
     try:
         made.begin()
         yield made

@@ -73,20 +73,22 @@ def test_each_refusal_is_one_line(scale: Scale) -> None:
         return err
 
     plain = scale.crew.address.replace("tls://", "tcp://")
-    assert "is plain TCP: whoever listens can have your nodes" in told("--workers", plain, code=5)
+    assert "is plain TCP: anybody can answer there" in told("--workers", plain, code=5)
+    assert "has no certificate of this fleet" in told("--workers", scale.crew.found, code=5)
+    assert "sudo's password does not go to workers" in told("-K", "--workers", scale.crew.address, code=5)
     text = (scale.crew.folder / "fleet.lock.yml").read_text()
     elsewhere = yaml.safe_load(text)
     for group in elsewhere["groups"].values():
         group["site"] = "mars"
     (scale.crew.folder / "mars.lock.yml").write_text(yaml.safe_dump(elsewhere))
     said = told("--lock", "mars.lock.yml", "--workers", scale.crew.address, code=5)
-    assert "no worker is at the site mars" in said
-    tls = dict(scale.crew.here.tls)
-    scale.crew.here.tls = {}
+    assert "no service is proven to be of the site mars; there is main" in said
+    folder = scale.crew.here.home / ".config/gpuprov"
+    folder.rename(folder.with_name("away"))
     try:
-        assert "no certificates for tls://" in told("--workers", scale.crew.address, code=2)
+        assert "there is no certificate" in told("--workers", scale.crew.address, code=2)
     finally:
-        scale.crew.here.tls = tls
+        folder.with_name("away").rename(folder)
 
 
 def test_a_worker_without_the_key_says_so_by_its_name(scale: Scale) -> None:

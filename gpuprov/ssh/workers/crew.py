@@ -1,4 +1,7 @@
-"""A crew of Dask's workers: shards of nodes go to workers of their site, and to others when one is lost.
+"""A crew of Dask's workers, all of one site: shards of nodes go to them, and to others when one is lost.
+
+It runs in the service of the site (`gpuprov.ssh.workers.service`) and never in a controller: Dask unpickles
+what its scheduler and its workers send.
 
 Each attempt is a task bound to one worker. Dask alone would run it again where and when it likes; here a
 later attempt must have a higher number, by which nodes tell it from one that thaws (`gpuprov.apply.hands`).
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import threading
 import time
 import uuid
 from collections import deque
@@ -23,9 +27,10 @@ from distributed.client import ClosedClientError
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.nodeset import fold
-from gpuprov.ssh.elsewhere import CrewLost, Hear
+from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.ssh.workers.roster import Roster, Worker
-from gpuprov.ssh.workers.shard import EVENT, VERSION, Shard, perform, stop
+from gpuprov.ssh.workers.shard import EVENT, Shard, perform, stop
+from gpuprov.ssh.workers.version import VERSION
 
 SHARD = 32
 """The most nodes of a shard; a worker's loss costs so many again, and testinfra's process has as many."""
@@ -38,10 +43,9 @@ LAST_WORDS_S = 3.0
 
 @dataclass
 class _Part:
-    """Some nodes of one site, and the workers that were lost over them."""
+    """Some nodes, and the workers that were lost over them."""
 
     names: list[str]
-    site: str | None
     lost: list[str] = field(default_factory=list)
     number: int = 0
     worker: Worker | None = None
@@ -53,39 +57,36 @@ class _Job:
 
     work: bytes
     each: Mapping[str, Any]
-    hear: Hear | None
+    hear: Callable[[int, Any], None]
     changes: bool
     waiting: deque[_Part]
+    numbers: Iterator[int]
     running: dict[Future, _Part] = field(default_factory=dict)
     inbox: SimpleQueue[Future | dict[str, Any]] = field(default_factory=SimpleQueue)
     heard: dict[int, int] = field(default_factory=dict)
 
 
 class DaskCrew:
-    """See `gpuprov.ssh.elsewhere.Crew`.
+    """Workers behind one scheduler.
 
     Args:
-        sites: node → where it stands; one without a site goes to any worker.
         narrate: gets a line for a person.
     """
 
-    def __init__(
-        self, client: Client, sites: Mapping[str, str | None], narrate: Callable[[str], None]
-    ) -> None:
-        self._client, self._sites, self._narrate = client, sites, narrate
+    def __init__(self, client: Client, narrate: Callable[[str], None]) -> None:
+        self._client, self._narrate = client, narrate
         self.roster = Roster(client)
         self._topic = f"gpuprov-{uuid.uuid4().hex}"
-        self._numbers = itertools.count(int(time.time() * 1000))
         self._jobs: dict[int, _Job] = {}
 
     @contextmanager
     def ready(self) -> Iterator[DaskCrew]:
-        """Listening to its workers, once they are known to be of our version and at every site.
+        """Listen to the workers, once they are known to be of our version.
 
         Raises:
             Refused: they are not.
         """
-        self.roster.refuse_others({site for site in self._sites.values() if site})
+        self.roster.refuse_others()
         self._client.subscribe_topic(self._topic, self._receive)
         try:
             yield self
@@ -94,16 +95,29 @@ class DaskCrew:
                 self._client.unsubscribe_topic(self._topic)
 
     def do(
-        self, work: Callable[..., Any], each: Mapping[str, Any], *, hear: Hear | None, changes: bool
-    ) -> Iterator[tuple[str, Any]]:
-        """See `gpuprov.ssh.elsewhere.spread`.
+        self,
+        work: Callable[..., Any],
+        each: Mapping[str, Any],
+        *,
+        hear: Callable[[int, Any], None],
+        changes: bool,
+        first: int,
+        over: threading.Event,
+    ) -> Iterator[Mapping[str, Any]]:
+        """Do work on nodes; results of some of them come as they are ready.
+
+        Args:
+            hear: gets the number of an attempt and an event.
+            first: the number of the first attempt; later ones have higher numbers.
+            over: set when no more results are wanted.
 
         Raises:
             CrewLost: the scheduler is gone; says what was where.
         """
-        job = _Job(cloudpickle.dumps(work), each, hear, changes, deque(self._parts(each, changes=changes)))
+        waiting = deque(self._parts(each, changes=changes))
+        job = _Job(cloudpickle.dumps(work), each, hear, changes, waiting, itertools.count(first))
         try:
-            while job.waiting or job.running:
+            while (job.waiting or job.running) and not over.is_set():
                 yield from self._start(job)
                 yield from self._take_in(job)
                 yield from self._look(job)
@@ -111,16 +125,13 @@ class DaskCrew:
             self._leave(job)
 
     def _parts(self, each: Mapping[str, Any], *, changes: bool) -> Iterator[_Part]:
-        of_site: dict[str | None, list[str]] = {}
-        for name in each:
-            of_site.setdefault(self._sites.get(name), []).append(name)
-        for site, names in of_site.items():
-            slots = sum(worker.hands(changes=changes) for worker in self.roster.at(site)) or 1
-            size = max(1, min(SHARD, -(-len(names) // slots)))
-            for at in range(0, len(names), size):
-                yield _Part(names[at : at + size], site)
+        names = list(each)
+        slots = sum(worker.hands(changes=changes) for worker in self.roster.alive.values()) or 1
+        size = max(1, min(SHARD, -(-len(names) // slots)))
+        for at in range(0, len(names), size):
+            yield _Part(names[at : at + size])
 
-    def _start(self, job: _Job) -> Iterator[tuple[str, GpuprovError]]:
+    def _start(self, job: _Job) -> Iterator[Mapping[str, GpuprovError]]:
         """Give parts to workers that have a free hand, those with the most of them first."""
         hands = sum(worker.hands(changes=job.changes) for worker in self.roster.alive.values())
         for _ in range(len(job.waiting)):
@@ -129,12 +140,11 @@ class DaskCrew:
             part = job.waiting.popleft()
             if len(part.lost) >= TRIES:
                 said = f"workers were lost over it: {', '.join(part.lost)}"
-                yield from ((name, NodeFailed(said)) for name in part.names)
+                yield dict.fromkeys(part.names, NodeFailed(said))
             elif worker := self._free(job, part):
                 self._submit(job, part, worker)
-            elif not self.roster.at(part.site) and self.roster.given_up(part.site):
-                said = f"no worker {f'of the site {part.site} ' if part.site else ''}is left"
-                yield from ((name, Unreachable(said)) for name in part.names)
+            elif self.roster.given_up():
+                yield dict.fromkeys(part.names, Unreachable("no worker is left"))
             else:
                 job.waiting.append(part)
 
@@ -143,13 +153,14 @@ class DaskCrew:
         for each in job.running.values():
             if each.worker:
                 busy[each.worker.address] = busy.get(each.worker.address, 0) + 1
-        hands = {each.address: each.hands(changes=job.changes) for each in self.roster.at(part.site)}
-        fit = [each for each in self.roster.at(part.site) if busy.get(each.address, 0) < hands[each.address]]
+        alive = self.roster.alive.values()
+        hands = {each.address: each.hands(changes=job.changes) for each in alive}
+        fit = [each for each in alive if busy.get(each.address, 0) < hands[each.address]]
         fit.sort(key=lambda each: (each.name in part.lost, busy.get(each.address, 0) / hands[each.address]))
         return fit[0] if fit else None
 
     def _submit(self, job: _Job, part: _Part, worker: Worker) -> None:
-        number = next(self._numbers)
+        number = next(job.numbers)
         self._jobs[number] = job
         of_part = cloudpickle.dumps({name: job.each[name] for name in part.names})
         try:
@@ -175,7 +186,7 @@ class DaskCrew:
         if job := self._jobs.get(told["number"]):
             job.inbox.put(told)
 
-    def _take_in(self, job: _Job, seconds: float = LOOK_S) -> Iterator[tuple[str, Any]]:
+    def _take_in(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
         """What came in, waited for a while; the end of a part comes after its events."""
         try:
             told = job.inbox.get(timeout=seconds)
@@ -188,10 +199,10 @@ class DaskCrew:
 
     def _hear(self, job: _Job, told: dict[str, Any]) -> None:
         job.heard[told["number"]] = job.heard.get(told["number"], 0) + 1
-        if job.hear and any(part.number == told["number"] for part in job.running.values()):
-            job.hear(told[EVENT])
+        if any(part.number == told["number"] for part in job.running.values()):
+            job.hear(told["number"], told[EVENT])
 
-    def _ended(self, job: _Job, future: Future, part: _Part) -> Iterator[tuple[str, Any]]:
+    def _ended(self, job: _Job, future: Future, part: _Part) -> Iterator[Mapping[str, Any]]:
         if future.status != "finished":
             error = future.exception() if future.status == "error" else None
             if isinstance(error, GpuprovError):
@@ -202,13 +213,13 @@ class DaskCrew:
                 )
             self._lose(job, part)
             return
-        found, told = pickle.loads(future.result())  # noqa: S301 - from our own worker
+        found, told = pickle.loads(future.result())  # noqa: S301 - from a worker of the same site
         job.running[future] = part
         self._await_words(job, part.number, told)
         del job.running[future], self._jobs[part.number]
         if isinstance(found, GpuprovError):
-            raise found
-        yield from found.items()
+            found = dict.fromkeys(part.names, found)
+        yield found
 
     def _await_words(self, job: _Job, number: int, count: int) -> None:
         """Events go another way than results, and may be behind."""
@@ -229,7 +240,7 @@ class DaskCrew:
         self._jobs.pop(part.number, None)
         job.waiting.append(part)
 
-    def _look(self, job: _Job) -> Iterator[tuple[str, Any]]:
+    def _look(self, job: _Job) -> Iterator[Mapping[str, Any]]:
         """See which workers are gone or frozen; what they were at goes to others.
 
         Raises:

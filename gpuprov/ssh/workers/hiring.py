@@ -1,24 +1,37 @@
-"""From `--workers` to a crew: connected over TLS or loopback alone, of our version, and with every site."""
+"""From `--workers` to a crew: services of sites over TLS, or workers of this machine over a socketpair."""
 
 from __future__ import annotations
 
-import ipaddress
-import logging
+import asyncio
 import os
 import re
+import socket
+import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.ssh.answers import read_error
+from gpuprov.ssh.elsewhere import engaged
+from gpuprov.ssh.workers.identity import coordinator_context, default_folder, proven_site
+from gpuprov.ssh.workers.sites import Link, SiteCrew, running
+from gpuprov.ssh.workers.version import VERSION
+from gpuprov.ssh.workers.wire import Closed, Message, Stream, call, loop
+from gpuprov.untrusted import shown
 
-CONNECT_S = 10
-CLOSE_S = 3
+CONNECT_S = 10.0
+READY_S = 120.0
+"""How long a service may take until it has found its workers; those of this machine are started meanwhile."""
+END_S = 75.0
 HERE = re.compile(r"local(?::(?P<count>[1-9]\d{0,2}))?")
-THREADS = 2
-"""Of a worker that is started here: while one shard waits for its last node the other goes on."""
-DOCS = "see docs/SCALE.md"
-TLS = "distributed.comm.tls"
+ADDRESS = re.compile(r"(?:(?P<protocol>tcp|tls)://)?(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
+DOCS = "gpuprov workers serve, there; see docs/SCALE.md"
+CHILD = "from gpuprov.ssh.workers.service import main; main()"
 
 
 @contextmanager
@@ -28,124 +41,162 @@ def hire(
     *,
     password: bool = False,
     narrate: Callable[[str], None] = lambda line: None,
+    folder: Path | None = None,
 ) -> Iterator[Any]:
-    """A crew of workers, engaged meanwhile.
+    """Engage workers meanwhile.
 
     Args:
-        stated: `local`, `local:4`, `tls://ctl1:8786`, or `127.0.0.1:8786`.
+        stated: `local`, `local:4`, or the addresses of services, `tls://gw.fra1:8790,tls://gw.iad1:8790`.
         sites: node → where it stands; workers that are started here reach every one.
-        password: whether one is going to be sent.
+        password: whether sudo's is going to be needed.
         narrate: gets a line for a person.
+        folder: where the coordinator's certificates are, if not in the default place.
 
     Raises:
-        InvalidInput: no such address, the extra is not installed, or no certificates are configured.
-        Unreachable: no scheduler answers there.
-        Refused: a worker of another version, none at a site, or plain TCP where others can listen.
+        InvalidInput: no such address, the extra is not installed, or there are no certificates.
+        Unreachable: no service answers there.
+        Refused: sudo's password, plain TCP, a service that does not prove its site, one of another version,
+            or none of a site.
     """
-    try:
-        import distributed
-    except ImportError:
-        raise InvalidInput("--workers needs Dask", do="pip install 'gpuprov[scale]'") from None
-    from gpuprov.ssh.elsewhere import engaged
-    from gpuprov.ssh.workers.crew import DaskCrew
-
-    _hush()
+    if not find_spec("cloudpickle") or not find_spec("distributed"):
+        raise InvalidInput("--workers needs Dask", do="pip install 'distributed>=2025.1'")
+    if password:
+        raise Refused(
+            "sudo's password does not go to workers",
+            expected="a login on the nodes whose sudo asks for none",
+            do="NOPASSWD in sudoers there, or --workers none",
+        )
     here = HERE.fullmatch(stated)
     with ExitStack() as stack:
         if here:
             count = int(here["count"] or os.cpu_count() or 1)
-            client, sites = stack.enter_context(_started(distributed, count)), {}
+            stream = stack.enter_context(_started(count))
+            running_loop = stack.enter_context(loop())
+            links = [call(running_loop, _meet_child(stream)).result()]
         else:
-            client = stack.enter_context(_connected(distributed, _address(stated, password=password)))
-        crew = stack.enter_context(DaskCrew(client, sites, narrate).ready())
+            addresses = [_address(each) for each in stated.split(",")]
+            context = coordinator_context(folder or default_folder())
+            running_loop = stack.enter_context(loop())
+            links = call(running_loop, _meet_all(addresses, context)).result()
+        stack.enter_context(running(running_loop, links))
+        crew = SiteCrew(links, {} if here else sites, narrate)
+        crew.refuse_missing()
         stack.enter_context(engaged(crew))
         yield crew
 
 
-def _hush() -> None:
-    """Silence what Dask logs of a broken connection: the crew says it. Its import sets levels of its own."""
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _address(stated: str, *, password: bool) -> str:
-    """The scheduler's address with its protocol: TLS, or TCP where nobody else listens.
+def _address(stated: str) -> tuple[str, int]:
+    """Return host and port of a service.
 
     Raises:
         InvalidInput: it is no address.
-        Refused: plain TCP on a real address, or a password over plain TCP.
+        Refused: plain TCP.
     """
-    found = re.fullmatch(
-        r"(?:(?P<protocol>tcp|tls)://)?(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})", stated
-    )
+    found = ADDRESS.fullmatch(stated)
     if not found or found["host"] == "local":
-        raise InvalidInput(
-            f"--workers {stated}", expected="local, local:N, tls://HOST:PORT or 127.0.0.1:PORT"
-        )
-    loopback = _is_loopback(found["host"])
-    protocol = found["protocol"] or ("tcp" if loopback else "tls")
-    if protocol == "tcp" and not loopback:
+        raise InvalidInput(f"--workers {shown(stated)}", expected="local, local:N or tls://HOST:PORT,…")
+    if found["protocol"] == "tcp":
         raise Refused(
-            f"{stated} is plain TCP: whoever listens can have your nodes",
-            expected="tls://, or an address of this machine alone",
-            do=DOCS,
+            f"{stated} is plain TCP: anybody can answer there", expected="local:N or tls://", do=DOCS
         )
-    if protocol == "tcp" and password:
-        raise Refused(f"sudo's password does not go to {stated} over plain TCP", expected="tls://", do=DOCS)
-    return f"{protocol}://{found['host']}:{found['port']}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return found["host"].strip("[]"), int(found["port"])
 
 
 @contextmanager
-def _started(distributed: Any, count: int) -> Iterator[Any]:
-    """Workers on this machine; by TLS too, as other users of it reach loopback."""
-    security = distributed.Security.temporary()
-    with (
-        distributed.LocalCluster(
-            n_workers=count,
-            threads_per_worker=THREADS,
-            host="127.0.0.1",
-            protocol="tls://",
-            security=security,
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-            memory_limit=0,
-        ) as cluster,
-        distributed.Client(cluster, security=security, set_as_default=False) as client,
-    ):
-        yield client
-
-
-@contextmanager
-def _connected(distributed: Any, address: str) -> Iterator[Any]:
-    security = distributed.Security()
-    if address.startswith("tls") and not (security.tls_ca_file and security.tls_client_cert):
-        raise InvalidInput(
-            f"no certificates for {address}",
-            expected=f"{TLS}.ca-file and {TLS}.client.cert in Dask's configuration",
-            do=DOCS,
+def _started(count: int) -> Iterator[socket.socket]:
+    """Start workers on this machine, behind a socket that has no name: nobody else can open it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", CHILD, str(theirs.fileno()), str(count)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is this process's, which has the workers end where it is safe
         )
     try:
-        client = distributed.Client(
-            address, security=security, timeout=CONNECT_S, set_as_default=False, heartbeat_interval="2s"
-        )
-    except (OSError, ValueError) as error:
-        said = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
-        raise Unreachable(
-            f"no scheduler at {address}: {said[-1]}", do="dask scheduler, and " + DOCS
-        ) from None
-    try:
-        yield client
+        yield ours
     finally:
-        with suppress(OSError, TimeoutError):  # a scheduler that is gone was said already
-            client.close(timeout=CLOSE_S)
+        ours.close()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+async def _meet_child(ours: socket.socket) -> Link:
+    reader, writer = await asyncio.open_connection(sock=ours)
+    return await _greet(Link(Stream(reader, writer), None, ""))
+
+
+async def _meet_all(addresses: list[tuple[str, int]], context: ssl.SSLContext) -> list[Link]:
+    found = await asyncio.gather(
+        *(_meet(host, port, context) for host, port in addresses), return_exceptions=True
+    )
+    links = [each for each in found if isinstance(each, Link)]
+    for each in found:
+        if isinstance(each, BaseException):
+            for link in links:
+                link.abort()
+            raise each
+    return links
+
+
+async def _meet(host: str, port: int, context: ssl.SSLContext) -> Link:
+    where = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(
+            f"{where} has no certificate of this fleet: {error.verify_message}",
+            expected="one that is signed by ca.pem of the coordinator",
+            do=DOCS,
+        ) from None
+    except ssl.SSLError as error:
+        raise Refused(f"{where} does not speak TLS 1.3: {error.reason}", do=DOCS) from None
+    except (OSError, TimeoutError) as error:
+        said = str(error) or "no answer"
+        raise Unreachable(f"no service of a site at {where}: {said}", do=DOCS) from None
+    try:
+        site = proven_site(writer.get_extra_info("peercert"), where)
+    except Refused:
+        writer.transport.abort()
+        raise
+    return await _greet(Link(Stream(reader, writer), site, where))
+
+
+async def _greet(link: Link) -> Link:
+    """Tell a service our version, and wait until it has found its workers.
+
+    Raises:
+        Unreachable: it is gone.
+        Refused: it is of another version, or has no workers that can be used.
+    """
+    try:
+        await link.stream.write({"say": "hello", "version": VERSION})
+        async with asyncio.timeout(READY_S):
+            told = await link.stream.read()
+    except (Closed, TimeoutError) as error:
+        link.abort()
+        said = str(error) or "does not answer"
+        raise Unreachable(f"{link.name} {said}", do="is its ca.pem the coordinator's? see its log") from None
+    if told.get("say") == "refused":
+        link.abort()
+        raise _refusal(link.name, told)
+    if told.get("version") != VERSION:
+        link.abort()
+        seen, do = shown(told.get("version")), "install the same there, and start it again"
+        raise Refused(f"{link.name} has {seen}", expected=VERSION, do=do)
+    return link
+
+
+def _refusal(name: str, told: Message) -> GpuprovError:
+    try:
+        error = read_error(told.get("error"))
+    except ValueError:
+        return NodeFailed(f"{name} refuses, and does not say why")
+    error.seen = f"{name}: {error.seen}"
+    error.args = (error.seen,)
+    return error

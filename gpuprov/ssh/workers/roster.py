@@ -1,9 +1,9 @@
-"""The workers that a scheduler knows: who is alive, at which site, and of which version."""
+"""The workers that a scheduler knows: who is alive, and of which version."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from distributed import Client
 
 from gpuprov.errors import GpuprovError, Refused, Unreachable
 from gpuprov.ssh.elsewhere import CrewLost
-from gpuprov.ssh.workers.shard import VERSION
+from gpuprov.ssh.workers.version import VERSION
 
 LOOK_S = 2.0
 ANSWER_S = 5.0
@@ -22,19 +22,18 @@ or cut off."""
 GONE_S = 10.0
 """How long a scheduler may not answer."""
 AWAITED_S = 60.0
-"""How long a site may be without a worker."""
+"""How long a scheduler may be without a worker."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker. Its sites are its name and Dask's resources; `slots` is how many shards at a time.
+    """One worker; `slots` is how many shards it has at a time.
 
     What changes nodes leaves one of them free: leases have to be renewed meanwhile.
     """
 
     address: str
     name: str
-    sites: frozenset[str]
     slots: int
 
     def hands(self, *, changes: bool) -> int:
@@ -50,7 +49,7 @@ class Roster:
         self.alive: dict[str, Worker] = {}
         self._told: dict[str, tuple[Any, float]] = {}
         self._looked = self._answered = time.monotonic()
-        self._missing: dict[str | None, float] = {}
+        self._missing: float | None = None
         self._read(client.scheduler_info(n_workers=-1))
 
     def look(self) -> bool:
@@ -75,17 +74,12 @@ class Roster:
         self._read(info)
         return True
 
-    def at(self, site: str | None) -> list[Worker]:
-        """The workers that may have nodes of a site."""
-        return [worker for worker in self.alive.values() if site is None or site in worker.sites]
+    def given_up(self) -> bool:
+        """Return whether there was no worker for so long that none is waited for any more."""
+        return self._missing is not None and time.monotonic() - self._missing > AWAITED_S
 
-    def given_up(self, site: str | None) -> bool:
-        """Whether a site has had no worker for so long that none is waited for any more."""
-        since = self._missing.setdefault(site, time.monotonic())
-        return time.monotonic() - since > AWAITED_S
-
-    def refuse_others(self, sites: Iterable[str]) -> None:
-        """Refuse workers of another version, and sites that have none.
+    def refuse_others(self) -> None:
+        """Refuse workers of another version, and to be without any.
 
         Raises:
             Refused: says which.
@@ -103,11 +97,6 @@ class Roster:
         for address in addresses:
             if answers[address] != VERSION:
                 raise _other_version(self.alive[address], answers[address])
-        for site in sorted(sites):
-            if not self.at(site):
-                raise Refused(
-                    f"no worker is at the site {site}", do=f"dask worker … --resources '{site}=1', there"
-                )
 
     def ask(
         self, addresses: Collection[str], function: Callable[..., Any], *arguments: Any
@@ -131,14 +120,11 @@ class Roster:
             if now - since < SILENT_S:
                 alive[address] = _worker(address, each)
         self.alive = alive
-        for site in list(self._missing):
-            if self.at(site):
-                del self._missing[site]
+        self._missing = None if alive else self._missing or now
 
 
 def _worker(address: str, told: Any) -> Worker:
-    name = str(told["name"])
-    return Worker(address, name, frozenset({name, *told.get("resources", {})}), max(1, told["nthreads"]))
+    return Worker(address, str(told["name"]), max(1, told["nthreads"]))
 
 
 def _version_asker() -> Any:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pickle
 import platform
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
 
 from distributed import get_worker
 
-from gpuprov import __version__
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.ssh.elsewhere import Attempt, attempting
+from gpuprov.ssh.workers.version import VERSION
 
-VERSION = f"gpuprov {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}"
-"""What has to be alike: functions travel as they are, and mean the same only there."""
 EVENT = "event"
 
 

@@ -145,3 +145,11 @@ def test_a_file_is_read_anew_once_it_was_written(tmp_path: Path) -> None:
     assert known_hosts(str(path)) is known_hosts(str(path))
     path.write_text(f"another {words(KEY)}\n")
     assert known_hosts(str(path)).keys("gpu01") == {}
+
+
+def test_a_file_that_everybody_may_write_says_nothing_of_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text("")
+    path.chmod(0o666)
+    with pytest.raises(InvalidInput, match=rf"written by every user.*`chmod o-w {path}`"):
+        read_known_hosts(path)

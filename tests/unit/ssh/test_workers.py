@@ -1,4 +1,4 @@
-"""A crew of Dask's workers in this process: who gets what, what is refused, who takes over."""
+"""A crew of Dask's workers, as a site's service has it: who gets what, what is refused, who takes over."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distributed.utils import LoopRunner
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.ssh import elsewhere
-from gpuprov.ssh.transport import fan_out
+from gpuprov.ssh.workers import cluster as clusters
 from gpuprov.ssh.workers import crew as crews
-from gpuprov.ssh.workers import hire, roster
+from gpuprov.ssh.workers import roster
 from gpuprov.ssh.workers.crew import DaskCrew
 from gpuprov.ssh.workers.roster import Roster
 
-EAST, WEST = {"n1": "east", "n2": "east"}, {"n3": "west", "n4": "west"}
+NODES = tuple(f"n{number}" for number in range(200))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def loops_end() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(loops_end: None) -> Iterator[Any]:
-    """A scheduler on loopback with one worker at each of two sites."""
+    """A scheduler on loopback with two workers."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     options: Any = {"nthreads": 2, "dashboard": False}
     with LocalCluster(
@@ -47,10 +47,10 @@ def cluster(loops_end: None) -> Iterator[Any]:
         dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     ) as local:
-        for site in ("east", "west"):
-            local.worker_spec[site] = {
+        for name in ("east", "west"):
+            local.worker_spec[name] = {
                 "cls": local.new_spec["cls"],
-                "options": {**local.new_spec["options"], **options, "resources": {site: 1}},
+                "options": {**local.new_spec["options"], **options},
             }
         local.sync(local._correct_state)
         with Client(local, set_as_default=False) as client:
@@ -70,36 +70,33 @@ def said_by(names: Mapping[str, Any]) -> dict[str, str | None]:
     return dict.fromkeys(names, at and at.worker)
 
 
-def spread(client: Client, work: Any, sites: Mapping[str, str | None], **how: Any) -> dict[str, Any]:
-    notes: list[str] = how.pop("notes", [])
-    with DaskCrew(client, sites, notes.append).ready() as crew, elsewhere.engaged(crew):
-        return dict(elsewhere.spread(work, dict.fromkeys(sites, how.pop("asked", None)), **how))
+def spread(client: Client, work: Any, *names: str, **how: Any) -> dict[str, Any]:
+    hear, changes, over = how.get("hear"), how.get("changes", False), how.get("over", threading.Event())
+    with DaskCrew(client, how.get("notes", []).append).ready() as crew:
+        found = crew.do(
+            work,
+            dict.fromkeys(names),
+            hear=lambda number, event: hear(event) if hear else None,
+            changes=changes,
+            first=int(time.time() * 1000),
+            over=over,
+        )
+        return {name: answer for some in found for name, answer in some.items()}
 
 
 def test_here_it_is_a_call() -> None:
-    assert dict(elsewhere.spread(said_by, {"n1": None})) == {"n1": None}
+    assert dict(elsewhere.spread(lambda names: said_by, {"n1": None}, answer=Any)) == {"n1": None}
     assert not elsewhere.is_engaged()
 
 
-def test_a_site_is_driven_by_its_worker(client: Client) -> None:
-    assert spread(client, said_by, {**EAST, **WEST}) == {**EAST, **WEST}
-
-
-def test_nodes_of_no_site_go_to_all_workers_in_parts(client: Client) -> None:
-    found = spread(client, said_by, dict.fromkeys(f"n{number}" for number in range(200)))
+def test_nodes_go_to_all_workers_in_parts(client: Client) -> None:
+    found = spread(client, said_by, *NODES)
     assert len(found) == 200
     assert set(found.values()) == {"east", "west"}
 
 
 def test_no_nodes_are_no_work(client: Client) -> None:
-    assert spread(client, said_by, {}) == {}
-    with DaskCrew(client, {}, print).ready() as crew, elsewhere.engaged(crew):
-        assert list(fan_out([], lambda session: None)) == []
-
-
-def test_a_site_without_a_worker_is_refused(client: Client) -> None:
-    with pytest.raises(Refused, match=r"^no worker is at the site north; dask worker .* 'north=1'"):
-        spread(client, said_by, {"n9": "north"})
+    assert spread(client, said_by) == {}
 
 
 def test_a_worker_of_another_version_is_refused_by_name(
@@ -109,13 +106,13 @@ def test_a_worker_of_another_version_is_refused_by_name(
     with pytest.raises(
         Refused, match=r"^worker east at tcp://\S+ has gpuprov \S+ on Python .* expected gpuprov 99"
     ):
-        spread(client, said_by, EAST)
+        spread(client, said_by, "n1", "n2")
 
 
 def test_one_that_came_later_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "VERSION", "gpuprov 99.0 on Python 3.11")
     with pytest.raises(Refused, match=r"^worker (east|west) has gpuprov .* expected gpuprov 99"):
-        spread(client, said_by, EAST)
+        spread(client, said_by, "n1", "n2")
 
 
 def test_events_are_heard_before_the_result_is(client: Client) -> None:
@@ -127,7 +124,7 @@ def test_events_are_heard_before_the_result_is(client: Client) -> None:
         return dict.fromkeys(names, at.number)
 
     heard: list[dict[str, Any]] = []
-    found = spread(client, work, {"n1": "east"}, hear=heard.append)
+    found = spread(client, work, "n1", hear=heard.append)
     assert heard == [{"at": number} for number in range(50)]
     assert found["n1"] > 1_600_000_000_000
 
@@ -140,11 +137,12 @@ def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:
     def fails(names: Mapping[str, Any]) -> dict[str, Any]:
         raise GpuprovError("ansible-playbook ended with 4")
 
-    found = spread(client, no_key, {"n1": "east"})
-    assert str(found["n1"]) == "worker east: the key /k does not exist; make one"
+    found = spread(client, no_key, "n1")
+    assert re.fullmatch("worker (east|west): the key /k does not exist; make one", str(found["n1"]))
     assert found["n1"].exit_code == Exit.FAILED
-    with pytest.raises(NodeFailed, match=r"^worker east: ansible-playbook ended with 4$"):
-        spread(client, fails, {"n1": "east"})
+    found = spread(client, fails, "n1")
+    assert isinstance(found["n1"], NodeFailed)
+    assert re.fullmatch("worker (east|west): ansible-playbook ended with 4", str(found["n1"]))
 
 
 def test_what_a_silent_worker_had_goes_to_another_with_a_higher_number(
@@ -168,7 +166,7 @@ def test_what_a_silent_worker_had_goes_to_another_with_a_higher_number(
         numbers.append((event["worker"], event["number"]))
         frozen[:] = frozen or [event["worker"]]
 
-    found = spread(client, freezes_once, {"n1": None}, hear=hear)
+    found = spread(client, freezes_once, "n1", hear=hear)
     thaw.set()
     (first, lower), (second, higher) = numbers
     assert {first, second} == {"east", "west"}
@@ -204,7 +202,7 @@ def test_who_is_interrupted_waits_for_what_changes_nodes_and_it_is_told_to_stop(
 
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        spread(client, changes, {"n1": "east"}, hear=interrupted, changes=True)
+        spread(client, changes, "n1", hear=interrupted, changes=True)
     assert time.monotonic() - begun < 10
 
 
@@ -235,7 +233,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
     begun = time.monotonic()
     said = r"^the scheduler at tcp://\S+ does not answer any more; still at work, .*: n1 on worker 0; "
     with pytest.raises(Unreachable, match=said):
-        spread(own, works, {"n1": None}, hear=end, changes=True)
+        spread(own, works, "n1", hear=end, changes=True)
     assert time.monotonic() - begun < 20
     for each in (own, local):
         with suppress(TimeoutError):
@@ -243,35 +241,36 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
     local.status = Status.closed  # its own farewell waits for a scheduler that is gone
 
 
+def test_an_order_that_nobody_wants_any_more_is_left(client: Client) -> None:
+    def changes(names: Mapping[str, Any]) -> dict[str, bool]:
+        at = elsewhere.attempt()
+        assert at
+        at.tell({})
+        return dict.fromkeys(names, at.stop.wait(20))
+
+    over, begun = threading.Event(), time.monotonic()
+    found = spread(client, changes, "n1", hear=lambda event: over.set(), changes=True, over=over)
+    assert found == {}
+    assert time.monotonic() - begun < 10
+
+
 @pytest.mark.parametrize(
-    ("stated", "password", "kind", "said"),
+    ("stated", "kind", "said"),
     [
-        ("ctl1", False, InvalidInput, "--workers ctl1; expected local, local:N"),
-        ("local:0", False, InvalidInput, "--workers local:0"),
-        ("http://ctl1:8786", False, InvalidInput, "expected local"),
-        (
-            "tcp://192.0.2.1:8786",
-            False,
-            Refused,
-            "plain TCP: whoever listens can have your nodes; expected tls://",
-        ),
-        ("127.0.0.1:8786", True, Refused, "sudo's password does not go to 127.0.0.1:8786 over plain TCP"),
-        ("192.0.2.1:8786", False, InvalidInput, "no certificates for tls://192.0.2.1:8786"),
-        ("127.0.0.1:9", False, Unreachable, "no scheduler at tcp://127.0.0.1:9"),
+        ("ctl1", InvalidInput, "--scheduler ctl1; expected tls://HOST:PORT"),
+        ("tcp://127.0.0.1:8786", Refused, "is plain TCP: anybody can answer there; expected tls://"),
+        ("127.0.0.1:8786", InvalidInput, "no certificates for 127.0.0.1:8786"),
     ],
 )
-def test_an_address_is_refused_in_one_line(
-    stated: str, password: bool, kind: type[GpuprovError], said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_scheduler_without_tls_is_refused_in_one_line(
+    stated: str, kind: type[GpuprovError], said: str
 ) -> None:
-    monkeypatch.setattr("gpuprov.ssh.workers.hiring.CONNECT_S", 1)
-    with pytest.raises(kind, match=re.escape(said)) as caught, hire(stated, {}, password=password):
-        pass
+    with pytest.raises(kind, match=re.escape(said)) as caught:
+        clusters.cluster_at(stated)
     assert "\n" not in str(caught.value)
 
 
-def test_what_dask_logs_of_a_broken_connection_is_not_said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuprov.ssh.workers.hiring.CONNECT_S", 1)
+def test_what_dask_logs_of_a_broken_connection_is_not_said_twice() -> None:
     logging.getLogger("distributed.client").setLevel(logging.WARNING)
-    with pytest.raises(Unreachable), hire("127.0.0.1:9", {}):
-        pass
+    clusters.hush()
     assert not logging.getLogger("distributed.client").isEnabledFor(logging.ERROR)

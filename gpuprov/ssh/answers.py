@@ -1,0 +1,83 @@
+"""Results of work on nodes as JSON, by the type that the caller states: all that a worker may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic_core import PydanticSerializationError, ValidationError
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.untrusted import printable
+
+ERRORS: Mapping[str, type[GpuprovError]] = {
+    kind.__name__: kind for kind in (GpuprovError, NodeFailed, InvalidInput, Unreachable, Refused)
+}
+TEXT = 4000
+"""The most characters of each part of an error."""
+
+
+def error_document(error: GpuprovError) -> dict[str, str]:
+    """Return an error as plain data; of a kind that is not in the table, the nearest one that is."""
+    kind = next(each for each in type(error).__mro__ if each.__name__ in ERRORS)
+    parts = {"seen": error.seen, "expected": error.expected, "do": error.do}
+    return {"kind": kind.__name__, **{name: str(text)[:TEXT] for name, text in parts.items()}}
+
+
+def read_error(document: object) -> GpuprovError:
+    """Return the error of plain data.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(document, Mapping):
+        raise ValueError("an error has to be an object")  # noqa: TRY004 - as pydantic expects it
+    parts = [document.get(name, "") for name in ("kind", "seen", "expected", "do")]
+    if not all(isinstance(part, str) for part in parts) or parts[0] not in ERRORS:
+        raise ValueError("an error has a kind, and what was seen, was expected and is to be done as text")
+    kind, seen, expected, do = (printable(part[:TEXT]) for part in parts)
+    return ERRORS[kind](seen, expected=expected, do=do)
+
+
+Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(error_document)]
+"""An error inside of an answer."""
+
+
+@lru_cache(maxsize=64)
+def _adapter(answer: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(answer)
+
+
+def write_answer(found: Any, answer: Any, most: int) -> str:
+    """Return a result as JSON.
+
+    Args:
+        answer: its type.
+        most: characters that it may have.
+
+    Raises:
+        NodeFailed: it has more, or is not of the type.
+    """
+    try:
+        text = _adapter(answer).dump_json(found, warnings="error").decode()
+    except (PydanticSerializationError, ValueError) as error:
+        raise NodeFailed(f"a result that is no JSON: {error}"[:TEXT]) from None
+    if len(text) > most:
+        raise NodeFailed(f"answered {len(text)} characters", expected=f"at most {most}")
+    return text
+
+
+def read_answer(text: str, answer: Any) -> Any:
+    """Return the result that JSON stands for.
+
+    Raises:
+        NodeFailed: it is not of the type.
+    """
+    try:
+        return _adapter(answer).validate_json(text, strict=True)
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False, include_input=False)
+        place = ".".join(map(str, first["loc"]))
+        raise NodeFailed(printable(f"an answer of another shape: {place} {first['msg']}"[:TEXT])) from None

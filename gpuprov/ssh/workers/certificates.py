@@ -1,0 +1,143 @@
+"""Makes the certificates of a coordinator and of sites, and the authority that signs them."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpuprov.errors import InvalidInput
+from gpuprov.ssh.workers.identity import COORDINATOR, SITE
+from gpuprov.untrusted import shown
+
+AUTHORITY = timedelta(days=3650)
+PARTY = timedelta(days=730)
+_Key = ec.EllipticCurvePrivateKey
+
+
+def make_certificates(folder: Path, sites: list[str]) -> list[Path]:
+    """Make what is missing: the authority, the coordinator's certificate, and a folder for each site.
+
+    Args:
+        folder: the coordinator's; `ca.key` in it can make a certificate of any party.
+        sites: their names.
+
+    Returns:
+        the folders of the sites; each goes to the machine that serves its site, and nowhere else.
+
+    Raises:
+        InvalidInput: a name is no site's, a site has a folder already, or the folder cannot be written.
+    """
+    folders = [folder / f"site-{site}" for site in sites]
+    for site, own in zip(sites, folders, strict=True):
+        if not SITE.fullmatch(f"gpuprov:site:{site}"):
+            raise InvalidInput(f"{shown(site)} as a site", expected="letters, digits and . _ -")
+        if own.exists():
+            raise InvalidInput(f"{own} is there already", do="remove it to have a new certificate")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        authority, key = _authority(folder)
+        if not (folder / "coordinator.pem").exists():
+            _issue(folder, "coordinator", COORDINATOR, authority, key)
+        for site, own in zip(sites, folders, strict=True):
+            own.mkdir(mode=0o700)
+            _write(own / "ca.pem", _pem(authority), 0o644)
+            _issue(own, "site", f"gpuprov:site:{site}", authority, key)
+    except OSError as error:
+        raise InvalidInput(f"{error.filename} cannot be written: {error.strerror}") from None
+    return folders
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
+    place, key_place = folder / "ca.pem", folder / "ca.key"
+    if place.exists():
+        try:
+            key = serialization.load_pem_private_key(key_place.read_bytes(), None)
+            found = x509.load_pem_x509_certificate(place.read_bytes())
+        except (OSError, ValueError, TypeError):
+            raise InvalidInput(f"{key_place} is not the key of {place}", do="where was it made?") from None
+        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101
+        return found, key
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("gpuprov workers")
+    made = (
+        _begun(name, name, key, AUTHORITY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign=False, certify=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(key_place, _key_pem(key), 0o600)
+    _write(place, _pem(made), 0o644)
+    return made, key
+
+
+def _issue(folder: Path, file: str, party: str, authority: x509.Certificate, by: _Key) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    calls = party == COORDINATOR
+    use = ExtendedKeyUsageOID.CLIENT_AUTH if calls else ExtendedKeyUsageOID.SERVER_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
+    made = (
+        _begun(_name(party), authority.subject, key, PARTY)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign=True, certify=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(party)]), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(by, hashes.SHA256())
+    )
+    _write(folder / f"{file}.key", _key_pem(key), 0o600)
+    _write(folder / f"{file}.pem", _pem(made), 0o644)
+
+
+def _begun(subject: x509.Name, issuer: x509.Name, key: _Key, lasts: timedelta) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + lasts)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _usage(*, sign: bool, certify: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=sign,
+        key_cert_sign=certify,
+        crl_sign=certify,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: _Key) -> bytes:
+    form, bare = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, bare)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a new file, for its owner alone from its first byte on; never over one that is there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)

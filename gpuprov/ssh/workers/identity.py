@@ -1,0 +1,94 @@
+"""Who is at the other end of a connection: what its certificate says, signed by the authority of the fleet.
+
+A certificate names one party: `gpuprov:coordinator`, or `gpuprov:site:NAME`, as a URI among its alternative
+names. A coordinator's can only call, a site's can only be called. Addresses prove nothing and are not
+compared.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.untrusted import shown
+
+PREFIX, COORDINATOR = "gpuprov:", "gpuprov:coordinator"
+SITE = re.compile(r"gpuprov:site:(?P<site>[A-Za-z0-9][A-Za-z0-9._-]{0,62})")
+MAKE = "gpuprov workers certificates --site NAME"
+
+
+def default_folder() -> Path:
+    """Return where a coordinator's certificates are: `$XDG_CONFIG_HOME/gpuprov/workers`."""
+    return Path(platformdirs.user_config_dir("gpuprov")) / "workers"
+
+
+def coordinator_context(folder: Path) -> ssl.SSLContext:
+    """Return what a coordinator connects with.
+
+    Raises:
+        InvalidInput: there are no certificates, or they are damaged.
+        Refused: others can read the key.
+    """
+    return _context(ssl.PROTOCOL_TLS_CLIENT, folder, "coordinator")
+
+
+def site_context(folder: Path) -> ssl.SSLContext:
+    """Return what the service of a site listens with; raises as `coordinator_context`."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, folder, "site")
+
+
+def _context(protocol: int, folder: Path, who: str) -> ssl.SSLContext:
+    files = [folder / name for name in ("ca.pem", f"{who}.pem", f"{who}.key")]
+    for file in files:
+        if not file.is_file():
+            raise InvalidInput(f"there is no certificate {file}", expected=f"one of {who}'s", do=MAKE)
+    if stat.S_IMODE(files[2].stat().st_mode) & 0o077:
+        raise Refused(f"others can read {files[2]}", expected="mode 0600", do=f"chmod 600 {files[2]}")
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(files[0])
+        context.load_cert_chain(files[1], files[2])
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidInput(f"the certificates in {folder} cannot be used: {error}", do=MAKE) from None
+    return context
+
+
+def proven_site(certificate: Mapping[str, Any] | None, where: str) -> str:
+    """Return the site that a verified certificate names.
+
+    Args:
+        certificate: as `ssl.SSLSocket.getpeercert` returns it.
+        where: the address, for a message.
+
+    Raises:
+        Refused: it names none, several, or something else beside it.
+    """
+    named = _parties(certificate)
+    found = SITE.fullmatch(named[0]) if len(named) == 1 else None
+    if not found:
+        raise Refused(
+            f"the certificate of {where} names {shown(', '.join(named) or 'no party')}",
+            expected="one site, gpuprov:site:NAME",
+            do=MAKE,
+        )
+    return found["site"]
+
+
+def is_coordinator(certificate: Mapping[str, Any] | None) -> bool:
+    """Return whether a verified certificate is a coordinator's."""
+    return _parties(certificate) == [COORDINATOR]
+
+
+def _parties(certificate: Mapping[str, Any] | None) -> list[str]:
+    names = (certificate or {}).get("subjectAltName", ())
+    return [name for kind, name in names if kind == "URI" and name.startswith(PREFIX)]

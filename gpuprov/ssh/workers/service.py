@@ -1,0 +1,198 @@
+"""The service of a site: takes orders of a coordinator, has Dask's workers carry them out, answers in JSON.
+
+What Dask unpickles it unpickles here, from workers of the same site. A coordinator gets JSON alone. Its
+orders are pickles, and are read after its certificate has shown that it is the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+from gpuprov.errors import GpuprovError, NodeFailed, Refused
+from gpuprov.ssh.answers import error_document, write_answer
+from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.workers.cluster import Connect, hush, own_cluster
+from gpuprov.ssh.workers.crew import DaskCrew
+from gpuprov.ssh.workers.identity import is_coordinator
+from gpuprov.ssh.workers.version import VERSION
+from gpuprov.ssh.workers.wire import ANSWER_BYTES, WORK_BYTES, Closed, Message, Stream, field
+
+QUIET_S = 60.0
+"""A coordinator says every two seconds that it is there; one that has not for so long is gone."""
+HANDSHAKE_S = 10.0
+GUESTS = 64
+"""Connections at a time; more are closed at once."""
+
+
+def encoded(
+    work: Callable[[Mapping[str, Any]], Mapping[str, Any]], answer: Any, each: Mapping[str, Any]
+) -> dict[str, Message]:
+    """Do work on a worker; returns node → the message that the coordinator is to get."""
+    return {name: _message(found, answer) for name, found in work(each).items()}
+
+
+def _message(found: Any, answer: Any) -> Message:
+    if not isinstance(found, GpuprovError):
+        try:
+            return {"say": "answer", "answer": write_answer(found, answer, ANSWER_BYTES)}
+        except NodeFailed as error:
+            found = error
+    return {"say": "failed", "error": error_document(found)}
+
+
+def _addressed(order: int, name: str, found: Any) -> Message:
+    if isinstance(found, GpuprovError):
+        found = {"say": "failed", "error": error_document(found)}
+    return {**found, "id": order, "node": name}
+
+
+class Session:
+    """One coordinator and its orders."""
+
+    def __init__(self, stream: Stream, connect: Connect) -> None:
+        self._stream, self._connect = stream, connect
+        self._over: dict[int, threading.Event] = {}
+        self._threads: list[threading.Thread] = []
+
+    async def run(self) -> None:
+        """Answer until the coordinator is gone; what changes nodes is then ended where that is safe."""
+        loop, stack = asyncio.get_running_loop(), ExitStack()
+        try:
+            await self._welcome()
+            crew = await loop.run_in_executor(None, self._open, stack)
+            await self._stream.write({"say": "ready", "version": VERSION})
+            while True:
+                async with asyncio.timeout(QUIET_S):
+                    told = await self._stream.read()
+                await self._take(told, crew)
+        except GpuprovError as error:
+            with suppress(Closed):
+                await self._stream.write({"say": "refused", "error": error_document(error)})
+        except (Closed, TimeoutError):
+            pass
+        finally:
+            self._stop_all()
+            await loop.run_in_executor(None, self._close, stack)
+            self._stream.abort()
+
+    def _stop_all(self) -> None:
+        for over in self._over.values():
+            over.set()
+
+    async def _welcome(self) -> None:
+        async with asyncio.timeout(HANDSHAKE_S):
+            told = await self._stream.read()
+        if told.get("version") != VERSION:
+            raise Refused(f"the service has {VERSION}", expected=str(told.get("version")))
+
+    def _open(self, stack: ExitStack) -> DaskCrew:
+        crew = DaskCrew(stack.enter_context(self._connect()), self._narrate)
+        return stack.enter_context(crew.ready())
+
+    def _close(self, stack: ExitStack) -> None:
+        for thread in self._threads:
+            thread.join()
+        stack.close()
+
+    def _narrate(self, line: str) -> None:
+        with suppress(Closed):
+            self._stream.send({"say": "line", "text": line})
+
+    async def _take(self, told: Message, crew: DaskCrew) -> None:
+        match told.get("say"):
+            case "ping":
+                await self._stream.write({"say": "pong"})
+            case "stop" if over := self._over.get(field(told, "id", int)):
+                over.set()
+            case "order":
+                number, over = field(told, "id", int), threading.Event()
+                order = await self._stream.read_bytes(WORK_BYTES)
+                self._over[number] = over
+                thread = threading.Thread(target=self._carry_out, args=(crew, told, order, over), daemon=True)
+                self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+                thread.start()
+
+    def _carry_out(self, crew: DaskCrew, told: Message, order: bytes, over: threading.Event) -> None:
+        number = told["id"]
+        end: Message = {"say": "end", "id": number}
+        try:
+            work, answer, each = pickle.loads(order)  # noqa: S301 - of the coordinator, by its certificate
+
+            def hear(attempt: int, event: Any) -> None:
+                self._stream.send({"say": "event", "id": number, "number": attempt, "event": event})
+
+            found = crew.do(
+                partial(encoded, work, answer),
+                each,
+                hear=hear,
+                changes=told["changes"],
+                first=told["first"],
+                over=over,
+            )
+            for some in found:
+                self._stream.send(*(_addressed(number, name, message) for name, message in some.items()))
+        except Closed:
+            return
+        except CrewLost as error:
+            end |= {"error": error_document(error), "lost": True}
+        except GpuprovError as error:
+            end |= {"error": error_document(error)}
+        except Exception as error:  # noqa: BLE001 - an order's failure is no other order's
+            end |= {"error": error_document(NodeFailed(f"{type(error).__name__}: {error}"))}
+        finally:
+            self._over.pop(number, None)
+        with suppress(Closed):
+            self._stream.send(end)
+
+
+async def serve(
+    context: ssl.SSLContext, host: str, port: int, connect: Connect, say: Callable[[str], None]
+) -> None:
+    """Listen without end; who is not the coordinator is turned away before anything of it is read."""
+    hush()
+    here = 0
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        peer = writer.get_extra_info("peername")
+        if here >= GUESTS or not is_coordinator(writer.get_extra_info("peercert")):
+            say(f"turned away: {peer}")
+            writer.transport.abort()
+            return
+        here += 1
+        try:
+            say(f"a coordinator: {peer}")
+            await Session(Stream(reader, writer), connect).run()
+        finally:
+            here -= 1
+
+    server = await asyncio.start_server(meet, host, port, ssl=context, ssl_handshake_timeout=HANDSHAKE_S)
+    say(f"listening: {json.dumps([each.getsockname()[:2] for each in server.sockets])}")
+    async with server:
+        await server.serve_forever()
+
+
+async def _serve_parent(handle: int, connect: Connect) -> None:
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
+    await Session(Stream(reader, writer), connect).run()
+
+
+def main() -> None:
+    """Serve the process that started this one, over a socket that it passed on.
+
+    Its arguments are the socket's number and that of the workers.
+    """
+    handle, count = map(int, sys.argv[1:])
+    hush()
+    with own_cluster(count) as connect:
+        asyncio.run(_serve_parent(handle, connect))

@@ -1,0 +1,316 @@
+"""A controller's crew: services of sites, each trusted with the nodes of the site that its certificate names.
+
+What a service sends is JSON, bounded, read by the type of the answer. It counts for the nodes of the order
+alone, once each; the rest is dropped. Nothing here imports Dask or unpickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
+from gpuprov.model.nodeset import fold
+from gpuprov.ssh.answers import read_answer, read_error
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.elsewhere import CrewLost, Hear, Part
+from gpuprov.ssh.workers.wire import Closed, Message, Stream, call, field
+from gpuprov.untrusted import on_one_line
+
+PING_S = 2.0
+GONE_S = 20.0
+"""How long a service may say nothing."""
+LOOK_S = 1.0
+STOP_S = 75.0
+"""How long what changes nodes may take to end after an interruption: the service itself waits for 60 s."""
+ORDER_BYTES = 64 << 20
+NODE_BYTES = 4 << 20
+"""What a service may send in all for an order: so much, and so much again for each node."""
+COST = 512
+"""What an empty message counts for: many of them fill the memory, too."""
+NUMBERS, NUMBERS_EACH = 64, 8
+"""Numbers that are kept for the attempts of an order, and for each of its nodes."""
+
+
+@dataclass
+class _Order:
+    """Nodes that a service was asked to work on, and those that it has not answered for."""
+
+    id: int
+    link: Link
+    names: tuple[str, ...]
+    numbers: range
+    inbox: SimpleQueue[tuple[_Order, Message]]
+    waiting: set[str]
+    room: int
+
+
+class Link:
+    """One service. `site` is what its certificate names; None for workers of this machine."""
+
+    def __init__(self, stream: Stream, site: str | None, where: str) -> None:
+        self.site, self.where, self.stream = site, where, stream
+        self.lost = ""
+        self.orders: dict[int, _Order] = {}
+        self._heard = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """What it is called in a message."""
+        return f"the service of {self.site} at {self.where}" if self.site else "the workers of this machine"
+
+    def abort(self) -> None:
+        """Close the connection, in the loop's thread."""
+        self.stream.abort()
+
+    def send(self, message: Message, then: bytes | None = None) -> None:
+        """Send; a service that takes nothing is lost."""
+        try:
+            self.stream.send(message, then=then)
+        except Closed as error:
+            self.lost = self.lost or str(error)
+
+    async def run(self) -> None:
+        """Read what it sends, until it is lost."""
+        beat = asyncio.create_task(self._beat())
+        try:
+            while True:
+                told = await self.stream.read()
+                self._heard = time.monotonic()
+                self._take(told)
+        except (Closed, NodeFailed) as error:
+            self.lost = self.lost or str(error)
+        finally:
+            beat.cancel()
+            self.stream.abort()
+            for order in list(self.orders.values()):
+                order.inbox.put((order, {}))  # wakes who waits
+
+    def _take(self, told: Message) -> None:
+        number = told.get("id")
+        if told.get("say") == "line":
+            orders = list(self.orders.values())[:1]
+        else:
+            orders = [self.orders[number]] if isinstance(number, int) and number in self.orders else []
+        for order in orders:
+            order.room -= self.stream.size + COST
+            if order.room < 0:
+                raise NodeFailed("sent more than an order may have")
+            order.inbox.put((order, told))
+
+    async def _beat(self) -> None:
+        while True:
+            if time.monotonic() - self._heard > GONE_S:
+                self.lost = "does not answer any more"
+                self.stream.abort()
+            with suppress(Closed):
+                await self.stream.write({"say": "ping"})
+            await asyncio.sleep(PING_S)
+
+
+class SiteCrew:
+    """See `gpuprov.ssh.elsewhere.Crew`.
+
+    Args:
+        links: all services.
+        sites: node → where it stands; one without a site goes to any service.
+        narrate: gets a line for a person.
+    """
+
+    def __init__(
+        self, links: list[Link], sites: Mapping[str, str | None], narrate: Callable[[str], None]
+    ) -> None:
+        self._links, self._sites, self._narrate = links, sites, narrate
+        self._orders = itertools.count(1)
+        self._looks, self._changes = 1, 0
+
+    def refuse_missing(self) -> None:
+        """Refuse sites that no service is proven to be of.
+
+        Raises:
+            Refused: says which.
+        """
+        for site in sorted({site for site in self._sites.values() if site}):
+            if not self._at(site):
+                known = ", ".join(sorted({link.site for link in self._links if link.site}))
+                raise Refused(
+                    f"no service is proven to be of the site {site}; there is {known}",
+                    do=f"gpuprov workers serve, there, with a certificate of {site}",
+                )
+
+    def _at(self, site: str | None) -> list[Link]:
+        return [link for link in self._links if site is None or link.site in (site, None)]
+
+    def do(
+        self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """See `gpuprov.ssh.elsewhere.spread`."""
+        inbox: SimpleQueue[tuple[_Order, Message]] = SimpleQueue()
+        orders: dict[int, _Order] = {}
+        try:
+            for link, names in self._shares(each):
+                order = self._order(link, names, inbox, changes=changes)
+                orders[order.id] = link.orders[order.id] = order
+                work = _pickled((part(names), answer, {name: each[name] for name in names}))
+                told = {"say": "order", "id": order.id, "changes": changes, "first": order.numbers.start}
+                link.send(told, work)
+            while orders:
+                with suppress(Empty):
+                    yield from self._take(orders, *inbox.get(timeout=LOOK_S), answer, hear, changes=changes)
+                for order in [order for order in orders.values() if order.link.lost]:
+                    said = f"{order.link.name} {order.link.lost}"
+                    yield from self._lose(orders, order, on_one_line(said), changes=changes)
+        finally:
+            self._leave(orders, inbox, changes=changes)
+
+    def _shares(self, each: Mapping[str, Any]) -> Iterator[tuple[Link, tuple[str, ...]]]:
+        """Divide nodes among the services of their sites."""
+        of_link: dict[int, list[str]] = {}
+        of_site: dict[str | None, list[str]] = {}
+        for name in each:
+            of_site.setdefault(self._sites.get(name), []).append(name)
+        for site, names in of_site.items():
+            there = self._at(site)
+            able = [link for link in there if not link.lost] or there
+            size = -(-len(names) // len(able))
+            for number, link in enumerate(able):
+                of_link.setdefault(self._links.index(link), []).extend(names[number * size :][:size])
+        yield from ((self._links[at], tuple(names)) for at, names in of_link.items() if names)
+
+    def _order(
+        self, link: Link, names: tuple[str, ...], inbox: SimpleQueue[tuple[_Order, Message]], *, changes: bool
+    ) -> _Order:
+        span = NUMBERS + NUMBERS_EACH * len(names)
+        if changes:
+            first = self._changes = max(self._changes, int(time.time() * 1000))
+            self._changes += span
+        else:
+            first, self._looks = self._looks, self._looks + span
+        room = ORDER_BYTES + NODE_BYTES * len(names)
+        return _Order(next(self._orders), link, names, range(first, first + span), inbox, set(names), room)
+
+    def _take(
+        self,
+        orders: dict[int, _Order],
+        order: _Order,
+        told: Message,
+        answer: Any,
+        hear: Hear | None,
+        *,
+        changes: bool,
+    ) -> Iterator[tuple[str, Any]]:
+        """Take in a message; one that is not as it should be is dropped, and its nodes stay unanswered."""
+        if order.id not in orders:
+            return
+        with suppress(NodeFailed):
+            match told.get("say"):
+                case "answer" | "failed":
+                    yield from self._answered(order, told, answer)
+                case "event" if hear and field(told, "number", int) in order.numbers:
+                    hear(order.names, told["number"], told.get("event"))
+                case "line":
+                    self._narrate(on_one_line(field(told, "text", str)))
+                case "end":
+                    yield from self._ended(orders, order, told, changes=changes)
+
+    def _answered(self, order: _Order, told: Message, answer: Any) -> Iterator[tuple[str, Any]]:
+        name = told.get("node")
+        if not isinstance(name, str) or name not in order.waiting:
+            return  # another's node, or one that is answered for
+        order.waiting.discard(name)
+        found = contained(name, partial(_read, order.link, name, told, answer))
+        yield name, found
+
+    def _ended(
+        self, orders: dict[int, _Order], order: _Order, told: Message, *, changes: bool
+    ) -> Iterator[tuple[str, Any]]:
+        error: GpuprovError = NodeFailed(f"{order.link.name} gave no answer")
+        with suppress(ValueError):
+            error = read_error(told.get("error"))
+        if told.get("lost") is True:
+            yield from self._lose(orders, order, error.seen, error.do, changes=changes)
+            return
+        self._forget(orders, order)
+        yield from ((name, error) for name in order.names if name in order.waiting)
+
+    def _lose(
+        self, orders: dict[int, _Order], order: _Order, said: str, do: str = "", *, changes: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """Account for an order that nobody carries out any more.
+
+        Raises:
+            CrewLost: nodes were being changed, or no other service is left.
+        """
+        self._forget(orders, order)
+        order.link.lost = order.link.lost or said
+        where = ""
+        if changes and "still at work" not in said:
+            where = f"; still at work, until their leases end: {fold(order.names)}"
+        if changes or all(link.lost for link in self._links):
+            raise CrewLost(said + where, do=do or "start it again, then the same command")
+        yield from ((name, Unreachable(said, do=do)) for name in order.names if name in order.waiting)
+
+    def _forget(self, orders: dict[int, _Order], order: _Order) -> None:
+        orders.pop(order.id, None)
+        order.link.orders.pop(order.id, None)
+
+    def _leave(
+        self, orders: dict[int, _Order], inbox: SimpleQueue[tuple[_Order, Message]], *, changes: bool
+    ) -> None:
+        """Have services end what nobody waits for; what changes nodes is waited for, as far as it is safe."""
+        for order in orders.values():
+            order.link.send({"say": "stop", "id": order.id})
+        deadline = time.monotonic() + STOP_S
+        while changes and any(not order.link.lost for order in orders.values()):
+            if time.monotonic() > deadline:
+                names = [name for order in orders.values() for name in order.names]
+                self._narrate(f"interrupted; still at work, until their leases end: {fold(names)}")
+                break
+            with suppress(Empty, NodeFailed):
+                order, told = inbox.get(timeout=LOOK_S)
+                if told.get("say") == "end":
+                    self._forget(orders, order)
+                elif told.get("say") == "line":
+                    self._narrate(on_one_line(field(told, "text", str)))
+        for order in list(orders.values()):
+            self._forget(orders, order)
+
+
+def _read(link: Link, name: str, told: Message, answer: Any) -> Any:
+    if told.get("say") == "failed":
+        try:
+            return read_error(told.get("error"))
+        except ValueError as error:
+            raise NodeFailed(f"{link.name}: {error}") from None
+    text = told.get("answer")
+    if not isinstance(text, str):
+        raise NodeFailed(f"{link.name} sent no answer", expected="JSON as text")
+    found = read_answer(text, answer)
+    if getattr(found, "name", name) != name:
+        raise NodeFailed(f"{link.name} answered for another node")
+    return found
+
+
+def _pickled(order: Any) -> bytes:
+    import cloudpickle
+
+    made: bytes = cloudpickle.dumps(order)
+    return made
+
+
+@contextmanager
+def running(loop: asyncio.AbstractEventLoop, links: Iterable[Link]) -> Iterator[None]:
+    """Have links read what their services send meanwhile."""
+    tasks = [call(loop, link.run()) for link in links]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()

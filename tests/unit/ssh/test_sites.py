@@ -1,0 +1,572 @@
+"""Services of sites: who they are proven to be, what they may say, and that nothing of theirs is executed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.hands import change
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.survey import gather, survey
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov.ssh import elsewhere
+from gpuprov.ssh.workers import hire, sites, wire
+from gpuprov.ssh.workers.certificates import make_certificates
+from gpuprov.ssh.workers.hiring import VERSION
+from gpuprov.ssh.workers.identity import coordinator_context, site_context
+from gpuprov.ssh.workers.service import serve
+from gpuprov.verify.runner import run_verification
+from tests import RECORDED_LOCK
+
+Say = Callable[[dict[str, Any]], bytes]
+
+
+class Evil:
+    """What writes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return exec, (f"import os; open({str(self.path)!r}, 'a').write(f'{{os.getpid()}} ')",)
+
+
+def frame(message: object) -> bytes:
+    content = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return len(content).to_bytes(4, "big") + content
+
+
+def read(stream: Any) -> bytes:
+    def exactly(size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            more = stream.recv(size - len(found))
+            if not more:
+                raise EOFError
+            found += more
+        return found
+
+    return exactly(int.from_bytes(exactly(4), "big"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tls") / "workers"
+    make_certificates(made, ["east", "west"])
+    return made
+
+
+@contextmanager
+def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
+    """A service that answers an order with whatever bytes the test wants."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def talk(plain: socket.socket) -> None:
+        with plain, suppress(OSError, EOFError):
+            stream = context.wrap_socket(plain, server_side=True) if context else plain
+            with stream:
+                read(stream)
+                stream.sendall(frame({"say": "ready", "version": VERSION}))
+                while True:
+                    told = json.loads(read(stream))
+                    if told["say"] == "order":
+                        stream.sendall(answer({**told, "work": read(stream)}))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def site(folder: Path, name: str, answer: Say) -> Any:
+    return service(site_context(folder / f"site-{name}"), answer)
+
+
+def nothing(each: Mapping[str, Any]) -> dict[str, Any]:
+    return dict.fromkeys(each)
+
+
+def ask(address: str, folder: Path, names: Mapping[str, str | None], **how: Any) -> dict[str, Any]:
+    notes: list[str] = how.pop("notes", [])
+    asked: list[Collection[str]] = how.pop("asked", [])
+    how.setdefault("answer", NodeDrift)
+
+    def part(some: Collection[str]) -> Any:
+        asked.append(list(some))
+        return nothing
+
+    with hire(address, names, narrate=notes.append, folder=folder):
+        return dict(elsewhere.spread(part, dict.fromkeys(names), **how))
+
+
+def in_sync(told: Mapping[str, Any], *names: str) -> bytes:
+    """What an honest service sends."""
+    return b"".join(
+        frame({"say": "answer", "id": told["id"], "node": name, "answer": json.dumps(sync(name))})
+        for name in names
+    ) + frame({"say": "end", "id": told["id"]})
+
+
+def sync(name: str) -> dict[str, Any]:
+    return {"name": name, "status": "in_sync", "drift": [], "reason": None}
+
+
+def test_an_honest_service_answers_for_its_nodes(folder: Path) -> None:
+    with site(folder, "east", lambda told: in_sync(told, "n1", "n2")) as address:
+        found = ask(address, folder, {"n1": "east", "n2": None})
+    assert found == {name: NodeDrift(name, "in_sync") for name in ("n1", "n2")}
+
+
+def test_a_plain_scheduler_on_loopback_executes_nothing_here(folder: Path, tmp_path: Path) -> None:
+    """Any user of this machine can listen there, and Dask's client unpickles what is sent."""
+    import msgpack
+
+    made = tmp_path / "made"
+    header = msgpack.dumps({"pickled-obj": pickle.dumps(Evil(made)), "num-sub-frames": 0})
+    frames = [msgpack.dumps({"__Pickled__": 1}), header]
+    inside = struct.pack(f"Q{len(frames)}Q", len(frames), *map(len, frames)) + b"".join(frames)
+    greeting = struct.pack("Q", len(inside)) + inside
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as peer:
+                    peer.sendall(greeting)
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(Refused, match="does not speak TLS"):
+            ask(address, folder, {"n1": None})
+        with pytest.raises(Refused, match=r"plain TCP: anybody can answer.*gpuprov workers serve"):
+            ask("tcp://" + address, folder, {"n1": None})
+        listener.shutdown(socket.SHUT_RDWR)
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("where", ["whole", "answer", "error", "event", "id"])
+def test_a_pickle_of_a_service_is_never_executed(folder: Path, tmp_path: Path, where: str) -> None:
+    made = tmp_path / "made"
+    evil = pickle.dumps(Evil(made), protocol=0).decode()
+
+    def answer(told: dict[str, Any]) -> bytes:
+        message: dict[str, Any] = {"say": "answer", "id": told["id"], "node": "n1", "answer": "null"}
+        if where == "whole":
+            return frame(pickle.dumps(Evil(made)))
+        if where == "error":
+            message |= {"say": "failed", "error": {"kind": evil, "seen": evil}}
+        elif where == "event":
+            message |= {"say": "event", "number": told["first"], "event": evil}
+        else:
+            message[where] = evil
+        return frame(message) + frame({"say": "end", "id": told["id"]})
+
+    heard: list[Any] = []
+    with site(folder, "east", answer) as address:
+        try:
+            found = ask(address, folder, {"n1": "east"}, hear=lambda *event: heard.append(event))
+        except Unreachable as lost:
+            found = {"n1": lost}
+    assert isinstance(found["n1"], GpuprovError)
+    assert not made.exists()
+
+
+def test_a_coordinator_does_not_even_load_dask(folder: Path) -> None:
+    """What is not loaded cannot be made to unpickle; workers of this machine are asked here, too."""
+    program = (
+        "import sys\nfrom gpuprov.ssh import elsewhere\nfrom gpuprov.ssh.workers import hire\n"
+        "with hire('local:1', {}):\n"
+        "    found = dict(elsewhere.spread(lambda names: lambda each: dict(each), {'n1': 7}, answer=int))\n"
+        "print(found, [name for name in sys.modules if name.split('.')[0] in ('dask', 'distributed')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'n1': 7} []\n"
+
+
+def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Path) -> None:
+    """In a result, and in an exception that Dask itself carries."""
+    made = tmp_path / "made"
+
+    def returns(each: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: Evil(made) for name in each}
+
+    def breaks_out(each: Mapping[str, Any]) -> dict[str, Any]:
+        error = RuntimeError("no")
+        error.__reduce__ = Evil(made).__reduce__  # type: ignore[method-assign]
+        raise type("Broken", (RuntimeError,), {"__reduce__": lambda self: Evil(made).__reduce__()})
+
+    with hire("local:1", {}):
+        for work in (returns, breaks_out):
+            found = dict(elsewhere.spread(lambda names, work=work: work, {"n1": None}, answer=Any))
+            assert isinstance(found["n1"], NodeFailed)
+    pids = set(map(int, made.read_text().split())) if made.exists() else set()
+    assert os.getpid() not in pids
+    assert pids, "the exception was unpickled by nobody: this test shows nothing"
+
+
+def test_a_site_is_what_the_certificate_proves(folder: Path) -> None:
+    """A service of the east gets no node of the west, whatever it says and wherever it listens."""
+    asked: list[Collection[str]] = []
+    with site(folder, "east", lambda told: in_sync(told, "n1", "n2")) as address:
+        with pytest.raises(Refused, match="no service is proven to be of the site west; there is east"):
+            ask(address, folder, {"n1": "east", "n2": "west"}, asked=asked)
+        assert not asked
+        with site(folder, "west", lambda told: in_sync(told, "n1", "n2")) as other:
+            found = ask(f"{address},{other}", folder, {"n1": "east", "n2": "west"}, asked=asked)
+    assert sorted(map(tuple, asked)) == [("n1",), ("n2",)]
+    assert set(found) == {"n1", "n2"}
+
+
+def two_sites(folder: Path) -> Lock:
+    """A lock of a node in the east and one in the west, with the places where they stand in fleet.yml."""
+    text = RECORDED_LOCK.read_text()
+    document = yaml.safe_load(text)
+    [(name, group)] = document["groups"].items()
+    [address] = group["hosts"].values()
+    document["groups"] = {
+        f"{name}-{site}": {**group, "hosts": {f"node-{site}": address}, "site": site}
+        for site in ("east", "west")
+    }
+    path = folder / "fleet.lock.yml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(document))))
+    return read_lock(path)
+
+
+def looks(lock: Lock, names: list[str]) -> None:
+    survey(lock, names)
+
+
+def judges(lock: Lock, names: list[str]) -> None:
+    run_verification(lock, names)
+
+
+def gathers(lock: Lock, names: list[str]) -> None:
+    dict(gather(lock, names))
+
+
+def changes(lock: Lock, names: list[str]) -> None:
+    run = RunContext(lock, Path(), Options(become_password="open sesame"))  # noqa: S106
+    change(lambda run, each: {}, run, dict.fromkeys(names), answer=None)
+
+
+@pytest.mark.parametrize("verb", [looks, judges, gathers, changes])
+def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, verb: Any) -> None:
+    orders: dict[str, bytes] = {}
+
+    def taking(site: str) -> Say:
+        def take(told: dict[str, Any]) -> bytes:
+            orders[site] = told["work"]
+            return frame({"say": "end", "id": told["id"]})
+
+        return take
+
+    lock = two_sites(tmp_path)
+    sites = {name: group.site for name, group in lock.hosts().items()}
+    with (
+        site(folder, "east", taking("east")) as east,
+        site(folder, "west", taking("west")) as west,
+        hire(f"{east},{west}", sites, folder=folder),
+    ):
+        verb(lock, list(sites))
+    assert set(orders) == {"east", "west"}
+    for own, other in (("east", "west"), ("west", "east")):
+        assert f"node-{own}".encode() in orders[own]
+        assert f"node-{other}".encode() not in orders[own]
+        assert b"open sesame" not in orders[own]
+
+
+def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
+    """A coordinator's own cannot serve; one without our names is refused by what it names."""
+    from gpuprov.ssh.workers.identity import proven_site
+
+    for names in ((), (("URI", "gpuprov:site:east"), ("URI", "gpuprov:site:west")), (("DNS", "site:east"),)):
+        with pytest.raises(Refused, match="expected one site"):
+            proven_site({"subjectAltName": names}, "gw:1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "coordinator.pem", folder / "coordinator.key")
+    with (
+        service(context, lambda told: b"") as address,
+        pytest.raises(Refused, match=r"has no certificate of this fleet: unsuitable|unsupported"),
+    ):
+        ask(address, folder, {"n1": "east"})
+
+
+def test_a_service_of_another_fleet_is_refused(folder: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "other", ["east"])
+    with (
+        site(tmp_path / "other", "east", lambda told: b"") as address,
+        pytest.raises(Refused, match="has no certificate of this fleet"),
+    ):
+        ask(address, folder, {"n1": "east"})
+
+
+def test_answers_count_for_the_nodes_of_the_order_alone(folder: Path) -> None:
+    def answer(told: dict[str, Any]) -> bytes:
+        stranger = frame({"say": "answer", "id": told["id"], "node": "n9", "answer": json.dumps(sync("n9"))})
+        other = frame({"say": "answer", "id": told["id"], "node": "n2", "answer": json.dumps(sync("n1"))})
+        again = frame({"say": "failed", "id": told["id"], "node": "n1", "error": {}})
+        again += b"".join(
+            frame({"say": "answer", "id": told["id"], "node": odd}) for odd in ([], {}, None, 1)
+        )
+        honest = in_sync(told, "n1")
+        return (
+            stranger
+            + other
+            + honest[: len(honest) - len(frame({"say": "end", "id": told["id"]}))]
+            + (again + frame({"say": "end", "id": told["id"]}))
+        )
+
+    with site(folder, "east", answer) as address:
+        found = ask(address, folder, {"n1": "east", "n2": "east", "n3": "east"})
+    assert found["n1"] == NodeDrift("n1", "in_sync")
+    assert "answered for another node" in str(found["n2"])
+    assert "gave no answer" in str(found["n3"])
+    assert set(found) == {"n1", "n2", "n3"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({**sync("n1"), "status": "fine"}, "answer of another shape: status"),
+        ([], "answer of another shape"),
+        ({**sync("n1"), "drift": [{"check": 1}]}, "answer of another shape: drift.0"),
+    ],
+)
+def test_an_answer_of_another_shape_is_its_nodes_failure(folder: Path, answer: Any, said: str) -> None:
+    def told(order: dict[str, Any]) -> bytes:
+        message = {"say": "answer", "id": order["id"], "node": "n1", "answer": json.dumps(answer)}
+        return frame(message) + in_sync(order, "n2")
+
+    with site(folder, "east", told) as address:
+        found = ask(address, folder, {"n1": "east", "n2": "east"})
+    assert said in str(found["n1"])
+    assert found["n2"] == NodeDrift("n2", "in_sync")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (0xFFFFFFFF).to_bytes(4, "big"),
+        frame(b"[" * 100_000),
+        frame([]),
+        frame(b"\xff\xfe"),
+    ],
+    ids=["4 GiB", "deep", "a list", "no text"],
+)
+def test_what_is_no_message_ends_that_service(folder: Path, content: bytes) -> None:
+    with (
+        site(folder, "east", lambda told: content) as address,
+        pytest.raises(elsewhere.CrewLost, match=r"the service of east at \S+ sent"),
+    ):
+        ask(address, folder, {"n1": "east"})
+
+
+def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "ORDER_BYTES", 1 << 20)
+    monkeypatch.setattr(sites, "NODE_BYTES", 0)
+
+    def answer(told: dict[str, Any]) -> bytes:
+        return frame({"say": "event", "id": told["id"], "number": 1, "event": 1}) * 10_000
+
+    with (
+        site(folder, "east", answer) as address,
+        pytest.raises(elsewhere.CrewLost, match="sent more than an order may have"),
+    ):
+        ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
+
+
+def test_the_loss_of_one_site_is_the_failure_of_its_nodes(folder: Path) -> None:
+    with (
+        site(folder, "east", lambda told: frame([])) as east,
+        site(folder, "west", lambda told: in_sync(told, "n2")) as west,
+    ):
+        found = ask(f"{east},{west}", folder, {"n1": "east", "n2": "west"})
+    assert isinstance(found["n1"], Unreachable)
+    assert found["n2"] == NodeDrift("n2", "in_sync")
+
+
+def test_lines_of_a_service_cannot_steer_the_terminal(folder: Path) -> None:
+    notes: list[str] = []
+
+    def answer(told: dict[str, Any]) -> bytes:
+        return frame({"say": "line", "text": "\x1b[2Jhidden\nand more"}) + in_sync(told, "n1")
+
+    with site(folder, "east", answer) as address:
+        ask(address, folder, {"n1": "east"}, notes=notes)
+    assert notes == [r"\x1b[2Jhidden\nand more"]
+
+
+def test_numbers_of_another_order_are_not_heard(folder: Path) -> None:
+    heard: list[Any] = []
+
+    def answer(told: dict[str, Any]) -> bytes:
+        events = [
+            {"say": "event", "id": told["id"], "number": number, "event": {}}
+            for number in (told["first"] - 1, told["first"], 10**15, "1", None, True)
+        ]
+        return b"".join(map(frame, events)) + in_sync(told, "n1")
+
+    with site(folder, "east", answer) as address:
+        ask(address, folder, {"n1": "east"}, hear=lambda *event: heard.append(event), changes=True)
+    assert len(heard) == 1
+
+
+def test_a_service_reads_nothing_of_who_is_not_the_coordinator(folder: Path, tmp_path: Path) -> None:
+    """A site's certificate calls no other site: it is refused in the handshake, as one that may not call."""
+    made, said = tmp_path / "made", list[str]()
+
+    def connect() -> Any:
+        raise AssertionError("a stranger got as far as the scheduler")
+
+    with wire.loop() as loop:
+        serving = wire.call(
+            loop, serve(site_context(folder / "site-east"), "127.0.0.1", 0, connect, said.append)
+        )
+        while not said:
+            time.sleep(0.01)
+        [[host, port]] = json.loads(said[0].partition(": ")[2])
+        for own in (None, folder / "site-west/site"):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.load_verify_locations(folder / "ca.pem")
+            if own:
+                context.load_cert_chain(own.with_suffix(".pem"), own.with_suffix(".key"))
+            with (
+                suppress(OSError),
+                socket.create_connection((host, port)) as plain,
+                context.wrap_socket(plain) as stranger,
+            ):
+                stranger.sendall(frame({"say": "hello", "version": VERSION}))
+                stranger.sendall(frame({"say": "order", "id": 1, "first": 1, "changes": False}))
+                stranger.sendall(frame(pickle.dumps(Evil(made))))
+                assert stranger.recv(1) == b""
+        serving.cancel()
+    assert not made.exists()
+    assert not any(line.startswith("a coordinator") for line in said)
+
+
+def test_workers_of_this_machine_open_no_port_without_tls() -> None:
+    """Neither pages nor plain TCP: every port that listens asks for a certificate."""
+    with hire("local:1", {}):
+        dict(elsewhere.spread(lambda names: nothing, {"n1": None}, answer=None))
+        ports = listening(family(os.getpid()))
+        assert ports
+        for port in ports:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+                plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                with suppress(ConnectionError):
+                    assert b"HTTP" not in plain.recv(100)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with (
+                pytest.raises(ssl.SSLError),
+                socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+                context.wrap_socket(plain) as stranger,
+            ):
+                stranger.recv(1)
+
+
+def family(process: int) -> list[int]:
+    """A process and all below it."""
+    found = [process]
+    for each in found:
+        for told in Path(f"/proc/{each}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, told.read_text().split())
+    return found[1:]
+
+
+def listening(processes: list[int]) -> set[int]:
+    """Ports of TCP on which processes listen."""
+    inodes = set()
+    for process in processes:
+        for each in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(str(each.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stated", "password", "kind", "said"),
+    [
+        ("ctl1", False, InvalidInput, "--workers 'ctl1'; expected local, local:N"),
+        ("local:0", False, InvalidInput, "--workers 'local:0'"),
+        ("http://ctl1:8786", False, InvalidInput, "expected local"),
+        (
+            "tcp://192.0.2.1:8786",
+            False,
+            Refused,
+            "plain TCP: anybody can answer there; expected local:N or tls",
+        ),
+        ("local:1", True, Refused, "sudo's password does not go to workers"),
+        ("127.0.0.1:8786", True, Refused, "sudo's password does not go to workers"),
+        ("127.0.0.1:9", False, Unreachable, "no service of a site at 127.0.0.1:9"),
+    ],
+)
+def test_an_address_is_refused_in_one_line(
+    stated: str, password: bool, kind: type[GpuprovError], said: str, folder: Path
+) -> None:
+    with pytest.raises(kind) as caught, hire(stated, {}, password=password, folder=folder):
+        pass
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_others_can_read_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"there is no certificate .*ca.pem; .*gpuprov workers certificates"
+    ):
+        coordinator_context(tmp_path)
+    make_certificates(tmp_path / "made", [])
+    key = tmp_path / "made/coordinator.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "made/ca.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    key.chmod(0o644)
+    with pytest.raises(Refused, match="others can read"):
+        coordinator_context(tmp_path / "made")
+
+
+def test_certificates_are_never_written_over(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="is there already"):
+        make_certificates(folder, ["east"])
+    for name in ("../x", "", "a b", "-x"):
+        with pytest.raises(InvalidInput, match="as a site"):
+            make_certificates(folder, [name])
+
+
+def test_a_loop_ends_with_what_it_runs() -> None:
+    with wire.loop() as loop:
+        waiting = wire.call(loop, asyncio.sleep(100))
+    assert waiting.cancelled()
