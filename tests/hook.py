@@ -11,10 +11,15 @@ from typing import Any
 
 
 class Hook(HTTPServer):
-    """Serves `content` with `status`; `posted` are the JSON documents that came."""
+    """Serves `content` with `status` and `headers`; `posted` are the JSON documents that came.
+
+    With `pause_s` it waits so long before each byte.
+    """
 
     def __init__(self, binds: str, called: str) -> None:
         self.content, self.status, self.called = b"", 200, called
+        self.headers: dict[str, str] = {}
+        self.pause_s = 0.0
         self.posted: list[dict[str, Any]] = []
         super().__init__((binds, 0), _Handler)
 
@@ -29,8 +34,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(self.server.content)
+        if not self.server.pause_s:
+            self.wfile.write(self.server.content)
+            return
+        for byte in self.server.content:
+            threading.Event().wait(self.server.pause_s)
+            self.wfile.write(bytes([byte]))
 
     def do_POST(self) -> None:
         self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))

@@ -12,7 +12,9 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.first_boot import FirstBoot, first_boot_options
+from gpuprov.cli.common.terminal import give, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
+from gpuprov.writing import replace_file
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node
@@ -71,7 +73,7 @@ def command(
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
-    click.echo(_writers(name, lock, names)[form](found), nl=False)
+    show(_writers(name, lock, names)[form](found))
     return worst(Exit.OK, *(error.exit_code for error in failed))
 
 
@@ -80,18 +82,19 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
     from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
     from gpuprov.inventory.firstboot.files import first_boot_files, own_lock
     from gpuprov.model.lock import write_lock
+    from gpuprov.untrusted.urls import public_url
 
     if len(nodes) != 1:
         raise InvalidInput(f"{len(nodes)} groups", expected="one", do="name a group of the lock")
     own = own_lock(lock, nodes[0])
     wishes = replace(stated.wishes, modules=_modules(lock, nodes[0], stated))
     data = user_data(first_boot_files(own, wishes), compress=stated.compress)
-    if stated.lock_out:
+    if stated.lock_out and stated.lock_url:
         write_lock(own, stated.lock_out)
-        options.note(f"put {stated.lock_out} at {stated.lock_url}")
-    if stated.modules_out:
-        options.note(f"put {stated.modules_out} at {stated.modules_url}")
-    click.echo(data, nl=False)
+        options.note(f"put {stated.lock_out} at {public_url(stated.lock_url)}")
+    if stated.modules_out and stated.modules_url:
+        options.note(f"put {stated.modules_out} at {public_url(stated.modules_url)}")
+    give(data)
     options.note(f"user-data of {len(data)} bytes; clouds take {LIMIT} at the least")
     return Exit.OK
 
@@ -101,24 +104,30 @@ def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
     from gpuprov.apply.modules.build import digest
     from gpuprov.apply.modules.signing import store_of
     from gpuprov.apply.modules.store import bundled
-    from gpuprov.inventory.firstboot.files import Modules
+    from gpuprov.inventory.firstboot.files import FLEET, Modules
+    from gpuprov.model.nodeset import fold
+    from gpuprov.model.stack import IMAGE
 
     if not stated.modules_url or not stated.modules_out:
         return None
     group = lock.groups[name]
-    if not group.components.driver.shared:
+    if not group.components.driver.builders:
         raise InvalidInput(
             f"--modules-url, and every machine of {name} compiles for itself",
-            do=f"state stack: {{module_build: once}} in groups.{name} and lock again",
+            do=f"state stack: {{builder: NODE}} in groups.{name} and lock again",
         )
     builds = store_of(lock).of(group)
     if not builds:
+        builders = fold(group.components.driver.builders)
+        compiled = f"gpuprov apply -l {builders}, which compiles it"
+        brought = "gpuprov apply --modules FILE, which --modules-out of `gpuprov apply --image` wrote"
         raise InvalidInput(
             f"the store has no module {group.components.driver.version} for {name}",
-            do="gpuprov apply to a node of the group, which compiles it",
+            expected=f"a build by {builders}",
+            do=brought if IMAGE in group.components.driver.builders else compiled,
         )
-    archive = bundled(builds)
-    stated.modules_out.write_bytes(archive)
+    archive = bundled(builds, FLEET)
+    replace_file(stated.modules_out, archive)
     for each in builds:
         options.note(f"the {each.build} comes along")
     return Modules(stated.modules_url, digest(archive))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import show
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ if TYPE_CHECKING:
     help="drift: folder of node_exporter's textfile collector, for gpuprov.prom",
 )
 @click.option(
+    "--wheel",
+    metavar="URL#sha256=HASH|FILE",
+    help="github, gitlab: gpuprov's wheel by URL, or a file of the fleet's repository",
+)
+@click.option(
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -59,6 +65,7 @@ def command(
     notify: str | None,
     user: str,
     metrics: Path | None,
+    wheel: str | None,
     folder: Path | None,
 ) -> Exit:
     """Write what runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
@@ -67,30 +74,32 @@ def command(
     its module then, compiled once and handed out, before a node boots it. Nodes whose GPUs are in use are
     left alone.
 
-    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov, has a key
-    from the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays your own
-    step, and is named at the end.
+    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov from --wheel,
+    has a key from the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays
+    your own step, and is named at the end.
     """
+    from gpuprov.inventory.wheel import wheel_of_job
     from gpuprov.model.documents import write_text
     from gpuprov.upgrade import schedule
 
+    of_a_forge = kind in ("github", "gitlab")
+    if wheel and not of_a_forge:
+        raise InvalidInput("--wheel is for github and gitlab", do="leave it out")
     if metrics and (what != "drift" or kind not in ("systemd", "cron")):
         raise InvalidInput("--metrics is for drift by systemd or cron", do="leave it out")
     job = replace(_job(what, lock_path, new_path, notify), user=user)
     if metrics:
         job = replace(job, metrics=metrics.absolute() / "gpuprov.prom")
-    program = (
-        "gpuprov"
-        if kind in ("github", "gitlab")
-        else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
-    )
+    if of_a_forge:
+        job = replace(job, wheel=wheel_of_job(wheel, job.folder))
+    program = "gpuprov" if of_a_forge else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
     texts = schedule.files(job, kind, program)  # type: ignore[arg-type]
     for name, text in texts.items():
         if folder:
             write_text(folder / name, text)
             options.note(f"{folder / name} written")
         else:
-            click.echo(f"# {name}\n{text}")
+            show(f"# {name}\n{text}")
     if kind == "systemd":
         if user != "root":
             _as_user(user, job.folder, Path(program), Path(sys.executable).resolve())

@@ -17,7 +17,7 @@ from gpuprov.lab.network import GATEWAY
 from gpuprov.lab.variants import at_boot, with_cloud_init, with_control_groups
 from tests.hook import Hook, listening
 from tests.lab.cloud_node import MACHINE, STATE, await_state, journal, state, user_data, write_fleet
-from tests.lab.package_index import build_index
+from tests.lab.package_index import build_index, obtained
 from tests.lab.stub_compiler import with_played_compiler
 
 SMALL = "mount -t tmpfs -o size=200m tmpfs /opt"
@@ -26,7 +26,7 @@ DOWN_S = 120
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package index below it."""
+    """A folder with a package index and gpuprov's wheel in `mirror`."""
     folder = tmp_path_factory.mktemp("first-boot")
     build_index(folder / "mirror")
     return folder
@@ -49,7 +49,7 @@ def test_a_fresh_server_is_verified_with_nobody_watching(
 ) -> None:
     lock = write_fleet(folder)
     version = lock.groups["train"].components.driver.version
-    data = user_data(folder, "--index", f"{index.url}/simple", "--report", hook.url)
+    data = user_data(folder, *obtained(folder / "mirror", index.url), "--report", hook.url)
     print(f"user-data of {len(data)} bytes")  # noqa: T201
     assert len(data) <= LIMIT
     [node] = lab.up(
@@ -77,7 +77,7 @@ def test_a_server_without_gpus_says_so_and_is_left_alone(
     lab: Lab, folder: Path, index: MirrorServer, hook: Hook
 ) -> None:
     write_fleet(folder, light=True)
-    data = user_data(folder, "--index", f"{index.url}/simple", "--report", hook.url)
+    data = user_data(folder, *obtained(folder / "mirror", index.url), "--report", hook.url)
     [node] = lab.up(1, prepare=[with_cloud_init(data)])
     told = await_state(node)
     assert (told["state"], told["exit_code"]) == ("failed", 1)
@@ -95,7 +95,7 @@ def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) ->
     port, own = free_port(), folder / "mirror/own.lock.yml"
     mirror = f"http://{GATEWAY}:{port}"
     words = ("--lock-url", f"{mirror}/own.lock.yml", "--lock-out", str(own))
-    data = user_data(folder, "--index", f"{mirror}/simple", *words)
+    data = user_data(folder, *obtained(folder / "mirror", mirror), *words)
     exported = own.read_bytes()
     own.write_bytes(exported + b"# changed on the way\n")
     steps = [with_played_compiler(version), small_disk, with_cloud_init(data)]

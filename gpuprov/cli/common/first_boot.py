@@ -15,8 +15,6 @@ from gpuprov.errors import InvalidInput
 if TYPE_CHECKING:
     from gpuprov.inventory.firstboot.files import Wishes
 
-HASH = "#sha256="
-
 
 @dataclass(frozen=True)
 class FirstBoot:
@@ -38,10 +36,10 @@ class FirstBoot:
         """What they mean.
 
         Raises:
-            InvalidInput: a wheel without its hash, or what is fetched and written nowhere.
+            InvalidInput: no wheel, a wheel without its hash, or what is fetched and written nowhere.
         """
-        from gpuprov import __version__
         from gpuprov.inventory.firstboot.files import Installation, Wishes
+        from gpuprov.inventory.wheel import wheel_by_url
 
         for what in ("lock", "modules"):
             if bool(getattr(self, f"{what}_url")) != bool(getattr(self, f"{what}_out")):
@@ -49,16 +47,8 @@ class FirstBoot:
                     f"one of --{what}-url and --{what}-out",
                     expected="both: the file that is written, and the address where you put it",
                 )
-        how = Installation(f"gpuprov=={__version__}", index=self.index)
-        if self.wheel:
-            url, _, sha256 = self.wheel.partition(HASH)
-            if len(sha256) != 64 or not url.endswith(".whl"):
-                raise InvalidInput(
-                    f"--wheel {self.wheel}",
-                    expected=f"https://…/NAME.whl{HASH}HASH",
-                    do="see `sha256sum NAME.whl`",
-                )
-            how = Installation(url, sha256=sha256, index=self.index)
+        wheel = wheel_by_url(self.wheel)
+        how = Installation(wheel.place, wheel.sha256, index=self.index)
         return Wishes(how, self.lock_url, self.report, not self.no_reboot, self.patience)
 
 
@@ -66,9 +56,15 @@ def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options; it is called with `first_boot`."""
 
     @click.option(
-        "--wheel", metavar="URL#sha256=HASH", help="cloud-init: gpuprov's wheel, in place of an index's"
+        "--wheel",
+        metavar="URL#sha256=HASH",
+        help="cloud-init: gpuprov's wheel; it has the hashes of everything else that is installed",
     )
-    @click.option("--index", metavar="URL", help="cloud-init: package index, in place of pip's usual one")
+    @click.option(
+        "--index",
+        metavar="URL",
+        help="cloud-init: package index for what gpuprov needs, in place of pip's usual one",
+    )
     @click.option("--lock-url", metavar="URL", help="cloud-init: the machine fetches its lock, by its hash")
     @click.option(
         "--lock-out",

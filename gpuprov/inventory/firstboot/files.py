@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tokenize
 from dataclasses import asdict, dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, Connection
@@ -16,8 +19,12 @@ from gpuprov.roles.monitoring import textfile_path
 NODE = "here"
 """The name of the machine in the lock that it carries."""
 LOCK = "/etc/gpuprov/fleet.lock.yml"
+FLEET = Path("/etc/gpuprov/fleet.yml")
+"""Where the fleet of that lock would be: the machine's store is told from others by it."""
 ORDER = "/etc/gpuprov/first-boot.json"
 PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
+URLS = "/usr/local/lib/gpuprov/urls.py"
+"""The program imports it as a module beside itself."""
 UNIT = "gpuprov-first-boot.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 METRICS = "gpuprov_first_boot.prom"
@@ -30,14 +37,14 @@ class Installation:
     """Where gpuprov comes from.
 
     Attributes:
-        requirement: what pip is asked for, or the address of a wheel.
-        sha256: of the wheel; None for a requirement.
-        index: a package index, in place of pip's usual one.
-        program: gpuprov itself, where it is there already.
+        wheel: the URL of its wheel, which has the hashes of everything that it needs.
+        sha256: of the wheel.
+        index: a package index for what gpuprov needs, in place of pip's usual one.
+        program: gpuprov itself, where it is already installed; then no wheel is needed.
     """
 
-    requirement: str = ""
-    sha256: str | None = None
+    wheel: str = ""
+    sha256: str = ""
     index: str | None = None
     program: str | None = None
 
@@ -109,16 +116,27 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
         lock: of this machine alone, as `own_lock` makes it.
     """
     text = render_lock(lock)
-    program = without_docs((files("gpuprov.inventory.firstboot") / "node/first_boot.py").read_text("utf-8"))
     unit = (files("gpuprov.inventory.firstboot") / f"node/{UNIT}").read_text("utf-8")
     carried = [] if wishes.lock_url else [File(LOCK, text)]
     # The report's address may hold a token.
     return [
         *carried,
         File(ORDER, _order(lock, text, wishes), 0o600),
-        File(PROGRAM, program),
+        File(PROGRAM, _program("gpuprov.inventory.firstboot", "node/first_boot.py")),
+        File(URLS, _program("gpuprov.untrusted", "urls.py")),
         File(UNIT_PATH, unit),
     ]
+
+
+def _program(package: str, path: str) -> str:
+    """Return a module without what only people read: user-data has little room."""
+    text = without_docs((files(package) / path).read_text("utf-8"))
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
 
 
 def _order(lock: Lock, text: str, wishes: Wishes) -> str:
@@ -127,7 +145,7 @@ def _order(lock: Lock, text: str, wishes: Wishes) -> str:
     stated = textfile_path(group)
     folder = stated.rpartition("/")[0] if stated else USUAL_TEXTFILES
     order = {
-        "schema": "gpuprov.first-boot-order/1",
+        "schema": "gpuprov.first-boot-order/2",
         "node": NODE,
         "lock": {
             "path": LOCK,
@@ -135,7 +153,7 @@ def _order(lock: Lock, text: str, wishes: Wishes) -> str:
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
         },
         "install": {
-            "requirement": how.requirement,
+            "wheel": how.wheel,
             "sha256": how.sha256,
             "index": how.index,
             "program": how.program,

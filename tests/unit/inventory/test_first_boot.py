@@ -15,12 +15,14 @@ import pytest
 import yaml
 
 from gpuprov.apply.modules.build import build_of
-from gpuprov.apply.modules.store import Store, pack
+from gpuprov.apply.modules.packing import pack
+from gpuprov.apply.modules.store import Store, fleet_id
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports import cloud_init
 from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
-from gpuprov.inventory.firstboot.files import LOCK, ORDER, UNIT_PATH, File
+from gpuprov.inventory.firstboot.files import FLEET as FLEET_THERE
+from gpuprov.inventory.firstboot.files import LOCK, ORDER, PROGRAM, UNIT_PATH, URLS, File
 from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import read_lock, write_lock
 from tests.unit.inventory.conftest import MakeLock
@@ -31,7 +33,7 @@ groups:
     profile: hgx-a100-4
     hosts: 'gpu[01-02]'
     os: ubuntu24.04
-    stack: {repository: nvidia}
+    stack: {repository: nvidia, builder: gpu01}
     settings: {monitoring: {textfile: /var/lib/node_exporter}}
   infer: {profile: inference-l4, hosts: {l1: 10.0.0.9}, os: ubuntu24.04}
 ssh: {user: ops, port: 2222, identity_file: /home/ops/.ssh/secret, jump: bastion}
@@ -50,14 +52,15 @@ def lock(tmp_path: Path, locked: MakeLock) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Path) -> Store:
     """The store of a controller that has compiled nothing yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Store()
+    return Store(fleet=read_lock(lock).fleet)
 
 
 def exported(capfdbinary: pytest.CaptureFixture[bytes], lock: Path, *words: str) -> bytes:
-    assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *words]) == 0
+    stated = () if "--wheel" in words else ("--wheel", f"{WHEEL}#sha256={HASH}")
+    assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *stated, *words]) == 0
     return capfdbinary.readouterr().out
 
 
@@ -137,7 +140,7 @@ def test_modules_of_the_store_come_along_with_their_hash(
     older = replace(build, driver="550.54.14")
     for each in (build, older):
         files = {"nvidia.ko": stub_module(each.driver, kernel=KERNEL, licence="Dual MIT/GPL")}
-        store.keep(each, pack(files), "gpu01")
+        store.keep(each, {"gpu01": pack(files)})
     out = tmp_path / "modules.zip"
     data = exported(capfdbinary, lock, "--modules-url", MODULES[1], "--modules-out", str(out))
     assert order(data)["modules"] == {
@@ -146,18 +149,73 @@ def test_modules_of_the_store_come_along_with_their_hash(
     }
     with zipfile.ZipFile(out) as archive:
         assert archive.namelist() == [
-            f"{KERNEL}/{build.folder}/{name}" for name in ("modules.tar.gz", "about.json")
+            f"{fleet_id(FLEET_THERE)}/gpu01/{KERNEL}/{build.folder}/{name}"
+            for name in ("modules.tar.gz", "about.json")
         ]
+        archive.extractall(tmp_path / "machine")
+    (tmp_path / "own.lock.yml").write_text(written(data)[LOCK])
+    own = read_lock(tmp_path / "own.lock.yml").groups["train"]
+    assert Store(tmp_path / "machine", fleet=FLEET_THERE).find(build_of(own, KERNEL, "gcc 13.3.0"))
 
 
-def test_gpuprov_comes_from_a_wheel_by_its_hash_or_from_an_index(
+def test_modules_of_another_fleet_or_builder_stay_here(
+    lock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], store: Store
+) -> None:
+    build = build_of(read_lock(lock).groups["train"], KERNEL, "gcc 13.3.0")
+    files = pack({"nvidia.ko": stub_module(build.driver, kernel=KERNEL, licence="Dual MIT/GPL")})
+    store.keep(replace(build, builders=("gpu02",)), {"gpu02": files})
+    Store(store.folder, fleet=tmp_path / "other/fleet.yml").keep(build, {"gpu01": files})
+    words = ["--wheel", f"{WHEEL}#sha256={HASH}", *MODULES, "--lock", str(lock)]
+    assert run(["inventory", "export", "cloud-init", "train", *words]) == 2
+    assert "expected a build by gpu01" in capsys.readouterr().err
+
+
+def test_gpuprov_comes_from_a_wheel_by_its_hash_and_the_rest_from_an_index(
     lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    how = order(exported(capfdbinary, lock, "--wheel", f"{WHEEL}#sha256={HASH}"))["install"]
-    assert how == {"requirement": WHEEL, "sha256": HASH, "index": None, "program": None}
-    how = order(exported(capfdbinary, lock, "--index", "https://mirror.example/simple"))["install"]
-    assert how["requirement"].startswith("gpuprov==")
-    assert how["index"] == "https://mirror.example/simple"
+    how = order(exported(capfdbinary, lock))["install"]
+    assert how == {"wheel": WHEEL, "sha256": HASH, "index": None, "program": None}
+    signed = f"{WHEEL}?X-Signature=abc"
+    words = ("--wheel", f"{signed}#sha256={HASH}", "--index", "https://mirror.example/simple")
+    how = order(exported(capfdbinary, lock, *words))["install"]
+    assert how == {
+        "wheel": signed,
+        "sha256": HASH,
+        "index": "https://mirror.example/simple",
+        "program": None,
+    }
+
+
+def test_no_index_is_ever_asked_for_gpuprov_by_its_name(
+    lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ((), ("--index", "https://mirror.example/simple")):
+        assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *words]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        assert "scripts/release wheel" in said.err
+        assert "--wheel" in said.err
+
+
+def test_a_wheel_that_is_a_file_is_told_with_its_hash(
+    lock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = tmp_path / "gpuprov-1-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    assert (
+        run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), "--wheel", str(wheel)]) == 2
+    )
+    stated = f"--wheel URL/{wheel.name}#sha256={hashlib.sha256(b'a wheel').hexdigest()}"
+    assert stated in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_program_has_what_it_imports_beside_it(
+    lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = written(exported(capfdbinary, lock))
+    assert "from urls import" in files[PROGRAM]
+    assert "def public_urls(" in files[URLS]
+    assert Path(URLS) == Path(PROGRAM).with_name("urls.py")
 
 
 def test_the_unit_is_started_without_waiting_for_it(
@@ -175,7 +233,7 @@ def test_the_unit_is_started_without_waiting_for_it(
     [
         (["nobody"], "the lock has no group 'nobody'; expected one of train, infer"),
         (["train", "infer"], "2 groups; expected one"),
-        (["train", "--wheel", WHEEL], "expected https://…/NAME.whl#sha256=HASH"),
+        (["train", "--wheel", WHEEL], "expected https://…/gpuprov-VERSION-py3-none-any.whl#sha256=HASH"),
         (["train", "--lock-url", "https://mirror.example/x"], "one of --lock-url and --lock-out"),
         (["train", "--modules-out", "modules.zip"], "one of --modules-url and --modules-out"),
         (["train", *MODULES], "the store has no module 5"),
@@ -185,7 +243,8 @@ def test_the_unit_is_started_without_waiting_for_it(
 def test_a_mistake_is_one_line(
     lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str, store: Store
 ) -> None:
-    assert run(["inventory", "export", "cloud-init", *words, "--lock", str(lock)]) == 2
+    stated = () if "--wheel" in words else ("--wheel", f"{WHEEL}#sha256={HASH}")
+    assert run(["inventory", "export", "cloud-init", *words, *stated, "--lock", str(lock)]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -196,3 +255,18 @@ def test_what_no_cloud_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         user_data([File(LOCK, incompressible)])
     with pytest.raises(InvalidInput, match="fetch the lock with --lock-url"):
         user_data([File(LOCK, incompressible)], compress=True)
+
+
+def test_what_is_noted_says_nothing_that_opens_a_url(
+    lock: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    url = "https://me:hunter2@mirror.example/own.yml?sig=hunter2"
+    words = ("--wheel", f"{WHEEL}#sha256={HASH}", "--lock-url", url, "--lock-out", str(tmp_path / "own.yml"))
+    assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *words]) == 0
+    said = capfdbinary.readouterr()
+    assert b"hunter2" not in said.err
+    assert order(said.out)["lock"]["url"] == url
+    [mode] = [
+        each["permissions"] for each in yaml.safe_load(said.out)["write_files"] if each["path"] == ORDER
+    ]
+    assert mode == "0600"

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ class Machine:
         self.order: dict[str, Any] = {
             "node": "here",
             "lock": {"path": str(folder / "lock"), "url": None, "sha256": sha256(LOCK)},
-            "install": {"requirement": "", "sha256": None, "index": None, "program": str(folder / "gpuprov")},
+            "install": {"wheel": "", "sha256": "", "index": None, "program": str(folder / "gpuprov")},
             "gpus": 4,
             "reboot": True,
             "metrics": str(folder / "metrics/first.prom"),
@@ -265,10 +266,10 @@ def test_a_disk_without_room_for_the_state_still_tells_it(
 ) -> None:
     write = first_boot.write
 
-    def no_room(path: Path, text: str) -> None:
+    def no_room(path: Path, text: str, mode: int = 0o600) -> None:
         if path != first_boot.VOLATILE:
             raise OSError(28, "No space left on device", str(path))
-        write(path, text)
+        write(path, text, mode)
 
     monkeypatch.setattr(first_boot, "write", no_room)
     machine.says(apply=failing("No space left on device"))
@@ -365,15 +366,29 @@ def test_a_hook_that_is_away_changes_nothing(machine: Machine) -> None:
 PYTHON = """\
 case "$2" in *ensurepip*) exit 0;; venv) mkdir -p "$3/bin"; cp {here}/pip "$3/bin/python";; esac
 """
-PIP = 'echo "pip $*" >>{here}/calls; cp {here}/gpuprov {here}/opt/bin/gpuprov'
+PIP = """\
+echo "pip $*" >>{here}/calls; echo "index $PIP_INDEX_URL $PIP_TRUSTED_HOST" >>{here}/calls
+cp {here}/opt/requirements.lock {here}/asked; cp {here}/gpuprov {here}/opt/bin/gpuprov
+"""
+NEEDED = "click==8.5.1 --hash=sha256:00\n"
+
+
+def wheel(needed: str = NEEDED) -> bytes:
+    """A wheel that carries what it needs."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("gpuprov/share/requirements.lock", needed)
+    return whole.getvalue()
 
 
 @pytest.fixture
-def without_gpuprov(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def without_gpuprov(machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    hook.content = wheel()
     machine.order["install"] |= {
         "program": None,
-        "requirement": "gpuprov==1",
-        "index": "http://mirror/simple",
+        "wheel": f"{hook.url}/gpuprov-1-py3-none-any.whl?sig=hunter2",
+        "sha256": hashlib.sha256(hook.content).hexdigest(),
+        "index": "http://me:hunter2@mirror:8080/simple",
     }
     write_program(machine.folder / "python3", PYTHON.format(here=machine.folder))
     write_program(machine.folder / "pip", PIP.format(here=machine.folder))
@@ -394,7 +409,14 @@ def test_gpuprov_is_installed_once(without_gpuprov: Machine) -> None:
     machine = without_gpuprov
     assert machine.boot() == 0
     [call] = installations(machine)
-    assert call.endswith("--index-url http://mirror/simple --trusted-host mirror gpuprov==1")
+    pinned = f"--require-hashes --only-binary :all: --requirement {machine.folder}/opt/requirements.lock"
+    assert call.endswith(pinned)
+    assert "hunter2" not in call, "arguments are in the process list"
+    assert "index http://me:hunter2@mirror:8080/simple mirror" in machine.calls
+    own = (
+        f"{machine.folder}/opt/gpuprov-1-py3-none-any.whl --hash=sha256:{machine.order['install']['sha256']}"
+    )
+    assert (machine.folder / "asked").read_text() == f"{NEEDED}\n{own}\n"
     first_boot.DONE.unlink()
     assert machine.boot() == 0
     assert len(installations(machine)) == 1
@@ -410,14 +432,25 @@ def test_an_installation_that_was_cut_short_is_made_anew(without_gpuprov: Machin
 
 def test_a_wheel_counts_by_its_hash(without_gpuprov: Machine, hook: Hook) -> None:
     machine = without_gpuprov
-    hook.content = b"a wheel"
-    machine.order["install"] |= {"requirement": f"{hook.url}/g.whl", "sha256": sha256("another wheel")}
+    stated = machine.order["install"]["sha256"]
+    machine.order["install"]["sha256"] = sha256("another wheel")
     assert machine.boot() == 1
     assert "expected " + sha256("another wheel") in machine.state["message"]
     assert not installations(machine)
-    machine.order["install"]["sha256"] = sha256("a wheel")
+    machine.order["install"]["sha256"] = stated
     assert machine.boot() == 0
-    assert installations(machine)[0].endswith("/opt/g.whl")
+    assert len(installations(machine)) == 1
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_a_wheel_without_hashes_of_what_it_needs_installs_nothing(
+    without_gpuprov: Machine, hook: Hook, content: bytes
+) -> None:
+    machine, hook.content = without_gpuprov, content
+    machine.order["install"]["sha256"] = hashlib.sha256(content).hexdigest()
+    assert machine.boot() == 1
+    assert machine.state["message"].startswith("the wheel has no gpuprov/share/requirements.lock")
+    assert not installations(machine)
 
 
 def test_a_full_disk_is_seen_before_the_installation(
@@ -453,3 +486,116 @@ def test_it_is_python_3_6() -> None:
     methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat"}
     assert "import annotations" not in text
+
+
+SECRET = "hUnter2xYz9"  # noqa: S105
+OPENING = (
+    f"http://me:{SECRET}@127.0.0.1:9/{{name}}",
+    f"http://127.0.0.1:9/{{name}}?X-Amz-Signature={SECRET}",
+    f"http://127.0.0.1:9/s/{SECRET}/{{name}}",
+    f"http://me:a@{SECRET}@127.0.0.1:9/{{name}}",
+)
+"""URLs that open something, at which nothing answers."""
+
+
+@pytest.mark.parametrize(
+    ("what", "url"),
+    [
+        *((what, url) for what in ("lock", "modules", "wheel", "report") for url in OPENING),
+        *(("index", url) for url in OPENING if "/s/" not in url),
+    ],
+)
+def test_nothing_that_others_read_says_what_opens_a_url(
+    without_gpuprov: Machine, capfd: pytest.CaptureFixture[str], hook: Hook, url: str, what: str
+) -> None:
+    machine = without_gpuprov
+    machine.order["patience_s"], machine.order["report"] = 0, hook.url
+    stated = url.format(name="gpuprov-1-py3-none-any.whl")
+    if what == "lock":
+        machine.order["lock"]["url"] = stated
+    elif what == "modules":
+        machine.order["modules"] = {"url": stated, "sha256": "0" * 64}
+    elif what == "report":
+        machine.order["report"] = stated
+    else:
+        machine.order["install"][what] = stated
+    if what == "index":  # pip, and what it calls, quote it
+        write_program(machine.folder / "pip", f"echo 'ERROR: {stated}: connection refused'; exit 1")
+    machine.boot()
+    said = capfd.readouterr()
+    public = [
+        said.out,
+        said.err,
+        first_boot.STATE.read_text(),
+        first_boot.VOLATILE.read_text(),
+        machine.metrics,
+    ]
+    public += [json.dumps(hook.posted), *machine.calls]
+    marks = [path.read_text() for path in (machine.folder / "opt").glob(".installed")]
+    assert not [text for text in [*public, *marks] if SECRET in text]
+
+
+def test_the_state_is_roots_and_the_metrics_are_everybodys(machine: Machine) -> None:
+    os.umask(os.umask(0))
+    assert machine.boot() == 0
+    modes = {path: path.stat().st_mode & 0o777 for path in (first_boot.STATE, first_boot.VOLATILE)}
+    assert set(modes.values()) == {0o600}
+    assert first_boot.FOLDER.stat().st_mode & 0o777 == 0o700
+    assert Path(machine.order["metrics"]).stat().st_mode & 0o777 == 0o644
+
+
+def test_the_metrics_folders_owner_leads_no_write_elsewhere(machine: Machine, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("as it was\n")
+    victim.chmod(0o600)
+    metrics = Path(machine.order["metrics"])
+    metrics.parent.mkdir()
+    for name in (metrics.name, f".{metrics.name}.half"):
+        (metrics.parent / name).symlink_to(victim)
+    assert machine.boot() == 0
+    assert victim.read_text() == "as it was\n"
+    assert victim.stat().st_mode & 0o777 == 0o600
+    assert not metrics.is_symlink()
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "//"])
+def test_a_redirect_leads_to_no_other_scheme(machine: Machine, hook: Hook, target: str) -> None:
+    machine.order["patience_s"] = 0
+    machine.order["lock"]["url"], hook.status, hook.headers = hook.url, 302, {"Location": target}
+    assert machine.boot() in (1, POSTPONED)
+    assert machine.state["state"] in ("failed", "postponed")
+
+
+def test_a_redirect_never_leaves_tls() -> None:
+    asked = urllib.request.Request("https://mirror.example/own.yml")
+    with pytest.raises(first_boot.Ended, match="redirects from https to http"):
+        first_boot.Redirects().redirect_request(asked, None, 302, "", {}, "http://mirror.example/own.yml")
+
+
+def test_a_url_of_another_scheme_is_not_read(machine: Machine) -> None:
+    machine.order["lock"]["url"] = (machine.folder / "lock").as_uri()
+    assert machine.boot() == 1
+    assert machine.state["message"] == "file in a URL of the order; expected http or https"
+
+
+def test_a_server_that_sends_a_byte_at_a_time_is_given_up(
+    machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_boot, "FETCH_S", 1)
+    machine.order["patience_s"] = 0
+    machine.order["lock"]["url"], hook.content, hook.pause_s = hook.url, LOCK.encode(), 0.4
+    begun = time.monotonic()
+    assert machine.boot() == POSTPONED
+    assert "took longer than 1 s" in machine.state["message"]
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize("name", ["i-0abc\n{}", "$(id)", "x" * 5000, "\x1b[31m"])
+def test_what_the_cloud_calls_the_machine_is_a_plain_name_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "id").write_text(name)
+    monkeypatch.setattr(first_boot, "INSTANCE", tmp_path / "id")
+    assert first_boot.instance() == ""
+    (tmp_path / "id").write_text("i-0abc12\n")
+    assert first_boot.instance() == "i-0abc12"

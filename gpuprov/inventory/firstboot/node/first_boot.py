@@ -6,22 +6,31 @@ ends us half-way, the next start goes on. Exit codes: 0 done, 75 postponed (trie
 """
 
 import hashlib
+import http.client
 import io
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+
+try:
+    from urls import origin, origin_and_file, public_urls  # type: ignore[import-not-found]
+except ImportError:  # not on a machine, where it is beside this program
+    from gpuprov.untrusted.urls import origin, origin_and_file, public_urls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     Values = dict[str, Any]
@@ -34,15 +43,21 @@ BROUGHT = FOLDER / "modules"
 STORE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpuprov/modules"
 PROGRAM = Path("/opt/gpuprov")
 COMMAND = Path("/usr/local/bin/gpuprov")
+INSTANCE = Path("/var/lib/cloud/data/instance-id")
 DEVICES = Path("/sys/bus/pci/devices")
 UNIT = "gpuprov-first-boot.service"
 STATES = ("running", "rebooting", "postponed", "failed", "done")
+RELEASE_LOCK = "gpuprov/share/requirements.lock"  # in gpuprov's wheel: what it needs, each with its hashes
 POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts us again after some minutes
 LEASED = (4, 5)  # gpuprov's exit codes: no way to a node, or another run has it
 REBOOTS_AT_MOST = 3
 SETTLED_S, SETTLE_S = 180, 20  # until the units of a boot have started; between two looks
 LARGEST = 64 << 20  # bytes of a lock or a wheel
 LARGEST_MODULES = 512 << 20  # some 40 MB a kernel
+LARGEST_WORD = 4096
+FETCH_S, POST_S, CALL_S = 900, 30, 3600
+SCHEMES = ("http", "https")
+MESSAGE = 4000  # characters of a state's texts
 FREE_MB = 600  # gpuprov with what it needs takes 300
 OLDEST = (3, 11)
 NVIDIA = "0x10de"
@@ -82,17 +97,25 @@ class Story:
             self.told = {}
         if self.told.get("lock") != order["lock"]["sha256"]:
             self.told = {"began": clock(), "attempts": 0, "reboots": 0}
-        self.told.update(schema="gpuprov.first-boot/1", host=os.uname().nodename, instance=instance())
+        self.told.update(schema="gpuprov.first-boot/1", host=os.uname().nodename[:253], instance=instance())
         self.told.update(lock=order["lock"]["sha256"], attempts=self.told["attempts"] + 1)
 
     def tell(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
-        """Write the state down and show it; where it ends here, also as a metric and to the hook."""
+        """Write the state down and show it; where it ends here, also as a metric and to the hook.
+
+        The texts are public before they leave this program: they quote what servers and pip answered.
+        """
+        seen, do = public_urls(seen)[:MESSAGE], public_urls(do)[:MESSAGE]
         self.told.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
         say("; ".join(filter(None, [f"{state} ({step})", seen, do])))
         text = json.dumps(self.told, indent=1, sort_keys=True) + "\n"
-        for path, content in ((VOLATILE, text), (STATE, text), (self._metrics, metrics(self.told))):
+        for path, content, mode in (
+            (VOLATILE, text, 0o600),
+            (STATE, text, 0o600),
+            (self._metrics, metrics(self.told), 0o644),
+        ):
             try:
-                write(path, content)
+                write(path, content, mode)
             except OSError as error:
                 say(f"{path} cannot be written: {error}")
         if code is not None and self.order.get("report"):
@@ -111,6 +134,7 @@ class Story:
 def main() -> int:
     """Go on where the last start ended."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    FOLDER.chmod(0o700)
     story = Story(json.loads(ORDER.read_text("utf-8")))
     try:
         bring(story)
@@ -176,7 +200,7 @@ def bring_lock(lock: "Values") -> None:
     """Have the lock there, and no other than the order's."""
     path = Path(lock["path"])
     if lock["url"]:
-        write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode())
+        write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode(), 0o644)
     elif digest(path.read_bytes()) != lock["sha256"]:
         raise Ended("failed", f"{path} is not the lock that was carried here", "export the user-data anew")
 
@@ -193,32 +217,76 @@ def bring_modules(modules: "Values | None") -> None:
 
 
 def fetched(url: str, sha256: str, largest: int) -> bytes:
-    """What lies at an address, if it is what the order says."""
+    """Return what a URL has, if it has the hash that the order states."""
+    place = origin_and_file(url)
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of the order
+        with within(FETCH_S), opened(urllib.request.Request(url)) as answer:  # noqa: S310 - see `opened`
             content = answer.read(largest + 1)  # type: bytes
     except urllib.error.HTTPError as error:
-        seen = f"{url}: HTTP {error.code}"
+        seen = f"{place}: HTTP {error.code}"
         if error.code >= 500 or error.code in (408, 429):
             raise Transient(seen) from None
         raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
-    except (OSError, ValueError) as error:
-        raise Transient(f"{url}: {error}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise Transient(f"{place}: {error}") from None
     if len(content) > largest:
-        seen = f"{url} is larger than {largest} bytes, as nothing is that was exported"
+        seen = f"{place} is larger than {largest} bytes, as nothing is that was exported"
         raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
     if digest(content) != sha256:
-        seen = f"{url} has the SHA-256 {digest(content)}; expected {sha256}"
+        seen = f"{place} has the SHA-256 {digest(content)}; expected {sha256}"
         raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
     return content
 
 
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects, a few, and never from TLS to anything else."""
+
+    max_redirections = 5
+
+    def redirect_request(
+        self, req: "Any", fp: "Any", code: int, msg: str, headers: "Any", newurl: str
+    ) -> "Any":
+        """Return the request that follows."""
+        scheme = urlsplit(newurl).scheme
+        if scheme not in (("https",) if req.type == "https" else SCHEMES):
+            seen = f"{origin_and_file(req.full_url)} redirects from {req.type} to {scheme[:20]}"
+            raise Ended("failed", seen, "put the file there; " + AGAIN)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def opened(request: "urllib.request.Request") -> "Any":
+    """Return the answer of a server to a request by HTTP or HTTPS."""
+    if request.type not in SCHEMES:
+        raise Ended("failed", f"{request.type} in a URL of the order; expected http or https", AGAIN)
+    return urllib.request.build_opener(Redirects).open(request, timeout=POST_S)
+
+
+@contextmanager
+def within(seconds: int) -> "Iterator[None]":
+    """Raise OSError after so many seconds: a server may send a byte a minute."""
+
+    def late(_signal: int, _frame: "Any") -> None:
+        raise OSError(f"took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def install(how: "Values") -> str:
-    """gpuprov in an environment of its own, whole or made anew; returns its program."""
+    """Install gpuprov into an environment of its own, whole or anew; return its program.
+
+    The wheel has the hash that the order states, and carries the hashes of everything else: no index is
+    asked for gpuprov. Wheels alone are taken: building from source runs what nothing pins.
+    """
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
     if how["program"]:  # of an image
         return str(how["program"])
-    if word(mark) == how["requirement"] and program.exists():
+    if word(mark) == how["sha256"] and program.exists():
         return str(program)
     free = shutil.disk_usage("/opt").free >> 20
     if free < FREE_MB:
@@ -226,24 +294,39 @@ def install(how: "Values") -> str:
     python = interpreter()
     shutil.rmtree(str(PROGRAM), ignore_errors=True)
     call(python, "-m", "venv", str(PROGRAM))
-    wanted = how["requirement"]
-    if how["sha256"]:
-        wheel = PROGRAM / wanted.rpartition("/")[2]
-        wheel.write_bytes(fetched(wanted, how["sha256"], LARGEST))
-        wanted = str(wheel)
-    index = ["--index-url", how["index"], *trusting(how["index"])] if how["index"] else []
+    wheel = PROGRAM / urlsplit(how["wheel"]).path.rpartition("/")[2]
+    content = fetched(how["wheel"], how["sha256"], LARGEST)
+    wheel.write_bytes(content)
+    needed = PROGRAM / "requirements.lock"
+    write(needed, "{}\n{} --hash=sha256:{}\n".format(release_lock(content), wheel, how["sha256"]))
     pip = [str(PROGRAM / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
-    call(*pip, "--no-cache-dir", "--quiet", *index, wanted)
-    write(mark, how["requirement"])
+    pinned = ["--require-hashes", "--only-binary", ":all:", "--requirement", str(needed)]
+    call(*pip, "--no-cache-dir", "--quiet", *pinned, **asking(how["index"]))
+    write(mark, how["sha256"])
     if not COMMAND.exists():
         COMMAND.symlink_to(program)
     return str(program)
 
 
-def trusting(index: str) -> "list[str]":
-    """pip's words for an index that the order names without TLS."""
-    host = re.match(r"http://([^/:]+)", index)
-    return ["--trusted-host", host.group(1)] if host else []
+def release_lock(wheel: bytes) -> str:
+    """Return the requirements, with hashes, that gpuprov's wheel carries."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(wheel)) as files:
+            return files.read(RELEASE_LOCK).decode()
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        seen = f"the wheel has no {RELEASE_LOCK}: {error}"
+        raise Ended(
+            "failed", seen, "make one by `scripts/release wheel`, and export the user-data anew"
+        ) from None
+
+
+def asking(index: "str | None") -> "dict[str, str]":
+    """Return pip's variables for an index; as an argument its password would be in the process list."""
+    if not index:
+        return {}
+    place = urlsplit(index)
+    trusted = {"PIP_TRUSTED_HOST": place.hostname or ""} if place.scheme == "http" else {}
+    return dict(trusted, PIP_INDEX_URL=index)
 
 
 def interpreter() -> str:
@@ -347,15 +430,24 @@ def reboot(story: Story) -> None:
     raise Ended("failed", "the reboot that was asked for did not come", "reboot")
 
 
-def call(*command: str) -> None:
-    """A program that asks no one.
+def call(*command: str, **variables: str) -> None:
+    """Run a program that asks no one, with variables of its own.
 
     Raises:
         Transient, Ended: it failed; what it says tells which.
     """
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, **variables),
+            timeout=CALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Transient(f"{Path(command[0]).name}: took longer than {CALL_S} s") from None
     said = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode:
         say(said)
@@ -379,14 +471,15 @@ def full(seen: str) -> Ended:
 
 
 def post(url: str, document: bytes) -> None:
-    """Tell the hook; that no one listens changes nothing."""
+    """Send the state to the hook; an address that does not answer changes nothing."""
     request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
     for pause in (0, 5, 20):
         time.sleep(pause)
         try:
-            urllib.request.urlopen(request, timeout=15).close()  # noqa: S310 - an address of the order
-        except (OSError, ValueError) as error:
-            say(f"{url} was not told: {error}")
+            with within(POST_S):
+                opened(request).close()
+        except (OSError, ValueError, http.client.HTTPException, Ended) as error:
+            say(f"{origin(url)} did not take the report: {error}")
         else:
             return
 
@@ -410,25 +503,46 @@ def metrics(told: "Values") -> str:
 
 
 def instance() -> str:
-    """What the cloud calls this machine."""
-    return word(Path("/var/lib/cloud/data/instance-id"))
+    """Return what the cloud calls this machine, or nothing where that is no plain name."""
+    name = word(INSTANCE)
+    return name if re.match(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", name) else ""
 
 
 def word(path: Path) -> str:
-    """A small file's text; nothing where it cannot be read."""
+    """Return a small file's text, or nothing where it cannot be read."""
     try:
-        return path.read_text("utf-8").strip()
-    except OSError:
+        with path.open("rb") as file:
+            return file.read(LARGEST_WORD).decode("utf-8").strip()
+    except (OSError, ValueError):
         return ""
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+def write(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, through no link: others may write into the folder of the metrics.
+
+    Whoever owns the folder above may put a link in that folder's place: then only a folder itself is opened.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.half")
-    half.write_text(text, "utf-8")
-    half.chmod(0o644)
-    half.replace(path)
+    stranger = path.parent.parent.stat().st_uid
+    folder = os.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if stranger else 0))
+    half = f".gpuprov-new-{os.urandom(8).hex()}"
+    try:
+        for left in os.listdir(folder):  # noqa: PTH208 - the open folder; by a start that was killed
+            if left.startswith(".gpuprov-new-"):
+                os.unlink(left, dir_fd=folder)
+        handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(handle, mode)
+                os.fsync(handle)
+            os.rename(half, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(half, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
 
 
 def digest(content: bytes) -> str:
@@ -443,7 +557,7 @@ def clock() -> str:
 
 def say(text: str) -> None:
     """A line for the journal and the console."""
-    print("gpuprov: " + text, flush=True)  # noqa: T201
+    print("gpuprov: " + public_urls(text), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
