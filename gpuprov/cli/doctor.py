@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.errors import Exit, InvalidInput, worst
+from gpuprov.cli.common.terminal import say, show
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
+    from gpuprov.doctor.examination import Examination
     from gpuprov.doctor.judge import Diagnosis
     from gpuprov.ssh.transport import Target
 
@@ -34,8 +36,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--bundle",
     type=FILE,
-    help="write what a vendor's support asks for of the one machine here, without secrets",
+    help="write what a vendor's support asks for of the one machine here: chosen fields, shown before",
 )
+@click.option("--show", "whole", is_flag=True, help="--bundle: print every file of it")
+@options.yes_option
 @click.option("--brief", is_flag=True, help="one line for each fault")
 @options.lock_option
 @options.forks_option
@@ -55,6 +59,8 @@ def command(
     save: Path | None,
     seconds: float | None,
     bundle: Path | None,
+    whole: bool,
+    yes: bool,
     brief: bool,
     lock_path: Path,
     forks: int,
@@ -75,11 +81,17 @@ def command(
         raise InvalidInput("no host is named", do="name hosts, or give --local, or --facts FILE")
     if save is not None and len(hosts) > 1:
         raise InvalidInput("--save keeps one machine's look", do="name one host")
+    if (whole or yes) and bundle is None:
+        raise InvalidInput("--show and --yes are for --bundle", do="give --bundle FILE, or leave them out")
     if seconds is not None and (saved or save):
         raise InvalidInput("--load is a sample, not a look that is saved", do="leave out --facts and --save")
     if bundle is not None:
-        targets = _targets(hosts, lock_path, identity, known_hosts)
-        return _bundle(bundle, targets, local, options.ask_password(ask_become_pass))
+        if saved is not None:
+            return _bundle(bundle, _saved(saved), whole=whole, yes=yes)
+        if not local and len(targets := _targets(hosts, lock_path, identity, known_hosts)) != 1:
+            raise InvalidInput("--bundle is of one machine", do="name one host, or give --local")
+        seen = _examined_here() if local else _examined(targets[0], options.ask_password(ask_become_pass))
+        return _bundle(bundle, seen, whole=whole, yes=yes)
     if saved is not None:
         found = [_from_file(saved)]
     elif local:
@@ -97,15 +109,39 @@ def command(
     return worst(*(each.exit_code for each in found))
 
 
-def _bundle(path: Path, targets: list[Target], local: bool, password: str | None) -> int:
-    from gpuprov.doctor.look import bundle_here, bundle_there
+def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
+    from gpuprov.doctor.bundle.bundle import compose, pack, preview
 
-    if not local and len(targets) != 1:
-        raise InvalidInput("--bundle is of one machine", do="name one host, or give --local")
-    for line in bundle_here(path) if local else bundle_there(targets[0], path, password=password):
+    bundle = compose(seen)
+    if whole:
+        for name, text in bundle.files.items():
+            show(f"== {name}\n{text}")
+    for line in preview(bundle):
         options.note(line)
-    click.echo(f"{path} is written; what was left out stands in LEFT-OUT.txt in it")
+    options.ask(f"write this to {path}", yes=yes)
+    pack(path, bundle)
+    say(f"{path} is written; what was left out is in LEFT-OUT.txt in it")
     return Exit.OK
+
+
+def _examined_here() -> Examination:
+    from gpuprov.doctor.look import examine_here
+
+    return examine_here()
+
+
+def _examined(target: Target, password: str | None) -> Examination:
+    """Look at one node.
+
+    Raises:
+        GpuprovError: it was not reached, or did not answer.
+    """
+    from gpuprov.doctor.look import examine
+
+    [(_, answer)] = examine([target], forks=1, password=password)
+    if isinstance(answer, GpuprovError):
+        raise answer
+    return answer
 
 
 def _here(save: Path | None) -> Diagnosis:
@@ -117,18 +153,24 @@ def _here(save: Path | None) -> Diagnosis:
 
 
 def _from_file(path: Path) -> Diagnosis:
+    from gpuprov.doctor.look import conclude
+
+    seen = _saved(path)
+    return conclude(seen.host, seen)
+
+
+def _saved(path: Path) -> Examination:
     import json
 
-    from gpuprov.doctor.look import conclude, examination
+    from gpuprov.doctor.look import examination
     from gpuprov.errors import NodeFailed
     from gpuprov.probe.facts import Facts
 
     try:
         answer = json.loads(path.read_text(encoding="utf-8"))
-        seen = examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
+        return examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
     except (OSError, ValueError, NodeFailed) as error:
         raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov doctor --save`") from None
-    return conclude(seen.host, seen)
 
 
 def _sample_here(seconds: float) -> Diagnosis:
@@ -183,12 +225,12 @@ def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
 
         options.print_json(document(found))
     elif output == "html":
-        click.echo(_page(found), nl=False)
+        show(_page(found))
     else:
         from gpuprov.report.doctor import doctor_lines
 
         for line in doctor_lines(found, brief=brief):
-            click.echo(line)
+            say(line)
 
 
 def _page(found: list[Diagnosis]) -> str:

@@ -1,0 +1,155 @@
+"""How a value of a machine enters a bundle: as a number, or as text that matches the pattern of its field.
+
+A chooser takes what was read and returns what enters, or `OUT`. What no chooser asks for never enters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpuprov.untrusted.secrecy import public
+
+
+class Tally:
+    """How many values were left out."""
+
+    def __init__(self) -> None:
+        self.out = 0
+
+
+OUT: Final = object()
+Chooser = Callable[[Any, Tally], Any]
+ITEMS_AT_MOST = 20_000
+LINE_AT_MOST = 600
+
+
+def _left(tally: Tally) -> object:
+    tally.out += 1
+    return OUT
+
+
+def number(value: Any, tally: Tally) -> Any:
+    """Return a number, `null` included."""
+    if value is None or (isinstance(value, int | float) and abs(value) < 1e18):
+        return value
+    return _left(tally)
+
+
+def boolean(value: Any, tally: Tally) -> Any:
+    """Return true, false or `null`."""
+    return value if value is None or isinstance(value, bool) else _left(tally)
+
+
+def present(value: Any, _tally: Tally) -> bool:
+    """Return whether there is anything: what it says does not enter."""
+    return bool(value)
+
+
+def matching(pattern: str, longest: int = 200) -> Chooser:
+    """Return a chooser of texts that match as a whole, and in which nothing looks like a password."""
+    wanted = re.compile(pattern, re.ASCII)
+
+    def choose(value: Any, tally: Tally) -> Any:
+        text = value.strip() if isinstance(value, str) and len(value) <= longest else ""
+        if text and wanted.fullmatch(text) and public(text) == text:
+            return text
+        return _left(tally)
+
+    return choose
+
+
+def found(pattern: str) -> Chooser:
+    """Return a chooser of what a pattern's groups match in a text; the rest of it does not enter."""
+    wanted = re.compile(pattern, re.ASCII | re.MULTILINE)
+
+    def choose(value: Any, tally: Tally) -> Any:
+        match = wanted.search(value) if isinstance(value, str) else None
+        return " ".join(match.groups("")) if match else _left(tally)
+
+    return choose
+
+
+def each(choose: Chooser) -> Chooser:
+    """Return a chooser of those items of a list that enter."""
+
+    def choose_each(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, list | tuple):
+            return _left(tally)
+        return [kept for item in value[:ITEMS_AT_MOST] if (kept := choose(item, tally)) is not OUT]
+
+    return choose_each
+
+
+def row(*columns: Chooser) -> Chooser:
+    """Return a chooser of rows with a chooser for each column; a row enters as a whole or not at all."""
+
+    def choose(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, list | tuple) or len(value) < len(columns):
+            return _left(tally)
+        kept = [column(cell, tally) for column, cell in zip(columns, value, strict=False)]
+        return OUT if OUT in kept else kept
+
+    return choose
+
+
+def fields(**choosers: Chooser) -> Chooser:
+    """Return a chooser of named fields of an object."""
+
+    def choose(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, dict):
+            return _left(tally)
+        kept = {name: one(value[name], tally) for name, one in choosers.items() if name in value}
+        tally.out += sum(1 for name in value if name not in choosers)
+        return {name: one for name, one in kept.items() if one is not OUT}
+
+    return choose
+
+
+def named(pattern: str, choose: Chooser) -> Chooser:
+    """Return a chooser of an object whose names are a machine's own; a name has to match as well."""
+    name_of = matching(pattern)
+
+    def choose_named(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, dict):
+            return _left(tally)
+        kept = {name_of(name, tally): choose(one, tally) for name, one in value.items()}
+        return {name: one for name, one in kept.items() if name is not OUT and one is not OUT}
+
+    return choose_named
+
+
+def lines(*patterns: str) -> Chooser:
+    """Return a chooser of lines: each as the groups of the first pattern that matches it as a whole."""
+    wanted = [re.compile(pattern, re.ASCII) for pattern in patterns]
+
+    def choose(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, str):
+            return _left(tally)
+        kept = []
+        for line in value.splitlines()[:ITEMS_AT_MOST]:
+            short = line.strip()[:LINE_AT_MOST]
+            match = next((m for each in wanted if (m := each.fullmatch(short))), None)
+            if match and public(short) == short:
+                kept.append(" ".join(filter(None, match.groups() or (match[0],))))
+            elif line.strip():
+                tally.out += 1
+        return kept
+
+    return choose
+
+
+def words(pattern: str) -> Chooser:
+    """Return a chooser of those words of a text that match, line by line."""
+    wanted = re.compile(pattern, re.ASCII)
+
+    def choose(value: Any, tally: Tally) -> Any:
+        if not isinstance(value, str):
+            return _left(tally)
+        rows = [line.split() for line in value.splitlines()[:ITEMS_AT_MOST]]
+        kept = [[word for word in line if wanted.fullmatch(word)] for line in rows]
+        tally.out += sum(map(len, rows)) - sum(map(len, kept))
+        return [" ".join(line) for line in kept if line]
+
+    return choose

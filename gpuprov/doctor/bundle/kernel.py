@@ -1,0 +1,67 @@
+"""Lines of the kernel's log that a bundle has, each only as far as its pattern: no free text follows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpuprov.doctor.bundle.choosing import OUT, Tally
+
+_PCI = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
+_PATTERNS = (
+    rf"NVRM: Xid \(PCI:{_PCI}\): \d{{1,4}}(?=,|$)",
+    rf"NVRM: GPU (?:at PCI:)?{_PCI}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)",
+    rf"NVRM: GPU (?:at PCI:)?{_PCI}: GPU (?:has fallen off the bus|is lost)\.",
+    r"NVRM: API mismatch",
+    r"NVRM: loading NVIDIA UNIX (?:Open )?(?:x86_64 |aarch64 )?Kernel Module(?: for [a-z0-9_]{5,8})?"
+    r" {1,4}\d{3}\.\d{1,3}(?:\.\d{1,3})?",
+    r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
+    r"NVRM: BAR\d is 0M @ 0x0",
+    r"NVRM: No NVIDIA GPU found\.",
+    r"NVRM: The NVIDIA probe routine failed for \d+ device\(s\)\.",
+    r"NVRM: rm_init_adapter failed",
+    r"nvidia: module verification failed",
+    r"nvidia: loading out-of-tree module taints kernel",
+    rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:{_PCI}\): \d{{1,6}}",
+    rf"nvidia {_PCI}: (?:enabling device|probe with driver nvidia failed with error -?\d+)",
+    rf"(?:pcieport|nvidia|mlx5_core|nvme) {_PCI}: (?:AER: (?:Multiple )?(?:Corr|Uncorr)ect(?:ed|able) "
+    r"(?:\((?:Fatal|Non-Fatal)\) )?error|PCIe Bus Error: severity=(?:Correct|Uncorrect)(?:ed|able)"
+    r"(?: \((?:Fatal|Non-Fatal)\))?, type=(?:Physical|Data Link|Transaction) Layer)",
+    rf"pci {_PCI}: BAR \d{{1,2}}[: ](?:no space for|failed to assign|can't assign)",
+    rf"(?:pciehp|pcieport) {_PCI}: (?:Slot\(\d+\): )?(?:Link Down|Card not present)",
+    r"EDAC [A-Z0-9]{1,6}: \d{1,6} (?:CE|UE)",
+    r"mce: \[Hardware Error\]: (?:Machine check events logged|CPU \d{1,4}: Machine Check)",
+    r"Out of memory: Killed process \d{1,9}",
+    r"Memory cgroup out of memory: Killed process \d{1,9}",
+    r"(?:watchdog: )?BUG: soft lockup - CPU#\d{1,4} stuck for \d{1,6}s!",
+    r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected (?:stalls?|expedited stalls)",
+    rf"mlx[45]_core {_PCI}(?: [a-z0-9]{{1,15}})?: Link (?:up|down)",
+    r"nvme nvme\d{1,3}: (?:I/O \d{1,6} QID \d{1,4} timeout|controller is down|Abort status: 0x[0-9a-f]+)",
+    r"EXT4-fs error",
+    r"(?:DMAR: DRHD: handling fault status|AMD-Vi: Event logged)",
+    r"Kernel is locked down from (?:Kernel configuration|EFI Secure Boot(?: mode)?|command line)",
+    r"Loading of unsigned module is rejected",
+    r"Lockdown: modprobe",
+)
+_WANTED = tuple(re.compile(pattern, re.ASCII) for pattern in _PATTERNS)
+
+
+def log_lines(value: Any, tally: Tally) -> Any:
+    """Return time and matched beginning of each line that a pattern knows.
+
+    Args:
+        value: rows of seconds since the epoch and text, as the collector `kernel_log` gives them.
+    """
+    if not isinstance(value, list | tuple):
+        tally.out += 1
+        return OUT
+    kept = []
+    for entry in value:
+        stamp, text = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (0, None)
+        said = text if isinstance(stamp, int | float) and isinstance(text, str) else ""
+        match = next((m for each in _WANTED if (m := each.match(said))), None)
+        if match:
+            kept.append([stamp, match[0]])
+        else:
+            tally.out += 1
+    return kept
