@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from gpuprov.catalog.trust import is_signed, remembered
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.runs import state_dir
+from gpuprov.writing import replace_file
 
 OWN = Path(__file__).parent / "data"
 """The data of the release that came with gpuprov."""
@@ -40,7 +41,7 @@ class Release:
         folder: where its files are.
         version: `2026.11.22`, the day that the facts speak of; a fourth number for a second one of that day.
         sha256: of its files, by `digest`.
-        signed: whether it was brought by an update, which takes signed ones alone.
+        signed: whether the remembered key has signed it.
     """
 
     folder: Path
@@ -63,7 +64,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def digest(stated: str, files: Mapping[str, bytes]) -> str:
     """The hash of a release: SHA256 over its version and the sum of each file, as sha256sum prints them."""
-    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())]
+    return digest_of_sums(stated, {name: hashlib.sha256(each).hexdigest() for name, each in files.items()})
+
+
+def digest_of_sums(stated: str, sums: Mapping[str, str]) -> str:
+    """Return the same hash, of the sum of each file."""
+    lines = [f"{total}  {name}\n" for name, total in sorted(sums.items())]
     return hashlib.sha256("".join([f"{stated}\n", *lines]).encode()).hexdigest()
 
 
@@ -94,21 +100,37 @@ def store() -> Path:
     return state_dir() / "catalogs"
 
 
-def brought() -> list[Release]:
-    """Releases that updates brought, newest first."""
-    return sorted((each for each in _kept() if each.signed), key=lambda each: each.version, reverse=True)
+def brought(keys: bytes | None = None) -> Iterator[Release]:
+    """Releases that updates brought and that a key has signed, by default the remembered one; newest first.
+
+    Others are there for locks that pin them by their hash, and count for nothing else.
+
+    Raises:
+        Refused, InvalidInput: what is remembered is not one key.
+    """
+    keys = keys or remembered(store())
+    if keys is None:
+        return
+    for release in sorted(_kept(), key=lambda each: each.version, reverse=True):
+        manifest, signature = (release.folder / name for name in (MANIFEST, SIGNATURE))
+        if signature.is_file() and is_signed(
+            manifest.read_bytes(), signature.read_bytes(), keys, f"catalog {release}"
+        ):
+            yield replace(release, signed=True)
 
 
 def _kept() -> Iterator[Release]:
     for manifest in store().glob(f"*/{MANIFEST}"):
-        stated = read_manifest(manifest.read_bytes(), str(manifest))
-        signed = manifest.with_name(SIGNATURE).exists()
-        yield Release(manifest.parent, version(stated["version"]), manifest.parent.name, signed)
+        listed = read_manifest(manifest.read_bytes(), str(manifest))
+        stated = listed.pop("version")
+        del listed["format"]
+        if digest_of_sums(stated, listed) == manifest.parent.name:
+            yield Release(manifest.parent, version(stated), manifest.parent.name)
 
 
 def current() -> Release:
-    """The newest release that is here: what is used where no lock pins another."""
-    newest = next(iter(brought()), None)
+    """The newest release that the remembered key has signed, or gpuprov's own; locks may pin others."""
+    newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()
 
 
@@ -201,11 +223,9 @@ def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | 
     try:
         if not release.folder.is_dir():
             _lay(release.folder, {**files, MANIFEST: manifest_of(stated, files)})
-        if signed and not (release.folder / SIGNATURE).exists():
+        if signed:
             for name, content in zip((MANIFEST, SIGNATURE), signed, strict=True):
-                partial = release.folder / f".{name}.{os.getpid()}"
-                partial.write_bytes(content)
-                partial.replace(release.folder / name)
+                replace_file(release.folder / name, content)
     except OSError as error:
         raise GpuprovError(
             f"catalogs cannot be kept in {store()}: {error}", do="set XDG_STATE_HOME"
@@ -219,7 +239,7 @@ def _lay(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         for name, content in files.items():
-            (partial / name).write_bytes(content)
+            replace_file(partial / name, content)
         partial.rename(folder)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)

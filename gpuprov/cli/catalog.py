@@ -14,6 +14,7 @@ from gpuprov.cli.catalog_update import command as update
 from gpuprov.cli.common import completion
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 BROWSE = "TABLE"
@@ -76,5 +77,6 @@ def browse(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output:
     if output == "json":
         print_json(document)
     else:
-        click.echo("\n".join(lines))
+        for line in lines:
+            say(line)
     return Exit.OK

@@ -10,6 +10,7 @@ import click
 
 from gpuprov.cli.catalog_refresh import from_option, key_option
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, 
         options.print_json({"schema": SCHEMA, "catalog": said, "stale": [each.to_json() for each in found]})
     else:
         for each in found:
-            click.echo(each.text + (f": {each.do}" if each.do else ""))
+            say(each.text + (f": {each.do}" if each.do else ""))
         options.note(
             f"catalog {release}, as of {catalog.as_of}: {f'{len(found)} stale' if found else 'current'}"
         )

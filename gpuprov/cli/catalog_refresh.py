@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -97,11 +98,11 @@ def _show(
     from gpuprov.locking.catalogs.refresh.proposal import describe, diff
 
     for change in proposal.changes:
-        click.echo("\n".join(describe(change, old)))
+        show("\n".join(describe(change, old)))
     for remark in proposal.remarks:
-        click.echo(f"? {remark}")
-    click.echo()
+        say(f"? {remark}")
+    say()
     for line in diff(old, new):
-        click.echo(line)
+        say(line)
     left = len(proposal.changes) - len(picked)
-    click.echo(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} for a person")
+    say(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} for a person")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
 
@@ -25,6 +26,6 @@ def command(folder: Path, signer: str, stated: str | None, data: Path | None) ->
     from gpuprov.locking.catalogs.sealing import seal
 
     release, wheel = seal(folder, signer, stated=stated, data=data or OWN)
-    click.echo(f"catalog {release.version} sha256 {release.sha256}")
+    say(f"catalog {release.version} sha256 {release.sha256}")
     options.note(f"{folder} and {wheel}; try it: gpuprov catalog update {folder} --key FILE")
     return Exit.OK

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
 
@@ -31,10 +32,10 @@ def command(source: str | None, stated: str | None, key: Path | None) -> Exit:
     done = update(source, stated=stated, key=key)
     options.note(f"from {done.place}, signed by {done.key}")
     if current().sha256 == done.release.sha256 != done.before.sha256:
-        click.echo(f"catalog {done.before.version} → {done.release}")
+        say(f"catalog {done.before.version} → {done.release}")
         options.note("locked fleets keep theirs until: gpuprov lock --upgrade")
     elif done.release.sha256 == done.before.sha256:
-        click.echo(f"catalog {done.release} is here already")
+        say(f"catalog {done.release} is here already")
     else:
-        click.echo(f"catalog {done.release} is here for locks that pin it; {current()} stays the newest")
+        say(f"catalog {done.release} is here for locks that pin it; {current()} stays the newest")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""Where a group's packages come from: the fleet's mirrors, this machine's apt sources, or the catalog."""
+"""Package repositories of a group: the fleet's mirrors, this machine's apt sources, or the catalog's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.repository.index import Index
-from gpuprov.locking.repository.openpgp import Keys, armored
 from gpuprov.locking.repository.rpm import with_streams
-from gpuprov.locking.repository.signature import required_keys
 from gpuprov.locking.repository.sources import (
     ARCHIVE_SUITES,
     AptSource,
@@ -30,8 +28,10 @@ from gpuprov.locking.repository.sources import (
 from gpuprov.locking.repository.versions import RPM
 from gpuprov.model.fleet import Fleet
 from gpuprov.model.lock import Repository
+from gpuprov.untrusted.openpgp import Keys, armored
+from gpuprov.untrusted.signature import required_keys
 
-# A distribution's own packages are spread over several archives that apt reads as one.
+# A distribution's own packages are in several archives, which apt reads as one.
 ARCHIVES = {
     "debian": ("debian", "debian-updates", "debian-security"),
     "debian-security": ("debian", "debian-updates", "debian-security"),
@@ -46,25 +46,27 @@ KEYRINGS = {
 
 @dataclass(frozen=True)
 class Archives:
-    """Repositories that one system reads as one: their index, and how the lock describes them."""
+    """Repositories that one system reads as one: their index, and their description in the lock."""
 
     index: Index
     repositories: dict[str, Repository]
 
     def with_stream(self, stream: str | None) -> Index:
-        """What the system's package manager sees with a dnf module stream enabled, or none."""
+        """Return the index that the package manager sees with a dnf module stream
+        enabled, or with no stream.
+        """
         is_rpm = self.index.order is RPM
         return with_streams(self.index, *filter(None, [stream])) if is_rpm else self.index
 
 
 class Finder:
-    """Opens the repositories of groups; the same one is read once."""
+    """Opener of the groups' repositories; the same repository is read once."""
 
     def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
-        """Take what the fleet says of repositories.
+        """Check the names of the fleet's repositories.
 
         Raises:
-            InvalidInput: it names one that no group can use.
+            InvalidInput: a name that no group can use.
         """
         known = dict.fromkeys((*catalog.repositories, *ARCHIVE_SUITES))
         for name in fleet.repositories:
@@ -76,15 +78,15 @@ class Finder:
         self._open: dict[tuple[str, str, str, bool], Archives] = {}
 
     def archives(self, repository: str, system: System, arch: str, *, main: bool = False) -> Archives:
-        """The repository of that id, with those it needs beside it, for one system.
+        """Open the repository with that id, and those that it depends on, for one system.
 
         Args:
-            main: whether to read a distribution's component `main` too, which is far larger than those that
-                hold drivers.
+            main: also read a distribution's component `main`, which is far larger than the components with
+                drivers.
 
         Raises:
-            InvalidInput: its place is not stated.
-            Unreachable, Refused: it does not answer, or its signature or sums are wrong.
+            InvalidInput: its URL is not stated.
+            Unreachable, Refused: it does not answer, or its signature or checksums are wrong.
         """
         key = (repository, system.id, arch, main)
         if key not in self._open:
@@ -119,7 +121,7 @@ class Finder:
         return spec if spec.keyring else replace(spec, keyring=self._published_key(beside, key_file, system))
 
     def _published_key(self, url: str, key_file: str, system: System) -> bytes:
-        """NVIDIA's key from beside its repository, if it is the one that the catalog knows."""
+        """Fetch NVIDIA's key next to its repository; accept only the key in the catalog."""
         keys = self._catalog.facts["systems"]["signing_keys"]
         known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
         if known is None:
@@ -131,8 +133,10 @@ class Finder:
         )
 
     def _archive_spec(self, repository: str, system: System, arch: str, url: str | None) -> RepositorySpec:
-        """A distribution's own: at the fleet's mirror, else where this machine takes it, else as the catalog
-        says: this machine may have another system, or no apt at all.
+        """Return a distribution's own repository: the fleet's mirror, this machine's apt sources, or the
+        catalog's.
+
+        The catalog is needed because this machine may have another system, or no apt.
         """
         names = self._codenames(system)
         codename = next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
@@ -151,7 +155,7 @@ class Finder:
         return mirrored(repository, place, codename, components, keyring)
 
     def _codenames(self, system: System) -> dict[str, str]:
-        """Release's name in the archive → version, of the system's family: `bookworm` → `12`."""
+        """Return the family's releases: name in the archive → version, `bookworm` → `12`."""
         names: dict[str, str] = next(
             each.codenames
             for each in self._catalog.tables["systems.families"]
@@ -164,7 +168,9 @@ class Finder:
         return Path(stated.key).expanduser() if stated and stated.key else None
 
     def _describe(self, spec: RepositorySpec, system: System) -> Repository:
-        """What the node is told: its own archive needs no address, only the components it may lack."""
+        """Return the lock's record: the node's own archive has no address, only the components that may be
+        missing.
+        """
         stated = self._fleet.repositories.get(spec.id)
         own = spec.id in ARCHIVE_SUITES and stated is None
         return Repository(
@@ -182,7 +188,7 @@ def _without_main(spec: RepositorySpec) -> RepositorySpec:
 
 
 def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
-    """The key for the node; a distribution's archive is checked with the keyring that the node has.
+    """Return the key for the node; None for a distribution's archive, which the node's own keyring verifies.
 
     Args:
         named: whether the fleet names a key of its own.
@@ -192,14 +198,14 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
 
 
 def archive_keys(family: str) -> Keys:
-    """The keys of a distribution's archive: those that this machine keeps up to date, else ours."""
+    """Return the keys of a distribution's archive: this machine's, which it updates, or gpuprov's."""
     own = KEYRINGS[family]
     return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()
 
 
 @lru_cache(maxsize=1)
 def own_sources() -> tuple[str, list[AptSource]]:
-    """This machine's release name and apt sources; nothing where it has no apt."""
+    """Return this machine's release name and apt sources; empty without apt."""
     release = Path("/etc/os-release")
     values = (
         dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)

@@ -96,19 +96,25 @@ def _cms(certificate: Certificate, value: bytes) -> bytes:
 
 
 def without_signature(content: bytes) -> bytes:
-    """The module as it was compiled."""
-    size = signature_bytes(content)
-    return content[: len(content) - size] if size else content
+    """Return the module as it was compiled, however many signatures were appended to it."""
+    end = len(content)
+    while size := signature_bytes(content, end):
+        end -= size
+    return content[:end]
 
 
-def signature_bytes(content: bytes) -> int:
-    """How many bytes at the end of a module are its signature; 0 where it has none."""
-    ending = TRAILER.size + len(MAGIC)
-    if not content.endswith(MAGIC) or len(content) < ending:
+def signature_bytes(content: bytes, end: int | None = None) -> int:
+    """Return how many bytes at the end of a module are its signature; 0 where it has none.
+
+    Args:
+        end: where the module ends, if not at the end of `content`.
+    """
+    end, ending = len(content) if end is None else end, TRAILER.size + len(MAGIC)
+    if end < ending or not content.endswith(MAGIC, end - len(MAGIC), end):
         return 0
-    *_, size = TRAILER.unpack_from(content, len(content) - ending)
+    *_, size = TRAILER.unpack_from(content, end - ending)
     whole = int(size) + ending
-    return whole if whole <= len(content) else 0
+    return whole if whole <= end else 0
 
 
 def read_signature(tail: bytes) -> Signature | None:

@@ -26,6 +26,7 @@ from gpuprov.catalog.releases import (
 from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.locking.catalogs.sources import INSIDE, PACKAGE
+from gpuprov.writing import replace_file
 
 
 def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:
@@ -55,7 +56,7 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
     try:
         folder.mkdir(parents=True)
         for name, content in whole.items():
-            (folder / name).write_bytes(content)
+            replace_file(folder / name, content)
         wheel = folder.parent / f"{INSIDE}-{number}-py3-none-any.whl"
         _write_wheel(wheel, number, whole)
     except OSError as error:

@@ -56,7 +56,16 @@ def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[
 def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
     wanted = f"{PACKAGE}=={stated}" if stated else PACKAGE
     with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--quiet",
+        ]
         command += ["--disable-pip-version-check", "--dest", folder, wanted]
         try:
             done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)

@@ -14,19 +14,20 @@ from gpuprov.catalog.releases import (
     SIGNATURE,
     Release,
     brought,
+    current,
     digest,
     keep,
     own,
     read_manifest,
     store,
 )
+from gpuprov.catalog.trust import KEY, one_key, remembered
 from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.locking.catalogs.sources import read_source
-from gpuprov.locking.repository.openpgp import armored, fingerprints
-from gpuprov.locking.repository.signature import verify_detached
-
-KEY = "key.asc"
+from gpuprov.untrusted.openpgp import armored
+from gpuprov.untrusted.signature import verify_detached
+from gpuprov.writing import replace_file
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
 
     Raises:
         InvalidInput: no such source, no key is known yet, or it is no catalog that this gpuprov can read.
-        Refused: signed by another key or by none, a file is not what the manifest says, another version than
-            was asked for, or another content under a version that is here.
+        Refused: a key file of several keys, a signature of another key or none, a file that is not what the
+            manifest says, another version than was asked for, or other contents of a version that is here.
         Unreachable: the source does not answer.
     """
     keys = _keys(key)
-    before = next(iter(brought()), None)
-    before = before if before and before.version > own().version else own()
+    fingerprint = one_key(keys, str(key or store() / KEY))
+    before = _before(key)
     found, place = read_source(source, stated)
     if MANIFEST not in found:
         raise InvalidInput(f"{place} has no {MANIFEST}", expected="a release of the catalog")
@@ -72,31 +73,41 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
     number, files = _listed(found, place)
     if stated and version(stated) != version(number):
         raise Refused(f"{place} is catalog {number}", expected=f"{stated}, as was asked for")
-    _check_new(number, files)
+    _check_new(number, files, keys)
     _read_whole(files)
     release = keep(number, files, (found[MANIFEST], found[SIGNATURE]))
     if key:
         _remember(keys)
-    return Updated(release, before, place, ", ".join(fingerprints(keys)))
+    return Updated(release, before, place, fingerprint)
+
+
+def _before(key: Path | None) -> Release:
+    """The newest release that was here; where what is remembered is no key, one that is named replaces it."""
+    try:
+        return current()
+    except (Refused, InvalidInput):
+        if key is None:
+            raise
+        return own()
 
 
 def _keys(key: Path | None) -> bytes:
     """The key that must sign, armored: the one named, or the one that signed before."""
     if key:
         return armored(key).encode()
-    kept = store() / KEY
-    if not kept.is_file():
+    kept = remembered(store())
+    if kept is None:
         raise InvalidInput(
             "no key is known that signs catalogs",
             expected="the public key of whoever makes them, once",
             do="gpuprov catalog update --key FILE",
         )
-    return kept.read_bytes()
+    return kept
 
 
 def _remember(keys: bytes) -> None:
     try:
-        (store() / KEY).write_bytes(keys)
+        replace_file(store() / KEY, keys)
     except OSError as error:
         raise GpuprovError(f"{store() / KEY} cannot be written: {error.strerror}") from error
 
@@ -119,9 +130,9 @@ def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, byte
     return number, {name: found[name] for name in manifest}
 
 
-def _check_new(number: str, files: Mapping[str, bytes]) -> None:
+def _check_new(number: str, files: Mapping[str, bytes], keys: bytes) -> None:
     """Raises Refused for a second content under a version that is here."""
-    for release in (own(), *brought()):
+    for release in (own(), *brought(keys)):
         if release.version == version(number) and release.sha256 != digest(number, files):
             raise Refused(
                 f"catalog {number} is here with other contents: {release}",

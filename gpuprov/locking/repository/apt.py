@@ -15,14 +15,15 @@ from debian.deb822 import PkgRelation
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.locking.repository.openpgp import Keyring
 from gpuprov.locking.repository.release import Release, read_release
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import DEB, Order
+from gpuprov.untrusted.openpgp import Keyring
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
 FILE_FIELDS = ("Filename", "Size", "SHA256")
-FIELD = re.compile(rf"^({'|'.join((*FIELDS, *FILE_FIELDS))}): *(.*(?:\n[ \t].*)*)$", re.MULTILINE)
+_NAMES = "|".join((*FIELDS, *FILE_FIELDS))
+FIELD = re.compile(rf"^({_NAMES}): *(.*(?:\n[ \t].*)*)$", re.MULTILINE)
 
 
 def open_apt(

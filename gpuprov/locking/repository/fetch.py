@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -18,12 +17,13 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 from threading import Thread
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-import platformdirs
-
 from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.locking.repository.login import login_of
+from gpuprov.runs import cache_dir
+from gpuprov.writing import replace_file
 
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
@@ -41,7 +41,25 @@ GRACE_S = 1.0
 
 def default_cache() -> Path:
     """`$XDG_CACHE_HOME/gpuprov/repository`."""
-    return platformdirs.user_cache_path("gpuprov") / "repository"
+    return cache_dir() / "repository"
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects, of which one to what is no URL is an answer that cannot be used."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError:
+            fp.close()
+            raise urllib.error.URLError("a redirect to what is no URL") from None
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Return what opens URLs, with the proxies that the environment names now."""
+    return urllib.request.build_opener(_Redirects)
 
 
 @dataclass(frozen=True)
@@ -164,8 +182,10 @@ class Fetcher:
         self, url: str, headers: Mapping[str, str], limit: int, deadline: float
     ) -> tuple[bytes | None, dict[str, str]]:
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
+        for name, value in login_of(url).items():
+            request.add_unredirected_header(name, value)  # another host is not told
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as answer:  # noqa: S310
+            with _opener().open(request, timeout=self.timeout) as answer:
                 return self._whole(url, answer, limit, deadline), dict(answer.headers.items())
         except urllib.error.HTTPError as error:
             if error.code not in (304, *GONE):
@@ -193,7 +213,8 @@ class Fetcher:
                 f"{url} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
             )
         return Refused(
-            f"{url} answered {error.code} {error.reason}", do="check the URL, the proxy and the credentials"
+            f"{url} answered {error.code} {error.reason}",
+            do="check the URL, the proxy, and the login in ~/.netrc",
         )
 
     def _no_answer(self, url: str, error: Exception) -> Unreachable:
@@ -267,6 +288,4 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all: readers of the cache may run beside us."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)
+    replace_file(path, content)

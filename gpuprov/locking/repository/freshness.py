@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from datetime import UTC, date, datetime, time
 from email.utils import format_datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.model.exclusive import exclusive
 from gpuprov.runs import state_dir
+from gpuprov.writing import replace_file
 
 
 def check_dates(
@@ -69,7 +69,8 @@ def check_dates(
 def _check_against_last(name: str, written: datetime | None, judged: datetime, frozen: date | None) -> None:
     folder = state_dir() / "repositories"
     kept = folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
-    with exclusive(folder / "lock"):
+    folder.mkdir(exist_ok=True)
+    with exclusive(folder):
         last = _read(kept)
         if last and not (frozen and last > judged) and (written is None or written < last):
             raise Refused(
@@ -79,9 +80,7 @@ def _check_against_last(name: str, written: datetime | None, judged: datetime, f
                 + _to_freeze(frozen, written),
             )
         if written and (last is None or written > last):
-            partial = kept.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps({"url": name, "date": written.isoformat()}))
-            partial.replace(kept)
+            replace_file(kept, json.dumps({"url": name, "date": written.isoformat()}))
 
 
 def _read(kept: Path) -> datetime | None:

@@ -15,8 +15,8 @@ from debian.deb822 import Release as ReleaseFile
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
-from gpuprov.locking.repository.openpgp import Keyring, Keys
-from gpuprov.locking.repository.signature import required_keys, verify_detached, verify_inline
+from gpuprov.untrusted.openpgp import Keyring, Keys
+from gpuprov.untrusted.signature import required_keys, verify_detached, verify_inline
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -18,11 +18,11 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
-from gpuprov.locking.repository.openpgp import Keyring, Keys
 from gpuprov.locking.repository.release import SHA256
-from gpuprov.locking.repository.signature import required_keys, verify_detached
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
+from gpuprov.untrusted.openpgp import Keyring, Keys
+from gpuprov.untrusted.signature import required_keys, verify_detached
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
 COMMON = "{http://linux.duke.edu/metadata/common}"

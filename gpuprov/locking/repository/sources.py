@@ -21,8 +21,8 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
-from gpuprov.locking.repository.openpgp import UNSIGNED, Keyring, Keys, beside, fingerprints
 from gpuprov.locking.repository.rpm import open_rpm
+from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, beside, fingerprints
 
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}

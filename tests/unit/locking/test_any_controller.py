@@ -11,9 +11,9 @@ from gpuprov.errors import GpuprovError
 from gpuprov.locking import archives
 from gpuprov.locking.archives import Finder, archive_keys
 from gpuprov.locking.build import build_lock
-from gpuprov.locking.repository.openpgp import fingerprints
 from gpuprov.locking.repository.sources import AptSource, RepositorySpec
 from gpuprov.model.fleet import parse_fleet
+from gpuprov.untrusted.openpgp import fingerprints
 
 DEBIAN = [
     AptSource("http://mirror.example/debian", "bookworm", ("main",)),

@@ -15,6 +15,7 @@ from gpuprov.catalog.version import Version, version
 from gpuprov.catalog.writing import render
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.locking.catalogs.refresh.seen import plain
+from gpuprov.writing import replace_file
 
 Document = dict[str, Any]
 
@@ -209,7 +210,7 @@ def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) 
         if old.get(name) != document:
             path = data / f"{name}.json"
             try:
-                path.write_text(render(document), encoding="utf-8")
+                replace_file(path, render(document))
             except OSError as error:
                 raise GpuprovError(f"{path} cannot be written: {error.strerror}") from error
             written.append(path)

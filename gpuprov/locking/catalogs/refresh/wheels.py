@@ -106,7 +106,7 @@ def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _pip(*arguments: str) -> str:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuprov.catalog import load
-from gpuprov.catalog.releases import current, own
+from gpuprov.catalog.releases import current, own, pinned, store
 from gpuprov.cli import lock as lock_verb
 from gpuprov.cli.catalog import command
 from gpuprov.errors import Exit, InvalidInput, Refused, Unreachable
@@ -22,8 +24,10 @@ from gpuprov.model.lock import read_lock
 from tests.unit.locking.catalogs.signed import sealed, signer
 from tests.unit.locking.fleets import Write
 
+NEWEST = {580: {"latest_known": "580.159.04"}}
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SigningKey, Path]]:
     with signer(tmp_path_factory.mktemp("key")) as made:
         yield made
@@ -32,8 +36,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SigningKey, 
 @pytest.fixture
 def release(tmp_path: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Catalog 2027.1.15: branch 580 has a newer driver."""
-    newest = {580: {"latest_known": "580.159.04"}}
-    return sealed(tmp_path / "made", key[0], monkeypatch, drivers=newest)
+    return sealed(tmp_path / "made", key[0], monkeypatch, drivers=NEWEST)
 
 
 def run(*arguments: str) -> Result:
@@ -127,6 +130,71 @@ def test_an_older_release_is_there_for_locks_and_counts_for_nothing_else(
     update(str(release))
     assert "is here for locks that pin it; 2027.1.15" in run("update", str(old)).stdout
     assert current().version.text == "2027.1.15"
+
+
+def test_a_key_file_of_several_keys_is_refused(
+    tmp_path: Path, release: Path, key: tuple[SigningKey, Path]
+) -> None:
+    both = tmp_path / "both.asc"
+    with signer(tmp_path) as (other, public):
+        both.write_bytes(key[1].read_bytes() + public.read_bytes())
+        with pytest.raises(
+            Refused, match=rf"both.asc holds {key[0].fingerprint}, {other.fingerprint}; expected one key"
+        ):
+            update(str(release), key=both)
+    assert current() == own()
+    update(str(release), key=key[1])
+    remembered = store() / "key.asc"
+    remembered.write_bytes(both.read_bytes())
+    with pytest.raises(Refused, match=r"key.asc holds .* gpuprov catalog update --key FILE"):
+        load()
+    assert update(str(release), key=key[1]).before == own()
+    assert current().version.text == "2027.1.15"
+
+
+def test_what_a_key_has_signed_that_is_trusted_no_more_is_not_the_newest(
+    tmp_path: Path, release: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(str(release), key=key[1])
+    with signer(tmp_path) as (other, public):
+        older = sealed(tmp_path / "older", other, monkeypatch, stated="2027.1.2")
+        done = update(str(older), key=public)
+        assert (done.before.version.text, current().version.text) == ("2027.1.15", "2027.1.2")
+        assert str(load().branches[580].latest_known) == "580.178.04"
+        assert (
+            pinned("2027.1.15", done.before.sha256).version.text == "2027.1.15"
+        )  # a lock that pins it has it
+        again = sealed(tmp_path / "again", other, monkeypatch, drivers=NEWEST)
+        assert update(str(again)).release.sha256 == done.before.sha256
+        assert current().version.text == "2027.1.15"
+    (store() / "key.asc").unlink()
+    assert current() == own()
+
+
+def test_a_revoked_key_has_signed_nothing(release: Path, key: tuple[SigningKey, Path]) -> None:
+    update(str(release), key=key[1])
+    revocation = key[0].home / f"openpgp-revocs.d/{key[0].fingerprint}.rev"
+    text = revocation.read_text().replace(":-----BEGIN", "-----BEGIN")
+    home = {**os.environ, "GNUPGHOME": str(key[0].home)}
+    subprocess.run(
+        ["gpg", "--batch", "--import"], input=text, text=True, env=home, check=True, capture_output=True
+    )
+    exported = ["gpg", "--batch", "--armor", "--export", key[0].fingerprint]
+    revoked = subprocess.run(exported, env=home, check=True, capture_output=True).stdout
+    (store() / "key.asc").write_bytes(revoked)
+    assert current() == own()
+    with pytest.raises(Refused, match="which was revoked"):
+        update(str(release))
+
+
+@pytest.mark.parametrize("name", ["catalog.json", "catalog.json.asc"])
+def test_a_release_whose_signature_does_not_hold_any_more_counts_for_nothing(
+    release: Path, key: tuple[SigningKey, Path], name: str
+) -> None:
+    kept = update(str(release), key=key[1]).release
+    path = kept.folder / name
+    path.write_text(path.read_text().replace("2027.1.15", "2029.1.15").replace("A", "B"))
+    assert current() == own()
 
 
 def test_a_release_that_was_changed_here_is_refused(release: Path, key: tuple[SigningKey, Path]) -> None:

@@ -19,7 +19,7 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Relation
-from gpuprov.locking.repository.openpgp import UNSIGNED
+from gpuprov.untrusted.openpgp import UNSIGNED
 from tests.unit.locking.repository.built_repositories import Suite
 
 Rebuild = Callable[..., Suite]

@@ -33,6 +33,7 @@ class Site:
     flood: bool = False
     sent: int = 0
     header: float = 0.0
+    redirect: str = ""
 
 
 @pytest.fixture
@@ -45,6 +46,11 @@ def site() -> Iterator[Site]:
             status = about.statuses.pop(0) if about.statuses else 200
             if status == 200 and self.headers.get("If-None-Match") == '"one"':
                 status = 304
+            if about.redirect:
+                self.send_response(302)
+                self.send_header("Location", about.redirect)
+                self.end_headers()
+                return
             self.send_response(status)
             with suppress(OSError):
                 while about.header:  # a header that never ends, a byte at a time
@@ -203,3 +209,10 @@ def test_broken_network_names_the_age_of_the_copy(site: Site, fetcher: Fetcher) 
     kept.unlink()
     with pytest.raises(Unreachable, match=r"the cache has the copy of .* GMT: work offline with it"):
         gone.get(site.url)
+
+
+@pytest.mark.parametrize("where", ["http://[", "//[x", "file:///etc/passwd"])
+def test_a_redirect_to_what_is_no_url_is_no_answer(site: Site, fetcher: Fetcher, where: str) -> None:
+    site.redirect = where
+    with pytest.raises((Unreachable, Refused)):
+        fetcher.get(site.url)

@@ -18,7 +18,7 @@ from gpuprov.lab.mirror.rpm import BUILT
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
-from gpuprov.locking.repository.openpgp import UNSIGNED
+from gpuprov.untrusted.openpgp import UNSIGNED
 from tests.unit.locking.repository.built_repositories import RpmRepository, Suite
 
 Rebuild = Callable[..., Suite]

@@ -16,8 +16,8 @@ from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Relation
-from gpuprov.locking.repository.openpgp import UNSIGNED
 from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.untrusted.openpgp import UNSIGNED
 from tests.unit.locking.repository.built_repositories import RpmRepository
 
 if sys.version_info >= (3, 14):
