@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -273,4 +274,4 @@ def _print(judged: list[Acceptance], told: dict[str, Any], output: str) -> None:
         options.print_json(told)
     else:
         for line in accept_lines(judged):
-            click.echo(line)
+            say(line)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import click
-
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -65,5 +64,5 @@ def measure_across(
         options.print_json(told)
     else:
         for line in across_lines(outcome):
-            click.echo(line)
+            say(line)
     return worst(*(each.exit_code for each in judged))

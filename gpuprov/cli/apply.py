@@ -11,7 +11,7 @@ import click
 from gpuprov.cli.common import completion, options, this_machine
 from gpuprov.cli.common.staleness import warn_if_stale
 from gpuprov.cli.common.terminal import tell
-from gpuprov.errors import Exit
+from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.apply.context import RunContext
@@ -45,6 +45,16 @@ if TYPE_CHECKING:
 @click.option("--allow-downgrade", is_flag=True, help="downgrade packages that are newer than the lock's")
 @click.option("--force", is_flag=True, help="go on where GPUs are in use; logged on the node")
 @click.option("--image", is_flag=True, help="this tree is an image of a group that is being made; see below")
+@click.option(
+    "--modules-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="with --image: write the modules that were compiled here, for --modules on the controller",
+)
+@click.option(
+    "--modules",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="put the modules of this file into the store first: an image's, or with --image an export's",
+)
 @click.option("--continue", "waiting", metavar="RUN", help="go on after a reboot of this machine")
 @click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
 @click.option("-D", "--diff", is_flag=True, help="show what changes in files")
@@ -62,6 +72,8 @@ def command(
     allow_downgrade: bool,
     force: bool,
     image: bool,
+    modules_out: Path | None,
+    modules: Path | None,
     waiting: str | None,
     check: bool,
     diff: bool,
@@ -85,23 +97,40 @@ def command(
     from gpuprov.apply.proposal import propose
     from gpuprov.model.nodeset import fold
     from gpuprov.report.progress import Progress
-    from gpuprov.report.text import drift_lines, plan_lines
+    from gpuprov.report.text import drift_lines, plan_lines, trust_lines
     from gpuprov.runs import new_run
 
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     if image:
         from gpuprov.cli.common.image import apply_image
 
-        return apply_image(chosen, output, consent, verified=not no_verify, verbose=verbose, yes=yes)
+        return apply_image(
+            chosen,
+            output,
+            consent,
+            verified=not no_verify,
+            verbose=verbose,
+            yes=yes,
+            modules=modules,
+            modules_out=modules_out,
+        )
+    if modules_out:
+        raise InvalidInput("--modules-out", expected="with --image: what the image compiled is written")
     if waiting is not None:
         return _continue(waiting, output)
     chosen = replace(chosen, local=local)
     if local:
         this_machine.first_files(chosen.lock_path)
     warn_if_stale(chosen.lock, chosen.lock_path)
+    if modules:
+        from gpuprov.apply.modules.brought import take_in
+
+        for kept in take_in(chosen.lock, modules):
+            options.note(f"the {kept.build} is in the store, by an image")
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
-    for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
+    trust = trust_lines(chosen.lock, proposal.plans)
+    for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
         options.note(line)
     if not proposal.busy:
         return _nothing_to_do(chosen, proposal, output)

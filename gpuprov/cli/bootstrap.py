@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput, worst
 from gpuprov.model.connection import LOCAL
 
@@ -180,9 +181,9 @@ def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -
         return
     for node in nodes:
         story = str(node.failure) if node.failure else ", ".join(node.changed) or "nothing to change"
-        click.echo(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
+        say(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
         for line in node.notes:
-            click.echo(f"    {line}")
+            say(f"    {line}")
 
 
 def _paths(files: Mapping[str, HostKeys]) -> str | list[str]:

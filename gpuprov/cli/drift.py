@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +12,10 @@ import click
 
 from gpuprov.cli.common import completion, options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
-from gpuprov.cli.common.terminal import tell, waiting
+from gpuprov.cli.common.terminal import say, tell, waiting
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
+from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.report.history import Run
@@ -134,7 +134,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
         if told := see_doctor(found):
             options.note(told)
         if before and not found:
-            click.echo(f"nothing new since {before.id}")
+            say(f"nothing new since {before.id}")
     return exit_code(found)
 
 
@@ -153,11 +153,10 @@ def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Report
         if before is None or changed:
             keep(run, options.note)
             if output == "json":
-                click.echo(
-                    json.dumps({**drift_document(run.nodes, run.at), "run": run.id}, ensure_ascii=False)
-                )
+                document = {**drift_document(run.nodes, run.at), "run": run.id}
+                say(json_text(document, indent=None))
             else:
                 for line in change_lines(changed) if before else drift_lines(run.nodes):
-                    click.echo(f"{run.at[11:19]}  {line}")
+                    say(f"{run.at[11:19]}  {line}")
         before = run
         time.sleep(max(0.0, seconds - (time.monotonic() - begun)))

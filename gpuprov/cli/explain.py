@@ -9,6 +9,7 @@ import click
 
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
+from gpuprov.cli.common.terminal import show
 from gpuprov.errors import Exit
 
 
@@ -27,5 +28,5 @@ def command(component: str, catalog_dirs: tuple[Path, ...], output: str, **state
     else:
         from gpuprov.report.resolution import describe_explanation
 
-        click.echo("\n".join(describe_explanation(explanation)))
+        show("\n".join(describe_explanation(explanation)))
     return Exit.REFUSED if explanation.answer.verdict == "refused" else Exit.OK

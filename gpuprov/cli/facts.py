@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import waiting
+from gpuprov.cli.common.terminal import say, waiting
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def command(
         told = contained(facts.host, lambda: list(describe(facts)))
         if isinstance(told, GpuprovError):
             raise told
-        click.echo("\n".join(told))
+        for line in told:
+            say(line)
     return Exit.OK
 
 
@@ -82,7 +84,8 @@ def _show_capture(name: str, output: str) -> int:
     if output == "json":
         options.print_json(smi_document(smi))
     else:
-        click.echo("".join(f"{line}\n" for line in describe_smi(replace(smi, error=None))), nl=False)
+        for line in describe_smi(replace(smi, error=None)):
+            say(line)
     if smi.error is None:
         return Exit.OK
     options.note(f"gpuprov: {name}: {smi.error}")
@@ -114,11 +117,13 @@ def _crew(workers: str | None, host: str, lock_path: Path, *, password: bool) ->
 
 def _remote(target: Target, password: str | None) -> Facts:
     from gpuprov.probe.collect import collect
+    from gpuprov.probe.facts import Facts
     from gpuprov.probe.payload import Parameters
     from gpuprov.ssh.transport import fan_out
 
     with waiting(f"asking {target.name}"):
-        [(_, outcome)] = fan_out([target], lambda node: collect(node, Parameters(), password=password))
+        work = partial(collect, parameters=Parameters(), password=password)
+        [(_, outcome)] = fan_out([target], work, answer=Facts)
     if isinstance(outcome, GpuprovError):
         raise outcome
     return outcome

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
     "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="number of runs to show"
 )
 @click.option("--run", "told", metavar="RUN", help="what an upgrade or a rollback did, step by step")
+@click.option("--signed", is_flag=True, help="the modules that the site's key has signed, newest first")
 @options.output_option
 def command(
-    node: str | None, since: str | None, until: str, last: int, told: str | None, output: str
+    node: str | None,
+    since: str | None,
+    until: str,
+    last: int,
+    told: str | None,
+    signed: bool,
+    output: str,
 ) -> Exit:
     """List the runs of drift, apply and verify, newest first; or tell the story of one NODE.
 
@@ -31,6 +39,8 @@ def command(
     """
     from gpuprov.report.history import History
 
+    if signed:
+        return _signed(last, output)
     if told:
         return _journal(told, output)
     if node and since:
@@ -56,7 +66,36 @@ def _journal(name: str, output: str) -> Exit:
         options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": entries_told})
         return Exit.OK
     for line in journal_lines(header(entries), entries):
-        click.echo(line)
+        say(line)
+    return Exit.OK
+
+
+def _signed(last: int, output: str) -> Exit:
+    """Show the journal of signatures; -n counts modules."""
+    from dataclasses import asdict
+
+    from gpuprov.apply.modules.journal import read
+
+    entries = read()[: -last - 1 : -1]
+    if output == "json":
+        options.print_json({"schema": "gpuprov.signed/1", "signed": [asdict(each) for each in entries]})
+        return Exit.OK
+    rows = [
+        [
+            each.at,
+            "+".join(each.build.get("builders", ())),
+            each.build.get("driver", ""),
+            each.build.get("kernel", ""),
+            each.file,
+            each.certificate[:12],
+            each.before[:12],
+            each.after[:12],
+            each.run,
+        ]
+        for each in entries
+    ]
+    heads = ["AT", "BUILDER", "DRIVER", "KERNEL", "FILE", "CERTIFICATE", "BEFORE", "AFTER", "RUN"]
+    options.print_table([heads, *rows])
     return Exit.OK
 
 
@@ -89,7 +128,7 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     for line, seen in told:
         lines = drift_lines([seen]) if before is None else change_lines(changes([before], [seen]))
         for text in lines:
-            click.echo(f"{line.at}  {line.id}  {text}")
+            say(f"{line.at}  {line.id}  {text}")
         before = seen
     return Exit.OK
 
@@ -110,5 +149,5 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     else:
         options.note(f"from {before.id} to {after.id}")
         for text in change_lines(found) if found else ["nothing changed"]:
-            click.echo(text)
+            show(text)
     return Exit.DRIFT if found else Exit.OK

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.cli.inventory_export import command as export
 from gpuprov.errors import Exit, InvalidInput
@@ -123,7 +124,7 @@ def import_command(
     else:
         text = render_plain(found)
         parse_fleet(text, str(sources[0]))
-        click.echo(text, nl=False)
+        show(text)
     return Exit.OK
 
 
@@ -142,7 +143,7 @@ def plugins() -> int:
     """
     from gpuprov.resources import share
 
-    click.echo(share("plugins") / "inventory")
+    say(share("plugins") / "inventory")
     return Exit.OK
 
 
@@ -160,7 +161,7 @@ def profiles(output: str) -> int:
     else:
         width = max(map(len, found))
         for name, each in found.items():
-            click.echo(f"{name:<{width}}  {each.description}")
+            say(f"{name:<{width}}  {each.description}")
     return Exit.OK
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Unreachable, worst
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _show(
     for host, error in failed.items():
         options.note(f"{host}: {error}")
     if proposal["groups"]:
-        click.echo(render_plain(proposal), nl=False)
+        show(render_plain(proposal))
 
 
 def _write(fleet: Path, proposal: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprov.cli.common.options import note, output_option, print_json, print_table
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -154,9 +155,9 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
         base = f"http://{GATEWAY}:{port}"
         built = nvidia.build(folder.resolve(), load(), systems, arch, base=base)
     with served(built.root, port, mood) as server:
-        click.echo("repositories:")
+        say("repositories:")
         for name, url in built.urls(server.url).items():
-            click.echo(f"  {name}: {{url: {url!r}, key: {str(built.key)!r}}}")
+            say(f"  {name}: {{url: {url!r}, key: {str(built.key)!r}}}")
         note(f"lab: serving at {server.url}; Ctrl-C ends it")
         server.wait()
     return Exit.OK

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import show
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -188,5 +189,5 @@ def _show(lines: list[Line], output: str) -> int:
         return Exit.OK
     several = len(lines) > 1
     for line in lines:
-        click.echo(f"# on {line.host}\n{line.text}" if several else line.text)
+        show(f"# on {line.host}\n{line.text}" if several else line.text)
     return Exit.OK

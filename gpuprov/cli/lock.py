@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import waiting
+from gpuprov.cli.common.terminal import say, waiting
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 
@@ -55,11 +55,11 @@ def command(
         current = previous is not None and render_lock(previous) == render_lock(lock)
         options.note(f"{path} is current" if current else f"{path} is stale: run `gpuprov lock`")
         for line in moved:
-            click.echo(line)
+            say(line)
         return Exit.OK if current else Exit.DRIFT
     write_lock(lock, path)
     for line in moved:
-        click.echo(line)
+        say(line)
     for line in unmoved(previous, lock, named):
         options.note(line)
     then = "plan" if path == lock_beside(fleet) else f"upgrade --to {path} --plan"

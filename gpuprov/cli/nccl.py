@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.cli.nccl_derive import derive
 from gpuprov.errors import Exit, InvalidInput
 
@@ -54,7 +54,7 @@ def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | No
     verdict = judge_log(log, expected)
     document = {**log.as_dict(), "verdict": [finding.as_dict() for finding in verdict]}
     if output == "json":
-        click.echo(json.dumps(document, indent=2))
+        options.print_json(document)
     else:
         _print(document, verdict)
     failed = any(finding.level == "bad" for finding in verdict)
@@ -134,7 +134,7 @@ def check(
             machine, outcomes = on_node(target, measure_all, command_s=timeout_s)
     runs = [outcome.as_dict(machine.gpus, parameters) for outcome in outcomes]
     if output == "json":
-        click.echo(json.dumps({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs}, indent=2))
+        options.print_json({"schema": SCHEMA, "gpus": machine.gpus, "runs": runs})
     else:
         _print_runs(machine.gpus, runs)
     failed = any(finding.level == "bad" for outcome in outcomes for finding in outcome.verdict)
@@ -163,9 +163,9 @@ def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
     }
     for label, value in rows.items():
         if value:
-            click.echo(f"{label:<14} {value}")
+            say(f"{label:<14} {value}")
     for finding in verdict:
-        click.echo(f"{finding.level:<4}  {finding.text}")
+        say(f"{finding.level:<4}  {finding.text}")
 
 
 def _counts(transports: dict[str, int]) -> str:
@@ -173,20 +173,20 @@ def _counts(transports: dict[str, int]) -> str:
 
 
 def _print_runs(gpus: int, runs: list[dict[str, Any]]) -> None:
-    click.echo(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
-    click.echo(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
+    say(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
+    say(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
     for row in runs:
         measured = row["bus_bandwidth"]
         peak = f"{measured['peak']:.1f}" if measured else "none"
         limit = f"{row['limit']['gbs']:.1f}" if row["limit"] else "-"
         share = f"{row['share']:.0%}" if row["share"] is not None else "-"
         paths = _counts({**row["transports"]["intra"], **row["transports"]["inter"]})
-        click.echo(f"{row['variant']:<9}{peak:>8}{limit:>8}{share:>7}  {paths}")
+        say(f"{row['variant']:<9}{peak:>8}{limit:>8}{share:>7}  {paths}")
     for row in runs:
         if model := row["estimate"]:
             rough, ring = f"{model['seconds']:.3f} s", f"{model['seconds_ring']:.3f} s"
             text = f"{rough} by parameters * 4 bytes / bandwidth, {ring} in a ring of {gpus}"
-            click.echo(f"{row['variant']}: {model['parameters']:g} parameters: {text}")
+            say(f"{row['variant']}: {model['parameters']:g} parameters: {text}")
     for row in runs:
         for finding in row["verdict"]:
-            click.echo(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")
+            say(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")

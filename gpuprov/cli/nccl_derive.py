@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -86,10 +87,17 @@ def _odd(groups: dict[str, dict[str, Derived]]) -> list[Finding]:
 def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dict[str, Derived]:
     from gpuprov.nccl.derive import derive as derived_from
     from gpuprov.nccl.inputs import from_facts
+    from gpuprov.ssh.contained import contained
 
     matrix = _topology(topology) if topology else None
     facts = [_facts(name) for name in names]
-    return {node.host: derived_from(*from_facts(node, matrix), site) for node in facts}
+    found: dict[str, Derived] = {}
+    for node in facts:
+        derived = contained(node.host, lambda node=node: derived_from(*from_facts(node, matrix), site))  # type: ignore[misc]
+        if isinstance(derived, GpuprovError):
+            raise derived
+        found[node.host] = derived
+    return found
 
 
 def _facts(name: str) -> Facts:
@@ -133,14 +141,14 @@ def _show(
         options.print_json({"schema": SCHEMA, "nodes": rows, "group": group, "failed": errors})
         return
     for host, derived in nodes.items():
-        click.echo(f"{host}:")
+        say(f"{host}:")
         for name, decision in derived.variables.items():
-            click.echo(f"  {name}={decision.value}  # {decision.reason}")
+            say(f"  {name}={decision.value}  # {decision.reason}")
         for device, why in derived.excluded.items():
-            click.echo(f"  not {device}: {why}")
+            say(f"  not {device}: {why}")
         for finding in derived.findings:
-            click.echo(f"  {finding.level:<4}  {finding.text}")
+            say(f"  {finding.level:<4}  {finding.text}")
     for finding in odd:
-        click.echo(f"{finding.level:<4}  {finding.text}")
+        say(f"{finding.level:<4}  {finding.text}")
     for host, error in failed.items():
         options.note(f"{host}: {error}")

@@ -25,7 +25,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     from gpuprov.apply.proposal import propose
     from gpuprov.drift.judge import exit_code
     from gpuprov.report.documents import plan_document
-    from gpuprov.report.text import drift_lines, plan_lines
+    from gpuprov.report.text import drift_lines, plan_lines, trust_lines
 
     chosen = replace(chosen, local=local)
     warn_if_stale(chosen.lock, chosen.lock_path)
@@ -34,6 +34,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     if output == "json":
         options.print_json(plan_document(proposal.plans, proposal.unanswered))
     else:
-        for line in [*plan_lines(proposal.plans), *drift_lines(proposal.unanswered)]:
+        trust = trust_lines(chosen.lock, proposal.plans)
+        for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
             tell(line)
     return exit_code(proposal.found)

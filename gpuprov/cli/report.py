@@ -6,6 +6,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
 
@@ -29,5 +30,5 @@ def command(run: str, reports: ReportFiles, output: str) -> Exit:
         options.print_json({**drift_document(kept.nodes, kept.at), "run": kept.id})
     elif not reports.wanted:
         for line in drift_lines(kept.nodes):
-            click.echo(line)
+            say(line)
     return Exit.OK

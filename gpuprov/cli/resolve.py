@@ -12,7 +12,9 @@ import click
 
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.catalog import Catalog
@@ -48,9 +50,9 @@ def command(
     else:
         from gpuprov.report.resolution import describe, sources
 
-        click.echo("\n".join(describe(answer)))
+        show("\n".join(describe(answer)))
         if show_sources:
-            click.echo("\nsources\n" + "\n".join(f"  - {line}" for line in sources(answer)))
+            show("\nsources\n" + "\n".join(f"  - {line}" for line in sources(answer)))
     return Exit.REFUSED if answer.verdict == "refused" else Exit.OK
 
 
@@ -77,7 +79,7 @@ def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
         if "error" in answer:
             outcome = Exit.USAGE
             answer["error"]["line"] = number
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        say(json_text(answer, indent=None))
     return outcome
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import select
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput
+from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.doctor.status import NodeNow, Watch
@@ -131,16 +132,16 @@ def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None
 
     if output == "json":
         if stamp:
-            click.echo(json.dumps(status_document(found), ensure_ascii=False))
+            say(json_text(status_document(found), indent=None))
         else:
             options.print_json(status_document(found))
     elif view.only_odd:
         for cells, stands in status_rows(found, folded=view.folded):
             if stands:
-                click.echo(stamp + "  ".join(filter(None, cells)))
+                say(stamp + "  ".join(filter(None, cells)))
     else:
         for line in status_lines(found, folded=view.folded):
-            click.echo(stamp + line)
+            say(stamp + line)
 
 
 def _stay_here(interval: float, output: str, view: View) -> int:

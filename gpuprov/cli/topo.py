@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.topology import Topology, driver_error, parse_topology
 from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
 from gpuprov.topology.verdict import as_document
+from gpuprov.writing import replace_file
 
 
 @click.command()
@@ -55,9 +56,9 @@ def command(
     if picture is not None:
         _write_picture(picture, topology, title)
     if output == "svg":
-        click.echo(_svg(topology, title), nl=False)
+        show(_svg(topology, title))
     elif output == "json":
-        click.echo(json.dumps(document, indent=2))
+        options.print_json(document)
     else:
         _print_table(topology, document["verdict"])
     return Exit.FAILED if any(finding["level"] == "bad" for finding in document["verdict"]) else Exit.OK
@@ -99,9 +100,9 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
 def _complain(complaint: str, output: str, code: Exit) -> int:
     """What a driver said instead of a matrix; a saved text is read rightly all the same."""
     if output == "json":
-        click.echo(json.dumps({"schema": SCHEMA, "error": complaint}, indent=2))
+        options.print_json({"schema": SCHEMA, "error": complaint})
     else:
-        click.echo(f"gpuprov: the driver answers: {complaint}", err=True)
+        show(f"gpuprov: the driver answers: {complaint}", err=True)
     return code
 
 
@@ -113,7 +114,7 @@ def _svg(topology: Topology, title: str) -> str:
 
 def _write_picture(path: Path, topology: Topology, title: str) -> None:
     try:
-        path.write_text(_svg(topology, title))
+        replace_file(path, _svg(topology, title))
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", do="name a file that can be written") from None
 
@@ -123,9 +124,9 @@ def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
     options.print_table([["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)])
     for nic in topology.nics:
         if nic.device != nic.name:
-            click.echo(f"{nic.name}: {nic.device}")
+            say(f"{nic.name}: {nic.device}")
     for finding in verdict:
-        click.echo(f"{finding['level']:<4}  {finding['text']}")
+        say(f"{finding['level']:<4}  {finding['text']}")
 
 
 def _row(topology: Topology, name: str, names: list[str]) -> list[str]:

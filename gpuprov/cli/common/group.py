@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import logging
 import os
 import sys
 
@@ -10,9 +12,13 @@ import click
 
 from gpuprov import __version__
 from gpuprov.cli.common.logs import failed, kept, with_verbosity
+from gpuprov.cli.common.terminal import show
 from gpuprov.cli.common.verbs import VERBS, overview
 from gpuprov.errors import Exit, GpuprovError, did_you_mean
-from gpuprov.report.printable import printable
+
+LOG = logging.getLogger("gpuprov")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+FULL = "make room, or name folders that can be written: XDG_STATE_HOME, XDG_CACHE_HOME, TMPDIR"
 
 
 class VerbGroup(click.Group):
@@ -64,8 +70,32 @@ def gpuprov() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns its exit code."""
-    return kept(arguments, lambda: _run(arguments))
+    """Run one command line; returns its exit code.
+
+    What is written is for no one else to write, whatever the umask.
+    """
+    os.umask(os.umask(0o077) | 0o022)
+    try:
+        code = kept(arguments, lambda: _run(arguments))
+    except GpuprovError as error:  # where the log should be kept
+        code = _told(error)
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """Write what is left for standard output, which may be a file on a full disk."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        return _told(GpuprovError(f"standard output cannot be written: {error.strerror}"))
+    return code
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -77,13 +107,38 @@ def _run(arguments: list[str]) -> int:
         error.show()
         return Exit.USAGE
     except (KeyboardInterrupt, click.Abort):
-        click.echo("gpuprov: interrupted", err=True)
+        show("gpuprov: interrupted", err=True)
         return Exit.INTERRUPTED
     except GpuprovError as error:
-        click.echo(f"gpuprov: {printable(str(error))}", err=True)
         failed(error)
-        return error.exit_code
+        return _told(error)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return Exit.OK
+    except _faults() as error:
+        failure = _of_this_machine(error)
+        failure.__cause__ = error
+        failed(failure)
+        return _told(failure)
     return outcome if isinstance(outcome, int) else Exit.OK
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What this machine raises; sqlite does only where it is imported."""
+    database = sys.modules.get("sqlite3")
+    return (OSError, database.OperationalError) if database else (OSError,)
+
+
+def _of_this_machine(error: Exception) -> GpuprovError:
+    """What stood in the way here that no verb has words for: a full disk, a file that may not be written."""
+    if not isinstance(error, OSError):
+        return GpuprovError(f"the history cannot be read or written: {error}", do=FULL)
+    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    if error.errno in NO_ROOM:
+        return GpuprovError(f"{place or 'standard output or a file: '}{error.strerror}", do=FULL)
+    return GpuprovError(f"{place}{error.strerror or error}", do="--debug keeps where that came from")
+
+
+def _told(error: GpuprovError) -> Exit:
+    show(f"gpuprov: {error}", err=True)
+    return error.exit_code

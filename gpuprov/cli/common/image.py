@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuprov.apply.context import Consent
     from gpuprov.model.lock import Lock
     from gpuprov.verify import Verdict
@@ -30,22 +31,42 @@ def group_of(chosen: options.Chosen) -> str:
 
 
 def apply_image(
-    chosen: options.Chosen, output: str, consent: Consent, *, verified: bool, verbose: int, yes: bool
+    chosen: options.Chosen,
+    output: str,
+    consent: Consent,
+    *,
+    verified: bool,
+    verbose: int,
+    yes: bool,
+    modules: Path | None = None,
+    modules_out: Path | None = None,
 ) -> Exit:
-    """Bring this tree to the lock, as far as an image can be, and leave the rest for the first boot."""
+    """Bring this tree to the lock, as far as an image can be, and leave the rest for the first boot.
+
+    Args:
+        modules: of the fleet's builders, which the controller exported.
+        modules_out: gets the modules that were compiled here, for the controller's store.
+    """
     from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
+    from gpuprov.apply.modules.brought import handed_out, lay_in
     from gpuprov.report.image import image_document, image_exit, image_lines
     from gpuprov.report.progress import Progress
     from gpuprov.runs import new_run
+    from gpuprov.writing import replace_file
 
     group = group_of(chosen)
     lock = image_lock(chosen.lock, group)
     options.ask("make this tree an image", yes=yes)
+    for kept in lay_in(lock, modules) if modules else ():
+        options.note(f"the {kept.build} is in this tree's store")
     progress, how = Progress(options.note), Options(1, verbosity=verbose)
     run = RunContext(lock, new_run("apply"), how, consent, progress.event, options.note)
     with progress.alive():
         image = make_image(run)
+    if modules_out:
+        replace_file(modules_out, handed_out(lock, lock.groups[group]))
+        options.note(f"on the controller: gpuprov apply --modules {modules_out.name}")
     verdict = _look(lock) if verified and image.outcome.ok else None
     if image.outcome.ok:
         leave_for_first_boot(chosen.lock, group)
@@ -54,7 +75,7 @@ def apply_image(
         options.print_json(image_document(run.id, image, verdict, waiting))
     else:
         for line in image_lines(image, verdict, waiting):
-            click.echo(line)
+            say(line)
     _say_failures(verdict)
     options.note(f"logs of this run: {run.folder}")
     return image_exit(image, verdict)
@@ -72,7 +93,7 @@ def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
         options.print_json({**verdict.document(), "not_judged": waiting})
     else:
         for line in [recap(verdict, details=verbose > 0), *waiting_lines(waiting)]:
-            click.echo(line)
+            say(line)
     return verdict.exit_code
 
 

@@ -18,6 +18,7 @@ import click
 
 from gpuprov.errors import GpuprovError
 from gpuprov.runs import new_id, state_dir
+from gpuprov.untrusted import LogFormatter
 
 KEPT = 200
 LOG = logging.getLogger("gpuprov")
@@ -58,7 +59,7 @@ def _taken(command: click.Command, option: str) -> bool:
 def _to_stderr(level: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(level)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     handler.addFilter(lambda record: not getattr(record, "said", False))
     LOG.addHandler(handler)
     LOG.setLevel(min(level, LOG.getEffectiveLevel()))
@@ -70,7 +71,7 @@ class Kept(logging.FileHandler):
     def __init__(self, path: Path, words: list[str]) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
         self._words = words
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line; the first one makes the file and says what was typed."""

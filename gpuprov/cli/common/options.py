@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ import click
 
 from gpuprov.cli.common import completion
 from gpuprov.cli.common.logs import said
+from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import InvalidInput
-from gpuprov.report.printable import printable
+from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.model.lock import Lock, LockedGroup
@@ -73,7 +73,7 @@ known_hosts_option = click.option("--known-hosts", metavar="FILE", help="known-h
 workers_option = click.option(
     "--workers",
     metavar="ADDRESS",
-    help="have Dask's workers reach the nodes: tls://HOST:PORT, or local[:N] starts N here; `none` overrides"
+    help="have workers reach the nodes: local[:N] starts N here, tls://HOST:PORT are sites; `none` overrides"
     " the lock's",
 )
 NO_WORKERS = "none"
@@ -296,7 +296,7 @@ def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
 
 def print_json(document: dict[str, Any]) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    show(json_text(document))
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -304,7 +304,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
     from gpuprov.report.table import aligned
 
     for line in aligned(rows):
-        click.echo(line)
+        say(line)
 
 
 def warn(text: str) -> None:
@@ -314,5 +314,5 @@ def warn(text: str) -> None:
 
 def note(text: str = "") -> None:
     """A line for a person, on stderr."""
-    click.echo(printable(text), err=True)
-    said(printable(text))
+    show(text, err=True)
+    said(text)

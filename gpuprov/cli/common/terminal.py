@@ -12,6 +12,8 @@ from typing import TextIO
 
 import click
 
+from gpuprov.untrusted import on_one_line, printable
+
 COLOURS = (
     (re.compile(r"\b(in sync|verified|passed|nothing to do|accepted|healthy)\b"), "green"),
     (re.compile(r"\b(FAILED|NOT VERIFIED|failed|broken|rejected|error)\b"), "red"),
@@ -30,9 +32,25 @@ def colourful(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def say(line: object = "") -> None:
+    """Write one line to stdout; a newline within it is spelled out, as all that steers a terminal."""
+    click.echo(on_one_line(str(line)))
+
+
+def show(text: str, *, err: bool = False) -> None:
+    """Write lines of gpuprov's own making, or a whole document, to stdout or stderr."""
+    click.echo(printable(text), err=err, nl=not text.endswith("\n"))
+
+
 def tell(line: str) -> None:
-    """A line of the result, on stdout; on a terminal with colour."""
+    """Write a line of the result to stdout; on a terminal with colour."""
+    line = on_one_line(line)
     click.echo(coloured(line) if colourful(sys.stdout) else line)
+
+
+def give(data: bytes) -> None:
+    """Write the bytes of a file to stdout."""
+    click.echo(data, nl=False)
 
 
 def coloured(line: str) -> str:

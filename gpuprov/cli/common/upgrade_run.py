@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -71,6 +70,6 @@ def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
         options.print_json(outcome_document(context.id, outcome))
     else:
         for line in outcome_lines(outcome):
-            click.echo(line)
+            say(line)
     options.note(f"logs of this run: {context.folder}")
     return outcome.exit_code

@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "nccl": ("nccl", "judge NCCL's own log, derive its network, measure an all-reduce"),
     "launch": ("launch", "print the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
     "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep them current"),
+    "workers": ("workers", "make certificates for sites whose workers reach nodes, and serve a site"),
     "lab": ("lab", "make throwaway real nodes on this machine, with simulated GPUs"),
 }
 

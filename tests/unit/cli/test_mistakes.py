@@ -130,7 +130,7 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_told_of(
     folder.chmod(0o700)
     said = screen("schedule drift", capsys, 0)
     assert f"Warning: gpuprov cannot reach {folder}: " in said
-    assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov/.ssh/known_hosts" in said
+    assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov-controller/.ssh/known_hosts" in said
     assert "Warning" not in screen("schedule drift --user root", capsys, 0)
     assert closed(Path("/usr/bin/env"), "gpuprov") is None
 
