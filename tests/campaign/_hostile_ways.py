@@ -29,11 +29,11 @@ from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import drift_document
 from gpuprov.report.facts import describe
 from gpuprov.report.history.record import of_majority, of_survey
-from gpuprov.report.printable import printable
 from gpuprov.report.text import drift_lines
 from gpuprov.runs import now
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Target
+from gpuprov.untrusted import printable
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate

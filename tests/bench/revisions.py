@@ -1,0 +1,160 @@
+"""What this checkout costs against another revision: the same steps on four equal fresh nodes, in one run.
+
+    scripts/bench revisions --against REVISION [--rounds 2] [--nodes 4]
+
+Each revision locks with its own code, applies to fresh nodes with a module that one builder compiles and
+reboots them (`once`; DKMS is real, a stub plays the compiler), applies a changed clock (`apply`), applies
+again with nothing to do (`again`), asks for drift (`drift`) and upgrades to another driver (`upgrade`).
+Which revision goes first changes from round to round: an even number of rounds is fair. The ratio is that
+of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuprov.lab import Lab
+from tests.bench._by_hand import begin
+from tests.lab.command_line import gpuprov
+from tests.lab.stub_compiler import play_compiler
+
+BAR = 1.05
+NEWER, OLDER = "535.309.01", "535.261.03"
+REPEATS = {"again": 3, "drift": 5}
+"""How often a round measures what takes seconds; other steps once."""
+Times = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision of gpuprov.
+
+    Attributes:
+        name: `before` or `now`.
+        tree: its checkout.
+    """
+
+    name: str
+    tree: Path
+
+    def run(self, folder: Path, *words: str) -> None:
+        """Run one command line of this revision in `folder`.
+
+        Raises:
+            AssertionError: another exit code, or a traceback.
+        """
+        program = ("env", f"PYTHONPATH={self.tree}", sys.executable, "-m", "gpuprov")
+        gpuprov(folder, *words, program=program)
+
+
+def main() -> int:
+    """Measure and print; exit 1 if a step costs more than `BAR`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--against", required=True, help="a commit or tag, such as HEAD~10")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--nodes", type=int, default=4)
+    options = parser.parse_args()
+    times: dict[str, Times] = {"before": defaultdict(list), "now": defaultdict(list)}
+    here = Path(__file__).parents[2]
+    with ExitStack() as stack:
+        before = Revision("before", stack.enter_context(worktree(here, options.against)))
+        revisions = [before, Revision("now", here)]
+        lab = stack.enter_context(Lab(f"bench-revisions-{os.getpid()}"))
+        for turn in range(options.rounds):
+            for revision in revisions if turn % 2 == 0 else reversed(revisions):
+                measure(lab, revision, options.nodes, times[revision.name])
+    return report(times)
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
+    """A checkout of another revision, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
+        tree = Path(folder, "tree")
+        git = ["git", "-C", str(repository), "worktree"]
+        subprocess.run([*git, "add", "-q", "--detach", str(tree), revision], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def measure(lab: Lab, revision: Revision, count: int, times: Times) -> None:
+    """Take one revision through all steps on fresh nodes."""
+    nodes = lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)])
+    for node in nodes:
+        play_compiler(node, NEWER, OLDER)
+        begin(node)
+    with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as name:
+        folder = Path(name)
+        state(lab, revision, folder, OLDER)
+        (folder / "fleet.lock.yml").rename(folder / "other.lock.yml")
+        state(lab, revision, folder, NEWER)
+        step = partial(timed, revision, folder, times)
+        step("once", "apply", "--yes")
+        state(lab, revision, folder, NEWER, clocks={"graphics": 1395, "memory": 1593})
+        step("apply", "apply", "--yes")
+        step("again", "apply", "--yes")
+        step("drift", "drift")
+        step("upgrade", "upgrade", "--to", "other.lock.yml", "--yes")
+    lab.down([node.name for node in nodes])
+
+
+def state(lab: Lab, revision: Revision, folder: Path, driver: str, **settings: Any) -> None:
+    """Write a fleet of the lab's nodes and lock it with a revision's own code."""
+    fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
+    [group] = fleet["groups"].values()
+    group["stack"] = {
+        "repository": "distribution",
+        "driver": driver,
+        "module_build": "once",
+        "builder": "node1",
+    }
+    group["settings"] = {**group.get("settings", {}), **settings}
+    fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": {"settle_s": 0}}
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    revision.run(folder, "lock")
+
+
+def timed(revision: Revision, folder: Path, times: Times, what: str, *words: str) -> None:
+    """Measure a command line in seconds; print each figure at once."""
+    for _ in range(REPEATS.get(what, 1)):
+        start = time.perf_counter()
+        revision.run(folder, *words)
+        times[what].append(time.perf_counter() - start)
+        print(f"  {revision.name} {what}: {times[what][-1]:.1f} s")
+
+
+def report(times: dict[str, Times]) -> int:
+    """Print a line for each step; return the exit code."""
+    middle: Callable[[list[float]], float] = statistics.median
+    print(f"{'step':<10}{'before s':>10}{'now s':>10}{'ratio':>8}   before / now, each")
+    ratios = []
+    for what, old in times["before"].items():
+        new = times["now"][what]
+        ratios.append(middle(new) / middle(old))
+        each = " / ".join(" ".join(f"{seconds:.1f}" for seconds in side) for side in (old, new))
+        print(f"{what:<10}{middle(old):>10.1f}{middle(new):>10.1f}{ratios[-1]:>8.2f}   {each}")
+    print(f"at most x {BAR}")
+    return int(max(ratios) > BAR)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,192 @@
+"""The place in which hostile input is tried, and the signs by which it is seen that a goal was reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ACTORS = (
+    "node",
+    "user on a node",
+    "worker",
+    "mirror",
+    "metadata service",
+    "user on the controller",
+    "stranger",
+)
+GOALS = ("code", "file", "key", "node", "hang", "line", "exception")
+"""What no party may reach.
+
+code: a program runs, or text steers a terminal, a page or a shell. file: a file outside is read or written.
+key: a secret is shown, kept or taken. node: what one node sends reaches another. hang: a bound of time or of
+memory is passed. line: a line of another user's file is lost. exception: an error that is not documented.
+"""
+THEIRS = b"a line of another user's file\n" * 3
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+class Reached(Exception):
+    """A goal that was reached, and by what it was seen."""
+
+    def __init__(self, goal: str, seen: str) -> None:
+        assert goal in GOALS, goal
+        super().__init__(f"{goal}: {seen}")
+        self.goal, self.seen = goal, seen
+
+
+class Field:
+    """The folders of a run: `work` is gpuprov's own, everything beside it is outside.
+
+    Attributes:
+        canary: each program that is smuggled in makes a file here, named after the try.
+        outside: a folder that nothing may write to.
+        secret: a word that is put wherever a secret is; it may not come out again.
+        stack: ends what a way has started.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.canary = base, base / "canary"
+        self.outside = base / "outside"
+        self.work = base / "a/b/c/d/e/f/work"
+        self.secret, self.number = "pl4nted-s3cret-w0rd", 0
+        for folder in (self.canary, self.outside, self.work):
+            folder.mkdir(parents=True)
+        base.chmod(0o755)
+        self.canary.chmod(0o777)
+        self.theirs = self.outside / "theirs"
+        self.theirs.write_bytes(THEIRS)
+        self._reported: set[str] = set()
+        self.stack = ExitStack()
+        self._own = [self.canary, self.work]
+
+    @property
+    def program(self) -> str:
+        """A line of shell that shows that a program ran."""
+        return f"/usr/bin/touch {self.canary}/{self.number}"
+
+    @property
+    def written(self) -> Path:
+        """A file that nothing may write."""
+        return self.outside / f"written-{self.number}"
+
+    def ignore(self, path: Path) -> None:
+        """Leave a folder of a way's own out of the search for strays."""
+        self._own.append(path)
+
+    def begin(self, number: int) -> None:
+        """Start a try."""
+        self.number = number
+
+    def signs(self) -> Iterable[tuple[int, str, str]]:
+        """Return new signs of a goal: number of the try, goal, what was seen."""
+        for name in sorted(path.name for path in self.canary.iterdir()):
+            if name not in self._reported:
+                self._reported.add(name)
+                number = re.match(r"\d+", name)
+                yield int(number[0]) if number else self.number, "code", f"a program made {name}"
+        content = self.theirs.read_bytes() if self.theirs.exists() else b""
+        if content != THEIRS:
+            goal = "file" if content.startswith(THEIRS) else "line"
+            self.theirs.unlink(missing_ok=True)
+            self.theirs.write_bytes(THEIRS)
+            yield self.number, goal, f"another user's file became {content[:80]!r}"
+        for path in self._strays():
+            yield self.number, "file", f"{path.relative_to(self.base)} was written"
+            path.unlink()
+
+    def _strays(self) -> list[Path]:
+        """Return files that lie outside `work` and were not there at the beginning."""
+        found = []
+        for folder, folders, files in os.walk(self.base):
+            here = Path(folder)
+            if here in self._own:
+                folders.clear()
+                continue
+            found += [here / name for name in files if here / name != self.theirs]
+        return found
+
+    def show(self, text: str, where: str) -> None:
+        """Check text that a person's terminal or a file gets.
+
+        Raises:
+            Reached: it steers a terminal, cannot be encoded, or holds the secret.
+        """
+        if self.secret in text:
+            raise Reached(
+                "key", f"the secret is in {where}: {text[max(0, text.index(self.secret) - 80) :][:160]!r}"
+            )
+        if found := STEERING.search(text):
+            at = max(0, found.start() - 40)
+            name = unicodedata.name(found[0], repr(found[0]))
+            raise Reached("code", f"{name} in {where}: {text[at : found.end() + 40]!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Reached("exception", f"{where} cannot be encoded: {error}") from None
+
+    def document(self, text: str, where: str) -> Any:
+        """Read a JSON document strictly.
+
+        Raises:
+            Reached: it is none.
+        """
+
+        def refuse(word: str) -> float:
+            raise ValueError(f"{word} is no number")
+
+        try:
+            return json.loads(text, parse_constant=refuse)
+        except ValueError as error:
+            raise Reached("exception", f"{where} is no JSON: {error}: {text[:80]!r}") from None
+
+
+@dataclass(frozen=True)
+class Way:
+    """A cell's generator: who sends what, at which goals it aims, and its share of the tries.
+
+    Attributes:
+        make: builds the function of one try, which gets the random numbers of that try. It may have an
+            attribute `settle`, which is called after each batch.
+        seconds: bound of one try.
+        mib: bound of what one try may add to the memory in use.
+    """
+
+    actor: str
+    name: str
+    aims: tuple[str, ...]
+    share: int
+    make: Callable[[Field], Callable[[random.Random], None]]
+    seconds: float
+    mib: int
+
+    @property
+    def key(self) -> str:
+        """How a person names it: `node/drift`."""
+        return f"{self.actor}/{self.name}"
+
+
+WAYS: dict[str, Way] = {}
+
+
+def way(
+    actor: str, name: str, *aims: str, share: int, seconds: float = 20.0, mib: int = 400
+) -> Callable[[Callable[[Field], Callable[[random.Random], None]]], Any]:
+    """Register a way; `share` is its number of tries among 20,000."""
+    assert actor in ACTORS, actor
+    assert set(aims) <= set(GOALS), aims
+
+    def enter(make: Any) -> Any:
+        found = Way(actor, name, (*aims, "hang", "exception"), share, make, seconds, mib)
+        assert found.key not in WAYS, found.key
+        WAYS[found.key] = found
+        return make
+
+    return enter

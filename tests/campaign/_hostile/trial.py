@@ -1,0 +1,108 @@
+"""One process that tries one way: each try is announced, each goal that was reached is a line of JSON.
+
+    python -m tests.campaign._hostile.trial WAY FIRST COUNT SEED
+
+The parent (`tests.campaign.hostile`) ends it when a try takes longer than its bound.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.campaign._hostile import ways as ways  # registers them
+from tests.campaign._hostile.field import WAYS, Field, Reached, Way
+
+MOST = 6 << 30
+"""Bytes of address space of a process; more is a MemoryError, which is a hang's twin."""
+RESET_PEAK = "5"
+"""See proc(5), /proc/PID/clear_refs."""
+
+
+class Trial:
+    """The tries of one way in this process."""
+
+    def __init__(self, each: Way, field: Field, say: Callable[[dict[str, Any]], None]) -> None:
+        self._way, self._field, self._say = each, field, say
+        self._try = each.make(field)
+
+    def run(self, first: int, count: int, seed: int) -> None:
+        """Try `count` times."""
+        for number in range(first, first + count):
+            self._say({"try": number})
+            self._field.begin(number)
+            before = _peak_mib(reset=True)
+            rng = random.Random(f"{seed}:{self._way.key}:{number}")  # noqa: S311
+            self._guarded(number, partial(self._try, rng))
+            grown = _peak_mib() - before
+            if grown > self._way.mib:
+                self._reached(
+                    number, "hang", f"{grown:.0f} MiB of memory more, expected at most {self._way.mib}"
+                )
+            self._look()
+        self._say({"settle": True})
+        if settle := getattr(self._try, "settle", None):
+            self._guarded(first + count - 1, settle)
+            self._look()
+        self._say({"done": True})
+
+    def _guarded(self, number: int, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Reached as reached:
+            self._reached(number, reached.goal, reached.seen)
+        except MemoryError:
+            self._reached(number, "hang", "no memory is left")
+        except Exception as error:  # noqa: BLE001 - each is a finding
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(at.filename).name}:{at.lineno}"
+            self._reached(number, "exception", f"{type(error).__name__} in {place}: {str(error)[:300]}")
+
+    def _look(self) -> None:
+        for number, goal, seen in self._field.signs():
+            self._reached(number, goal, seen)
+
+    def _reached(self, number: int, goal: str, seen: str) -> None:
+        self._say({"reached": goal, "number": number, "seen": seen[:500]})
+
+
+def _peak_mib(*, reset: bool = False) -> float:
+    """Return the most memory that this process had in use since it was reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def main() -> None:
+    """Try one way as often as the arguments say."""
+    key, first, count, seed = sys.argv[1], *map(int, sys.argv[2:5])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    logging.disable()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))
+    with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as name:
+        field = Field(Path(name))
+        os.environ.update(XDG_STATE_HOME=f"{field.work}/state", XDG_CACHE_HOME=f"{field.work}/cache")
+        os.environ["COLUMNS"] = "200"
+        os.chdir(field.work)
+        trial = Trial(WAYS[key], field, lambda told: print(json.dumps(told), file=answers))
+        with field.stack:
+            trial.run(first, count, seed)
+    answers.flush()
+    os._exit(0)  # threads of Dask and Paramiko are not waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The parties of SECURITY.md as attackers, a few tries each; what the table names exists."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+
+import pytest
+
+from tests import ROOT
+from tests.campaign._hostile import ways as registered  # noqa: F401
+from tests.campaign._hostile.field import ACTORS, WAYS
+from tests.campaign.hostile import carry_out, tries_of
+
+SHORT = 500
+NEEDS_ROOT = ("user on a node", "node/doctor")
+"""Ways with a mount namespace, or with the rights of another user."""
+PARTIES = (
+    "node",
+    "other user on a node",
+    "builder",
+    "worker",
+    "controller",
+    "other user on the controller",
+    "mirror",
+    "publisher of a catalog",
+    "metadata service",
+    "stranger on the network",
+)
+
+
+def table() -> dict[str, str]:
+    """Party → what holds its row in SECURITY.md."""
+    text = (ROOT / "SECURITY.md").read_text().partition("## Parties")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {row[0]: row[-1] for row in rows[1:]}
+
+
+@pytest.mark.parametrize("key", WAYS)
+def test_a_short_cut_of_the_campaign(key: str) -> None:
+    if key.startswith(NEEDS_ROOT) and os.geteuid():
+        pytest.skip("needs root")
+    result = carry_out(WAYS[key], 0, tries_of(WAYS[key], SHORT), 3)
+    assert (result.broken, result.reached) == ("", {})
+    assert result.tries >= 1
+
+
+def test_each_party_has_a_row() -> None:
+    rows = list(table())
+    assert [party for party in PARTIES if not any(row.startswith(party) for row in rows)] == []
+    assert len(rows) == len(PARTIES)
+
+
+def test_what_the_table_names_exists() -> None:
+    named = [name for held in table().values() for name in re.findall("`([^`]+)`", held)]
+    tests = [name for name in named if name.startswith("tests/")]
+    cells = [name for name in named if not name.startswith("tests/")]
+    assert len(tests) >= 10
+    assert [name for name in tests if not (ROOT / name).is_file()] == []
+    assert [cell for cell in cells if not fnmatch.filter(WAYS, cell)] == []
+    assert {way.actor for cell in cells for key, way in WAYS.items() if fnmatch.fnmatch(key, cell)} == set(
+        ACTORS
+    )
