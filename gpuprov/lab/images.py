@@ -11,16 +11,26 @@ from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.lab.archive import Archive, harvest, lend, read_archive
-from gpuprov.lab.host import CACHE, execute, execute_aloud, locked, remove_tree, say, write_whole
+from gpuprov.lab.host import (
+    CACHE,
+    execute,
+    execute_aloud,
+    locked,
+    remove_tree,
+    require_tools,
+    say,
+    write_whole,
+)
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 MINIMAL = "-minimal"
-"""Ends the name of a system's smallest image: `debian12-minimal`."""
+"""Suffix of the name of a system's smallest image: `debian12-minimal`."""
 
-# The least that boots, lets one in and runs Ansible's modules.
+# The least that boots, allows a login and runs Ansible's modules.
 MINIMAL_PACKAGES = ("systemd-sysv", "openssh-server", "python3", "linux-image-amd64")
 FIRST_PACKAGES = ("systemd", "systemd-sysv", "dbus", "ca-certificates", "gpg", "gpgv")
-# What a rented Debian server has on its first day: a kernel, an initramfs, SSH, Python and automatic updates.
+# Packages of a rented Debian server on its first day: a kernel, an initramfs, SSH, Python and automatic
+# updates.
 SERVER_PACKAGES = (
     *("openssh-server", "python3", "sudo", "iproute2", "procps", "kmod", "less", "pciutils"),
     *("linux-image-amd64", "initramfs-tools", "unattended-upgrades"),
@@ -30,8 +40,8 @@ APT_SETTINGS = """\
 APT::Keep-Downloaded-Packages "true";
 Binary::apt::APT::Keep-Downloaded-Packages "true";
 """
-# Run inside the new system. Timers of apt would start at a node's first boot and hold its locks when they
-# please; a console that nobody sees costs time at boot.
+# Run inside the new system. Timers of apt would start at a node's first boot and hold its locks at random
+# times; an unused console costs time at boot.
 FINISH = """\
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -42,17 +52,17 @@ systemctl disable apt-daily.timer apt-daily-upgrade.timer
 systemctl mask console-getty.service
 rm -f /etc/ssh/ssh_host_*
 """
-# Processes and mounts of a program run like this go with it, and it goes with us, however we end.
+# Processes and mounts of a program run like this end with it, and it ends with this process in every case.
 ALONE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a node's root starts from.
+    """Initial root of a node.
 
     Attributes:
         os: name of the system, a key of `CODENAMES`.
-        layers: read-only folders, topmost first, as overlayfs takes them.
+        layers: read-only folders, topmost first, as for overlayfs.
     """
 
     os: str
@@ -60,7 +70,7 @@ class Image:
 
 
 def contained(root: Path, *command: str) -> list[str]:
-    """Command line that runs a program in a system that is not booted."""
+    """Return the command that runs a program in a system that is not booted."""
     return [
         *ALONE,
         *("systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--pipe"),
@@ -69,7 +79,7 @@ def contained(root: Path, *command: str) -> list[str]:
 
 
 def find_image(name: str) -> Image:
-    """The image of that name: a system, whole or minimal (built now if need be), or a saved layer.
+    """Return the image of that name: a system, full or minimal (built now if missing), or a saved layer.
 
     Raises:
         InvalidInput: no such image.
@@ -84,14 +94,14 @@ def find_image(name: str) -> Image:
 
 
 def base_images() -> list[str]:
-    """Names of the images that are built from the package archive."""
+    """Return names of the images that are built from the package archive."""
     return [*CODENAMES, *(f"{os}{MINIMAL}" for os in CODENAMES)]
 
 
 def base_image(name: str) -> Path:
-    """Root folder of a base system, from the cache or built now (a few minutes).
+    """Return the root folder of a base system, from the cache or built now (a few minutes).
 
-    The folder's name carries a hash of the recipe: a changed recipe is another image.
+    The folder's name contains a hash of the recipe: a changed recipe is another image.
     """
     codename = CODENAMES[name.removesuffix(MINIMAL)]
     minimal = name.endswith(MINIMAL)
@@ -100,6 +110,7 @@ def base_image(name: str) -> Path:
     root = CACHE / "images" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
     with locked(CACHE / f"{name}.lock"):
         if not root.exists():
+            require_tools()
             say(f"building the base image {name}; this is done once and takes a few minutes")
             _build(root, codename, read_archive(), first, then)
     return root
@@ -127,14 +138,14 @@ def _build(root: Path, codename: str, archive: Archive, first: Sequence[str], th
 
 
 def saved_images() -> list[str]:
-    """Names of the saved images."""
+    """Return names of the saved images."""
     return sorted(path.parent.name for path in CACHE.glob("saved/*/image.json"))
 
 
 def save_image(name: str, upper: Path, image: Image) -> Image:
     """Move a stopped node's own layer into the cache under `name`, replacing an image of that name.
 
-    Returns the new image; the node goes on with it and an empty layer of its own.
+    Returns the new image; the node continues on it with an empty layer of its own.
     """
     if name in base_images() or not name.replace("-", "").replace(".", "").isalnum():
         raise InvalidInput(
@@ -162,10 +173,10 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
 
 
 def drop_image(name: str) -> None:
-    """Forget a saved image; nodes that stand on it must be gone.
+    """Remove a saved image; no node may use it.
 
     Raises:
-        InvalidInput: no such image, or a node stands on it.
+        InvalidInput: no such image, or a node uses it.
     """
     if name not in saved_images():
         raise InvalidInput(

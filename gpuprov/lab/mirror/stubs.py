@@ -1,6 +1,6 @@
-"""What stub packages bring, as far as anything on a node looks at it: modules, libraries, programs, units.
+"""Contents of stub packages, as far as programs on a node read them: modules, libraries, programs, units.
 
-Where each file lies in the real packages: their file lists on machines that have them.
+The place of each file was read from the file lists of the real packages on machines that have them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROGRAM = "#!/bin/sh\necho 'a stub of the gpuprov lab mirror' >&2\nexit 1\n"
 
 
 def with_contents(spec: PackageSpec) -> PackageSpec:
-    """The package with the files that its real one has and a node looks at."""
+    """Return the package with the files of the real package that a node reads."""
     for pattern, fill in CONTENTS.items():
         if re.fullmatch(pattern, spec.name):
             return fill(spec)
@@ -71,11 +71,11 @@ def _with(spec: PackageSpec, files: Mapping[str, str | bytes]) -> PackageSpec:
 
 
 def _module(spec: PackageSpec) -> PackageSpec:
-    """The source that DKMS builds from; building is copying."""
+    """Add the source that DKMS builds from; building it is copying."""
     version = _upstream(spec)
     licence = "Dual MIT/GPL" if "open" in spec.name else "NVIDIA"
     folder = f"usr/src/nvidia-{version}"
-    module = stub_module(version, kernel="any", licence=licence)
+    module = stub_module(version, kernel="0.0-any", licence=licence)
     filled = _with(
         spec, {f"{folder}/dkms.conf": DKMS.format(version=version), f"{folder}/nvidia.stub": module}
     )
@@ -83,7 +83,7 @@ def _module(spec: PackageSpec) -> PackageSpec:
 
 
 def _library(soname: str) -> Callable[[PackageSpec], PackageSpec]:
-    """A library under its full version, its link beside it."""
+    """Return the function that adds a library under its full version, and its link."""
 
     def fill(spec: PackageSpec) -> PackageSpec:
         version = ".".join(_upstream(spec).split(".")[:3])
@@ -103,7 +103,7 @@ def _daemon(program: str, unit: str) -> Callable[[PackageSpec], PackageSpec]:
 
 
 def _hostengine(spec: PackageSpec) -> PackageSpec:
-    """DCGM's daemon, which runs and measures nothing."""
+    """Add DCGM's daemon, which runs and measures nothing."""
     unit = DAEMON.format(program="nv-hostengine -n").replace("Type=forking", "Type=simple")
     return _with(
         spec,
@@ -135,7 +135,7 @@ def _cudnn_headers(spec: PackageSpec) -> PackageSpec:
 
 
 def _pin(spec: PackageSpec) -> PackageSpec:
-    """The preferences file; which packages the real one names was not read."""
+    """Add the preferences file; the package names in the real file were not read."""
     text = f"Package: *nvidia* cuda-drivers* libxnvctrl*\nPin: version {spec.pins}\nPin-Priority: 1000\n"
     return _with(spec, {"etc/apt/preferences.d/nvidia-driver-pin": text}) if spec.pins else spec
 
@@ -155,7 +155,7 @@ CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
     r"libcudnn9-headers-cuda-\d+": _cudnn_headers,
     r"libnccl2": _library("libnccl.so.2"),
 }
-"""Pattern of a package's name → what fills it; the first that fits."""
+"""Pattern of a package's name → the function that adds its contents; the first match counts."""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -163,7 +163,7 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def shared_library(soname: str) -> bytes:
-    """An ELF object that says its name and nothing else, enough for ldconfig (elf(5))."""
+    """Return an ELF object with nothing but its SONAME, enough for ldconfig (elf(5))."""
     names = b"\0" + soname.encode() + b"\0"
     start = _HEADER.size + 2 * _SEGMENT.size
     tags = 6
