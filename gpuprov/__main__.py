@@ -1,4 +1,4 @@
-"""``python -m gpuprov``."""
+"""Entry point of ``python -m gpuprov``."""
 
 from gpuprov.cli import main
 

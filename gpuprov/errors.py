@@ -1,7 +1,7 @@
-"""The one tree of errors, and the exit codes of every verb.
+"""Exceptions of gpuprov, and the exit codes of all verbs.
 
-A message says what was seen, what was expected, and what to type next; the command line prints it
-as it stands, without a traceback.
+A message states what was found, what was expected, and the next command; the command line prints it
+unchanged, without a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of the command line. When several hold, `worst` decides."""
+    """Exit codes of the command line; `worst` selects one if several apply."""
 
     OK = 0
     FAILED = 1
@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
 
 def worst(*codes: int) -> Exit:
-    """The code that speaks for several: failed beats refused beats unreachable beats drift beats fine."""
+    """Return the highest of the codes: interrupted, usage, failed, refused, unreachable, drift, ok."""
     for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.FAILED, Exit.REFUSED, Exit.UNREACHABLE, Exit.DRIFT):
         if code in codes:
             return code
@@ -32,18 +32,18 @@ def worst(*codes: int) -> Exit:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest to a mistyped one: `did you mean 'driver'?`, or nothing."""
+    """Suggest the known word nearest to a mistyped one: `did you mean 'driver'?`; empty without a match."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
 class GpuprovError(Exception):
-    """Something a person can act on.
+    """Error that the operator can resolve.
 
     Args:
-        seen: what was found, with its place (`fleet.yml:7: unknown key 'profle'`).
-        expected: what would have been right, if that is not plain from `seen`.
-        do: the next thing to type or change.
+        seen: the problem, with its place (`fleet.yml:7: unknown key 'profle'`).
+        expected: the valid value, if `seen` does not imply it.
+        do: the next command or change.
     """
 
     exit_code = Exit.FAILED
@@ -62,23 +62,23 @@ class GpuprovError(Exception):
 
 
 class NodeFailed(GpuprovError):
-    """A node answered, and what was asked of it did not work."""
+    """Failure of an operation on a node that answered."""
 
 
 class InvalidInput(GpuprovError):
-    """A file, an option or a name that is not valid."""
+    """Invalid file, option or name."""
 
     exit_code = Exit.USAGE
 
 
 class InFile(InvalidInput):
-    """Something in a file that is not valid.
+    """Invalid part of a file.
 
     Args:
-        kind: what sort of mistake it is, for programs: `unknown-key`, `missing-key`, `wrong-value`, …
-        file: the file as it was named.
-        line: from 1.
-        seen, expected, do: as in `GpuprovError`; the place goes before `seen`.
+        kind: kind of the mistake, for programs: `unknown-key`, `missing-key`, `wrong-value`, …
+        file: the file's name as the user gave it.
+        line: line number, from 1.
+        seen, expected, do: as in `GpuprovError`; the message has the place before `seen`.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class InFile(InvalidInput):
 
 
 class Unreachable(GpuprovError):
-    """A node did not let us in: no route, wrong key, changed host key, time-out."""
+    """Failed connection to a node: no route, wrong key, changed host key, time-out."""
 
     exit_code = Exit.UNREACHABLE
 
 
 class Refused(GpuprovError):
-    """No such stack can work, or a gate is shut."""
+    """Refusal: the stack cannot work, or a gate does not allow the operation."""
 
     exit_code = Exit.REFUSED

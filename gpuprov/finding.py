@@ -1,4 +1,4 @@
-"""A finding: what a reading of a node's own words means, with the rule that says so."""
+"""Findings: conclusions from the output of a node, each with its rule."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Finding:
     """One sentence of a verdict.
 
     Attributes:
-        level: `ok` as it should be, `warn` slower or odder than it need be, `bad` not what was expected.
-        rule: dotted name of the rule that spoke (`intra.p2p`); stable, for filters and tests.
-        text: the sentence for people, with the likely reasons.
+        level: `ok` as expected, `warn` slower or more unusual than necessary, `bad` not as expected.
+        rule: dotted name of the rule (`intra.p2p`); stable, for filters and tests.
+        text: the sentence for the operator, with the likely reasons.
     """
 
     level: Level
@@ -25,10 +25,10 @@ class Finding:
     text: str
 
     def as_dict(self) -> dict[str, str]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
 def worst_level(findings: Iterable[Finding]) -> Level:
-    """The level that speaks for all of them; `ok` when there are none."""
+    """Return the worst level of the findings; `ok` without findings."""
     return max((finding.level for finding in findings), key=_ORDER.index, default="ok")

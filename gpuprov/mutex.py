@@ -1,7 +1,8 @@
-"""Locks that only their owner can hold: one process at a time, and waiting has an end.
+"""Locks that only their owner can hold: one process at a time, with a limit of the waiting time.
 
-Runs on nodes as well as here: Python 3.6, standard library. flock(2) needs no more than a file that can be
-opened for reading: whoever can open a lock can hold it. Therefore each is in a folder of its owner alone.
+Runs on nodes and on the controller: Python 3.6, standard library. flock(2) only requires a file that can be
+opened for reading: any user who can open a lock can hold it. Therefore each is in a folder that only its
+owner can open.
 """
 
 import contextlib
@@ -18,28 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHORT_S, LONG_S = 0.01, 0.5
-"""The first pause and the longest one between two tries."""
+"""First and longest pause between two attempts."""
 
 
 class NotOurs(OSError):
-    """A folder or file is another user's, or others may write it; `strerror` says what to do."""
+    """Error: a folder or file is another user's, or others may write it; `strerror` contains the remedy."""
 
 
 class Locked(OSError):
-    """Another process kept a lock for longer than one waits; `strerror` says which, and what to do."""
+    """Error: another process held a lock longer than the limit; `strerror` names it and the remedy."""
 
 
 @contextlib.contextmanager
 def held(path: str, seconds: float) -> "Iterator[None]":
-    """Hold the lock at `path`, whose folder is private: of all that ask for it, one at a time.
+    """Hold the lock at `path`, in a private folder; only one process holds it at a time.
 
     Args:
-        path: made where it is missing, with its folder.
+        path: path of the lock, which is created with its folder if missing.
         seconds: the longest wait.
 
     Raises:
-        Locked: another process had it all the time.
-        OSError: the folder or the file is another user's, or cannot be made.
+        Locked: another process held it all the time.
+        OSError: the folder or the file is another user's, or cannot be created.
     """
     own_folder(os.path.dirname(path), 0o700)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -53,10 +54,10 @@ def held(path: str, seconds: float) -> "Iterator[None]":
 
 
 def wait_for(handle: int, path: str, seconds: float, kind: int = fcntl.LOCK_EX) -> None:
-    """Lock an open file or folder; `path` stands for it in messages.
+    """Lock an open file or folder; `path` names it in messages.
 
     Raises:
-        Locked: another process had it for so many seconds.
+        Locked: another process held it for `seconds`.
     """
     end, pause = time.monotonic() + seconds, SHORT_S
     while True:
@@ -70,13 +71,13 @@ def wait_for(handle: int, path: str, seconds: float, kind: int = fcntl.LOCK_EX) 
 
 
 def own_folder(path: str, mode: int) -> None:
-    """Make a folder of this mode, whatever the umask; one that exists and gives more loses what is too much.
+    """Create a folder with a mode, independent of the umask; remove other permissions of an existing folder.
 
-    Folders above it that are missing are made as well, writable by their owner alone.
+    Missing folders above it are created as well, writable only by their owner.
 
     Raises:
-        NotOurs: it is another user's, or others could write it: what is in it may be theirs.
-        OSError: it is a link, or cannot be made.
+        NotOurs: it is another user's, or others could write it: its content may be theirs.
+        OSError: it is a symbolic link, or cannot be created.
     """
     above = os.path.dirname(path)
     if not os.path.isdir(above):
@@ -104,14 +105,20 @@ def _require_own(found: os.stat_result, path: str) -> None:
 
 
 def _require_closed(found: os.stat_result, path: str) -> None:
-    """Whoever may write a folder may replace what is in it. A group of the owner alone is the owner."""
+    """Refuse a folder that other users may write: they could replace its content.
+
+    The owner's private group may write it.
+
+    Raises:
+        NotOurs: other users may write it.
+    """
     if found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_private(found.st_gid)):
         said = f"other users may write it, its mode is {stat.S_IMODE(found.st_mode):o}"
         raise NotOurs(errno.EPERM, f"{said}; look at what is in it, then `chmod go-w {path}`", path)
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group has its user alone, as distributions with a umask of 002 give each one."""
+    """Return whether the user is a group's only member, as on distributions with a umask of 002."""
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
@@ -130,7 +137,10 @@ def _said(handle: int, seconds: float) -> str:
 
 
 def _holder(inode: int) -> "int | None":
-    """Return the process that has a file locked. In /proc/locks 0 is one that is not seen from here."""
+    """Return the id of the process that has locked a file; None if it is not known.
+
+    /proc/locks has 0 for a process that is not visible here.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/locks") as file:
         for line in file:
             words = line.split()

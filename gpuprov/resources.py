@@ -1,4 +1,4 @@
-"""Where the collection for Ansible and the profiles are: beside an installed package, or in the checkout."""
+"""Locations of the Ansible collection and the profiles: next to an installed package, or in the checkout."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 COLLECTION = "gpuprov/gpuprov"
-"""Namespace and name, as the folders below `ansible_collections` have them."""
+"""Namespace and name of the collection: its path below `ansible_collections`."""
 
 
 def collection() -> Path:
-    """The collection's folder. A wheel brings it where Ansible of the same environment looks as well."""
+    """Return the collection's folder. A wheel installs it where Ansible of the same environment finds it."""
     installed = _PACKAGE.parent / "ansible_collections" / COLLECTION
     return installed if installed.is_dir() else _PACKAGE.parent
 
 
 def share(name: str) -> Path:
-    """The folder `roles`, `playbooks` or `plugins` of the collection, or `inventory` with the profiles."""
+    """Return the folder `roles`, `playbooks` or `plugins` of the collection, or the profiles' `inventory`."""
     if name != "inventory":
         return collection() / name
     installed = _PACKAGE / "share" / name
@@ -24,9 +24,10 @@ def share(name: str) -> Path:
 
 
 def link_collection(folder: Path) -> Path:
-    """Lay the collection below a folder as Ansible looks for it; that folder is for ANSIBLE_COLLECTIONS_PATH.
+    """Link the collection into a folder in Ansible's layout; return the folder for ANSIBLE_COLLECTIONS_PATH.
 
-    A checkout stands under any name. What else is installed in the collection's name is not looked at.
+    The link is needed because a checkout may have any name. Other installed copies of the collection are not
+    used.
     """
     link = folder / "ansible_collections" / COLLECTION
     link.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Runs: every verb that touches nodes has an id and a folder for what it saw and did."""
+"""Runs: every verb that accesses nodes has an id and a folder for its records."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LOG = logging.getLogger(__name__)
 
 
 def now() -> str:
-    """UTC, ISO 8601, to the second."""
+    """Return the current time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def state_dir() -> Path:
-    """Return `$XDG_STATE_HOME/gpuprov`, which is made for its owner alone whatever the umask.
+    """Return `$XDG_STATE_HOME/gpuprov`, created for its owner only, independent of the umask.
 
     Raises:
-        Refused: it is another user's, or others may write it: what is in it decides what is done to nodes.
+        Refused: it is another user's, or others may write it: its content decides what is done to nodes.
     """
     return _private(Path(platformdirs.user_state_dir("gpuprov")))
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, in the same manner."""
+    """Return `$XDG_CACHE_HOME/gpuprov`, created in the same way."""
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 
 
@@ -43,51 +43,51 @@ def _private(path: Path) -> Path:
     except NotOurs as error:
         seen, _, do = str(error.strerror).partition("; ")
         raise Refused(f"{error.filename} is not safe: {seen}", do=do) from None
-    except OSError as error:  # who writes there will say so; looking needs no folder
+    except OSError as error:  # writing there will fail with its own error; reading needs no folder
         LOG.info("%s: %s", path, error.strerror)
     return path
 
 
 def new_id(verb: str) -> str:
-    """`20260131-142501-apply-9f3a`."""
+    """Return a new run's id: `20260131-142501-apply-9f3a`."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{verb}-{secrets.token_hex(2)}"
 
 
 def started_by() -> str:
-    """The person and the machine that a run is started by: `anna@ctl1`."""
+    """Return the user and the machine that start a run: `anna@ctl1`."""
     return f"{os.environ.get('SUDO_USER') or os.environ.get('USER', 'root')}@{platform.node()}"
 
 
 def verb_of(run_id: str) -> str:
-    """`apply` of `20260131-142501-apply-9f3a`."""
+    """Return the verb of a run's id: `apply` of `20260131-142501-apply-9f3a`."""
     return run_id.split("-")[2]
 
 
 def run_folder(verb: str) -> Path:
-    """Where a new run is to keep what it saw and did; its name is the run's id. Not made yet."""
+    """Return the folder for a new run, without creating it; its name is the run's id."""
     return state_dir() / "runs" / new_id(verb)
 
 
 def known_run(run_id: str) -> Path | None:
-    """The folder of a run of ours; None where there is none of that id, which anybody may have written."""
+    """Return the folder of a run in the state folder, or None. The id is untrusted input."""
     folder = state_dir() / "runs" / run_id
     return folder if re.fullmatch(r"[a-z0-9-]+", run_id) and folder.is_dir() else None
 
 
 def new_run(verb: str) -> Path:
-    """The folder of a new run, for its owner alone."""
+    """Create and return the folder of a new run, accessible only to its owner."""
     return make_folder(run_folder(verb))
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the folder of a run."""
+    """Create the folder of a run."""
     folder.mkdir(parents=True, mode=0o700)
     LOG.info("run %s", folder)
     return folder
 
 
 def run_folders(*verbs: str) -> list[Path]:
-    """The folders of all runs of some verbs, oldest first."""
+    """Return the folders of all runs of some verbs, oldest first."""
     runs = state_dir() / "runs"
     return sorted(folder for verb in verbs for folder in runs.glob(f"*-{verb}-*"))

@@ -1,4 +1,4 @@
-"""Files that the controller writes: replaced whole by the module that does it on nodes, too."""
+"""Writing of files on the controller: replaced in one step, with the modules that are used on nodes too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 
     @cache
     def _module(name: str):
-        """Load a module of the collection under its own name; those that it imports, first."""
+        """Load a module of the collection under its own name, after the modules that it imports."""
         if name in sys.modules:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, share("plugins") / f"module_utils/{name}.py")
@@ -31,12 +31,12 @@ else:
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None) -> None:
-    """Replace a file, or create it, in one step; a link at the path is kept, and what it leads to replaced.
+    """Replace a file, or create it, in one step; a link at the path is kept, and its target is replaced.
 
     Args:
-        content: text is written as UTF-8.
-        mode: permissions, whatever the umask is; None keeps those of the old file, and gives a new one 0644,
-            or less by the umask.
+        content: the content; text is encoded as UTF-8.
+        mode: permissions, independent of the umask; None keeps those of the old file, and gives a new one
+            0644, or less by the umask.
 
     Raises:
         OSError: the old file is unchanged.
@@ -46,7 +46,7 @@ def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int |
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines to a file that others write to as well, in one step; what is there stays.
+    """Append lines to a file that others write to as well, in one step; existing lines are kept.
 
     Raises:
         OSError: the old file is unchanged.

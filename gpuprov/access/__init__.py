@@ -1,1 +1,1 @@
-"""Who may reach a node, and how: settings of SSH and firewall turned into sshd's and nftables' own words."""
+"""Access to nodes: settings of SSH and firewall, translated into sshd's options and nftables rules."""

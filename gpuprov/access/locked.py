@@ -1,4 +1,4 @@
-"""Settings of SSH and firewall as the lock records them: with sshd's options and the rules that follow."""
+"""Settings of SSH and firewall as the lock records them, with the resulting sshd options and rules."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def with_access(
     hosts: Mapping[str, str],
     own: Mapping[str, Connection] | None = None,
 ) -> dict[str, Setting]:
-    """The same settings; `ssh` with its `options`, `firewall` with its `ruleset`.
+    """Return the settings, with `options` added to `ssh` and `ruleset` added to `firewall`.
 
     Args:
         system: id of the operating system.
-        connection: how the group's nodes are reached.
+        connection: connection to the group's nodes.
         hosts: name → address of every node of the fleet.
-        own: what is stated of the way to single nodes of the group.
+        own: node of the group → its own connection settings.
 
     Raises:
-        Refused: they would shut the fleet out, or its system cannot keep them.
+        Refused: they would lock the fleet out, or the operating system does not support them.
     """
     stated = dict(settings)
     own = own or {}
@@ -49,7 +49,7 @@ def with_access(
 
 
 def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connection]) -> None:
-    """Refuse where a node's own port or user would be shut."""
+    """Refuse settings that would close a node's own port or disable its own user."""
     for host, stated in own.items():
         if stated.port is not None and stated.port not in ports:
             raise Refused(

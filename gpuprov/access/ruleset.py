@@ -1,7 +1,7 @@
-"""Settings of the firewall as nftables rules, each as `nft list` prints it back where protocols have names.
+"""Settings of the firewall as nftables rules, each as `nft list` prints it on a node with /etc/protocols.
 
-One table of our own: other tables, Docker's among them, are neither read nor changed. What our chain drops no
-other table can let in, and what it accepts they may still drop.
+gpuprov has one separate table: other tables, including Docker's, are neither read nor changed. No other table
+can accept what its chain drops; other tables may drop what it accepts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ BASICS = [
     "meta l4proto ipv6-icmp accept",
 ]
 NUMBERS = {"icmp": 1, "ipv6-icmp": 58}
-"""Protocols of `BASICS` (https://www.iana.org/assignments/protocol-numbers)."""
+"""Protocol of `BASICS` → its number (https://www.iana.org/assignments/protocol-numbers)."""
 _PROTOCOL = re.compile(r"(?<=\bl4proto )\S+")
-# Replies to a DHCPv6 client come to a multicast request, so they are not "established".
+# Replies to a DHCPv6 client answer a multicast request, so they are not "established".
 DHCP = ["udp dport 546 accept"]
 
 
 def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, str]) -> dict[str, Any]:
-    """The table: `networks` (set → its elements) and the chains `input` and `forward`, rules in order.
+    """Return the table: `networks` (set → its elements) and the chains `input` and `forward`, rules in order.
 
     Args:
-        ssh_ports: that sshd listens on.
+        ssh_ports: the ports that sshd listens on.
         hosts: name → address of every node of the fleet.
 
     Raises:
@@ -64,12 +64,12 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
 
 
 def by_number(rules: Iterable[str]) -> list[str]:
-    """The same rules as `nft -p` prints them: they load, at boot too, on a node without /etc/protocols."""
+    """Return the rules as `nft -p` prints them; these load on a node without /etc/protocols, also at boot."""
     return [_PROTOCOL.sub(lambda name: str(NUMBERS.get(name[0], name[0])), rule) for rule in rules]
 
 
 def _published(firewall: Firewall, sources: list[str]) -> list[str]:
-    """Docker leads connections to published ports past the input chain, to any container that has them."""
+    """Return rules for published ports: Docker forwards their connections past the input chain."""
     if firewall.published == "any":
         return []
     inside = ['iifname "docker0" accept', 'iifname "br-*" accept']
@@ -86,7 +86,10 @@ class _Table:
         self.networks: dict[str, list[str]] = {}
 
     def sources(self, name: str, networks: list[str]) -> list[str]:
-        """What a rule for these networks begins with, IPv4 and IPv6 apart; all of both needs no word."""
+        """Add sets for the networks; return the start of a rule for each of IPv4 and IPv6.
+
+        The only start is empty if the networks are all of IPv4 and IPv6.
+        """
         if set(networks) >= set(ANYWHERE):
             return [""]
         found = []
@@ -99,7 +102,7 @@ class _Table:
 
 
 def _collapsed(networks: list[str], version: int) -> list[str]:
-    """Without overlaps, which a set refuses; a single address as nft prints it."""
+    """Return the networks of one IP version as nft prints them, without overlaps, which a set refuses."""
     if version == 4:
         v4 = [n for n in map(ipaddress.ip_network, networks) if isinstance(n, ipaddress.IPv4Network)]
         return [_element(network) for network in ipaddress.collapse_addresses(v4)]

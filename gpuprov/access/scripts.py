@@ -1,4 +1,4 @@
-"""The shell scripts that run on a node, each with what it shares with the others."""
+"""Shell scripts for nodes, each combined with the functions that several of them share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ edit_keys() { # words of keys.py
 
 
 def node_script(package: str, name: str) -> str:
-    """Return a shell script of a package, as `throwaway.sh` of `gpuprov.access`, ready to be sent to a node.
+    """Return a shell script of a package, such as `throwaway.sh` of `gpuprov.access`, ready for a node.
 
-    Its line `. files.sh` becomes the functions of `access/node/files.sh`, `. keys.sh` becomes `edit_keys`.
+    The functions of `access/node/files.sh` replace its line `. files.sh`, `edit_keys` its line `. keys.sh`.
     """
     text = (files(package) / name).read_text("utf-8")
     shared = (files("gpuprov.access") / "node/files.sh").read_text("utf-8")

@@ -23,19 +23,21 @@ TCP_FORWARDING = {"no": "no", "local": "local", "yes": "yes"}
 
 @cache
 def policies() -> dict[str, Any]:
-    """`policies.json`."""
+    """Return the content of `policies.json`."""
     document: dict[str, Any] = json.loads((files("gpuprov.access") / "policies.json").read_text("utf-8"))
     return document
 
 
 def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str]:
-    """sshd's options for a group, by keyword; of one that may repeat the values stand with spaces between.
+    """Return sshd's options for a group: keyword → value.
+
+    Values of a keyword that may repeat are separated by spaces.
 
     Args:
         system: id of the operating system, such as `debian12`.
 
     Raises:
-        Refused: the system's OpenSSH cannot keep the policy, or the fleet's own login would be refused.
+        Refused: the system's OpenSSH does not support the policy, or sshd would refuse the fleet's own login.
     """
     known = policies()
     release = known["openssh"].get(system)

@@ -1,1 +1,1 @@
-"""Plan and change: roles, reboots, and the switch that takes a lock-out back."""
+"""Plans and changes of nodes: roles, reboots, and the dead man's switch against a lock-out."""

@@ -1,8 +1,8 @@
-"""A reboot of the machine that gpuprov itself runs on: a unit of systemd goes on with the run afterwards.
+"""Reboot of the machine that gpuprov itself runs on: a systemd unit continues the run afterwards.
 
-The unit calls gpuprov once more with words that lead to the same run. It is on the disk before the machine
-goes down, and is removed by the run that it has started, however that ends. If the machine goes down again
-before that end, the next boot calls once more.
+The unit starts gpuprov with a command line that leads to the same run. It is on the disk before the machine
+goes down. The run that it starts removes it at the end, also after a failure. If the machine goes down again
+before that end, the unit starts the run once more at the next boot.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gpuprov.ssh.transport import Target, open_session
 UNIT = "gpuprov-resume.service"
 PATH = f"/etc/systemd/system/{UNIT}"
 ENVIRONMENT = "/etc/systemd/system/gpuprov-resume.env"
-"""Variables of the run, such as a proxy's address with its password. Root alone reads this file; every
-user of the machine may ask systemd for what a unit says itself."""
+"""Variables of the run, such as a proxy's address with its password. Only root can read this file; the
+text of a unit is available to every user of the machine through systemd."""
 WANTED = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 BEFORE = "GPUPROV_BOOT_BEFORE"
-"""The variable that tells a run which boot its machine was in when it went down."""
+"""Name of the variable that passes the boot id from before the reboot to the run."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CLEARED = ("/tmp", "/run", "/var/run", "/dev/shm")  # noqa: S108 - what a boot may clear
 DOWN_S = 300.0
@@ -55,17 +55,17 @@ WantedBy=multi-user.target
 
 
 class Cannot(Refused):
-    """This machine is not rebooted, because the run could not go on afterwards; it is as before."""
+    """Refusal to reboot this machine, because the run could not continue afterwards; nothing is changed."""
 
 
 @dataclass
 class Afterwards:
-    """How a run goes on after a reboot of this machine.
+    """Continuation of a run after a reboot of this machine.
 
     Attributes:
-        words: gpuprov's command line that leads to the same run.
-        before: the boot that the machine was in when the run asked for its reboot; None if it did not.
-        leaving: called before the machine goes down, with how much was changed on each node.
+        words: arguments of gpuprov that lead to the same run.
+        before: id of the boot during which the run requested the reboot; None if it requested none.
+        leaving: called before the machine goes down, with the number of changes on each node.
     """
 
     words: Sequence[str]
@@ -73,33 +73,33 @@ class Afterwards:
     leaving: Callable[[Mapping[str, int]], None] = lambda changed: None
 
     def returned(self) -> bool:
-        """Whether the reboot that the run asked for lies behind it; says so once."""
+        """Return whether the requested reboot has taken place; later calls return False."""
         before, self.before = self.before, None
         return before is not None and before != boot_id()
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot."""
+    """Return the kernel's id of this boot."""
     return BOOT_ID.read_text().strip()
 
 
 def boot_before() -> str | None:
-    """The boot before the one that the unit was started in; None where the unit has not started us."""
+    """Return the boot id from before the reboot; None if the unit did not start this process."""
     return os.environ.get(BEFORE)
 
 
 def go_down(
     run: str, way: Target, afterwards: Afterwards, changed: Mapping[str, int], *, password: str | None
 ) -> None:
-    """Reboot this machine; the process ends with it, as one that was killed.
+    """Reboot this machine; the shutdown kills this process.
 
     Args:
-        run: its id.
-        way: to this machine.
-        changed: node → how many tasks changed it so far.
+        run: the run's id.
+        way: the connection to this machine.
+        changed: node → number of tasks that have changed it so far.
 
     Raises:
-        Cannot: the run could not go on afterwards; nothing was changed.
+        Cannot: the run could not continue afterwards; nothing was changed.
         NodeFailed: the machine does not go down.
     """
     refuse_what_is_lost(password)
@@ -126,7 +126,7 @@ def go_down(
         os.sync()
         output = as_root(session, "systemctl reboot", password)
     if output.code == 0:
-        time.sleep(DOWN_S)  # systemd ends us
+        time.sleep(DOWN_S)  # systemd ends this process meanwhile
     remove(way)
     raise NodeFailed(
         f"the reboot of this machine did not start: {said(output)}", do="see `systemctl list-jobs`"
@@ -134,10 +134,11 @@ def go_down(
 
 
 def refuse_what_is_lost(password: str | None) -> None:
-    """Refuse where no one could call gpuprov after the boot.
+    """Refuse a reboot after which the unit could not start gpuprov.
 
     Raises:
-        Cannot: sudo asks for a password, or gpuprov is in a folder that a boot clears.
+        Cannot: sudo requires a password, or gpuprov or the working directory is in a folder that a boot may
+            clear.
     """
     if password is not None:
         raise Cannot(
@@ -154,7 +155,7 @@ def refuse_what_is_lost(password: str | None) -> None:
 
 
 def unit(run: str, user: str, words: Sequence[str]) -> str:
-    """The unit's text."""
+    """Return the unit's text."""
     return TEXT.format(
         run=run,
         user=user,
@@ -167,7 +168,7 @@ def unit(run: str, user: str, words: Sequence[str]) -> str:
 
 
 def environment() -> str:
-    """Return the variables of the unit as systemd.exec(5) reads them from a file."""
+    """Return the variables of the unit in the format of an EnvironmentFile, systemd.exec(5)."""
     package = Path(gpuprov.__file__).resolve().parents[1]
     kept = [*KEPT, "HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_USER", "USER"]
     stated = {name: os.environ[name] for name in kept if name in os.environ and name != "SSH_CONNECTION"}
@@ -181,16 +182,16 @@ def environment() -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return one word as systemd.syntax(7) reads it; in a command `$` is doubled too."""
+    """Quote an argument by systemd.syntax(7); in a command `$` has to be doubled too."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{plain}"'
 
 
 def remove(way: Target) -> None:
-    """Take the unit away.
+    """Remove the unit.
 
     Raises:
-        GpuprovError: this machine does not do it.
+        GpuprovError: it cannot be removed.
     """
     with open_session(way, LIMITS) as session:
         output = as_root(session, f"rm -f {WANTED} {PATH} {ENVIRONMENT} && systemctl daemon-reload", None)
@@ -200,7 +201,7 @@ def remove(way: Target) -> None:
 
 @contextmanager
 def gone_when_done(narrate: Callable[[str], None]) -> Iterator[None]:
-    """Around what the unit has started: it is removed at the end. A boot in between leaves it there."""
+    """Remove the unit at the end of a run that it started; a reboot in between leaves it installed."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What every function of a run needs: the lock, where the run writes, how it works and what it may do."""
+"""Context of a run: its lock, its folder, its options, and the operator's consent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuprov.apply.leases import Leases
 from gpuprov.model.lock import Lock
 
 Event = dict[str, Any]
-"""One line of our Ansible callback: host, role, task, status and what was said."""
+"""One line of gpuprov's Ansible callback: host, role, task, status and message."""
 Listener = Callable[[Event], None]
 Narrator = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may say about how nodes are reached and how Ansible runs."""
+    """Options for connections to nodes and for Ansible."""
 
     forks: int = 50
     check: bool = False
@@ -30,17 +30,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Consent:
-    """What the operator allows beyond changing packages and files."""
+    """Permissions by the operator, beyond changes of packages and files."""
 
     reboot: bool = False
     downgrade: bool = False
     force: bool = False
     guard_s: int = 180
-    """Seconds until a node takes back a change of SSH or firewall that no new login has proved."""
+    """Seconds until a node reverts a change of SSH or firewall that no new login has confirmed."""
 
 
 def _ignore(_: object) -> None:
-    """Hear nothing."""
+    """Do nothing with the argument."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class RunContext:
     """A run that brings nodes to a lock.
 
     Attributes:
-        lock: what nodes are brought to.
-        folder: gets all that the run saw and did; its name is the run's id.
-        leases: those of the run's nodes; None where nothing is changed, or no one else can be at work.
-        listen: called with every event of Ansible's as it happens.
-        narrate: gets a line for a person at each turn.
-        afterwards: how the run goes on after a reboot of this machine; None where it does not.
+        lock: the declared state of the nodes.
+        folder: the folder for all records of the run; its name is the run's id.
+        leases: leases on the run's nodes; None if nothing is changed, or no other run is possible.
+        listen: called with each of Ansible's events as it occurs.
+        narrate: called with a line for the operator at each step.
+        afterwards: continuation after a reboot of this machine; None if the run does not continue.
     """
 
     lock: Lock

@@ -1,4 +1,4 @@
-"""Apply: the nodes and roles that the plan names, then reboots with consent, then what still differs."""
+"""Apply: the roles of the plan on its nodes, then reboots with consent, then the remaining drift."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpuprov.ssh.transport import targets
 from gpuprov.verify import Verdict, run_verification
 
 SETTLE_S = 60.0
-"""After a boot, how long a node may take until what its units set can be read back."""
+"""Seconds that a node may take after a boot until the settings of its units can be read."""
 START_S = 10.0
-"""The same after roles have run without one."""
+"""The same after roles have run without a boot."""
 
 
 @dataclass
 class Convergence:
-    """What became of each node. `drift` is what differs now, at the end."""
+    """Result of an apply, by node. `drift` is the drift at the end."""
 
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     drift: dict[str, NodeDrift] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class Convergence:
 
     @property
     def failed(self) -> list[str]:
-        """Nodes on which a role or a reboot went wrong."""
+        """Nodes on which a role or a reboot failed."""
         return [name for name, outcome in self.outcomes.items() if not outcome.ok]
 
     @property
     def standing(self) -> list[str]:
-        """Nodes that answered, did not fail, and wait for no reboot: those worth verifying."""
+        """Nodes to verify: those that answered, did not fail, and wait for no reboot."""
         return [
             name
             for name, node in self.drift.items()
@@ -55,12 +55,12 @@ class Convergence:
         ]
 
     def add(self, outcomes: dict[str, NodeOutcome]) -> None:
-        """Take in what a playbook did."""
+        """Add the outcomes of a playbook."""
         for name, outcome in outcomes.items():
             self.outcomes.setdefault(name, NodeOutcome()).add(outcome)
 
     def sound(self, names: Iterable[str]) -> list[str]:
-        """Those nodes on which nothing went wrong so far."""
+        """Return the nodes that have not failed so far."""
         return [name for name in names if name not in self.failed]
 
 
@@ -68,7 +68,7 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     """Bring nodes to the lock.
 
     Args:
-        plans: one a node; empty ones are left alone.
+        plans: one for each node; a node with an empty plan is not changed.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -104,7 +104,7 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
 
 
 def verify(run: RunContext, result: Convergence) -> Verdict | None:
-    """Verify the nodes that are worth it; None where no node is.
+    """Verify the nodes of `standing`; return None if it is empty.
 
     Raises:
         InvalidInput: a report cannot be written into the run's folder.
@@ -124,7 +124,7 @@ def verify(run: RunContext, result: Convergence) -> Verdict | None:
 
 
 def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeOutcome]:
-    """Everything but what could shut us out; the firewall's package comes ahead of its rules."""
+    """Run the roles that cannot cause a lock-out; the role firewall only installs its package here."""
     hosts, nodes = run.lock.hosts(), {}
     for name, plan in plans.items():
         stated = "firewall" in hosts[name].settings
@@ -136,7 +136,7 @@ def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeO
 
 
 def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:
-    """What could shut us out, as far as the nodes' group states it."""
+    """Run the roles that could cause a lock-out, if the node's group states their settings."""
     hosts, nodes = run.lock.hosts(), {}
     for plan in plans:
         guarded = [BY_NAME[role] for role in plan.roles if BY_NAME[role].guarded]
@@ -161,13 +161,13 @@ def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
 
 
 def _unmended(plan: NodePlan, result: Convergence) -> list[Difference]:
-    """What differs although the role has run that brings it about."""
+    """Return the differences of severity `error` that remain although their role has run."""
     differences = result.drift[plan.name].drift
     return [each for each in differences if each.role in plan.roles and each.severity == "error"]
 
 
 def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
-    """A failure that says what a node's roles left as it was, and who has the last word there."""
+    """Return a failure that lists the remaining differences and the files that override them, if any."""
     left = _unmended(plan, result)
     if not left:
         return NodeOutcome()
@@ -190,7 +190,7 @@ def _words(actual: Any) -> str:
 
 
 def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[NodeDrift]:
-    """Drift of nodes that have just booted or started something, asked again until nothing differs."""
+    """Survey nodes after a boot or a start of services, again until nothing differs or the time is over."""
     deadline = time.monotonic() + seconds
     final: dict[str, NodeDrift] = {}
     asked = names
@@ -205,7 +205,7 @@ def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[Nod
 
 
 def _leave_lost(run: RunContext, names: Iterable[str], result: Convergence) -> None:
-    """Do nothing more on nodes that are not ours any more."""
+    """Record a failure for nodes whose lease was lost, so that nothing more is done on them."""
     for name, error in run.leases.lost(result.sound(names)).items() if run.leases else ():
         result.outcomes.setdefault(name, NodeOutcome()).fail(name, "Hold the lease", str(error))
 
@@ -222,7 +222,10 @@ def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
 
 
 def _reboot_here(run: RunContext, name: str, result: Convergence) -> None:
-    """Reboot this machine, after all else; the run goes on in its next boot, unless that cannot be."""
+    """Reboot this machine, as the last step; the run continues in its next boot.
+
+    If that is impossible, the machine is listed in `reboot_needed`.
+    """
     failure = contained(name, lambda: _go_down(run, name, result))
     if failure:
         run.narrate(f"{name}: {failure}")

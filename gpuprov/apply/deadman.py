@@ -1,8 +1,8 @@
-"""The dead man's switch: a node gives back its old SSH and firewall unless a new login has proved the change.
+"""Dead man's switch: a node restores its old SSH and firewall unless a new login confirms the change.
 
-The node's half is `access/node/deadman.sh`: armed, it restores by itself after some seconds or at the next
-boot, whatever becomes of us. Ours is to arm it, to log in anew the way the next run will, and only then to
-disarm it.
+`access/node/deadman.sh` runs on the node: once armed, it restores by itself after some seconds or at the next
+boot, even if the controller fails. This module arms it, logs in again in the way the next run will, and only
+then disarms it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN = (
     f" {{ echo '{ABOVE} is not of root alone: look at what is in it, then chown root and chmod go-w' >&2;"
     " false; }; }"
 )
-"""Whoever may write the folder could put a script of theirs in the place of the switch."""
+"""Check that only root may write `ABOVE`: another user could replace the switch with another script."""
 SWITCH = f"{FOLDER}/switch"
 LIMITS = ConnectionLimits(connect_s=10, command_s=60)
 PROOF = ConnectionLimits(connect_s=5, command_s=30)
@@ -40,33 +40,33 @@ PAUSES_S = (0.0, 1.0, 3.0)
 
 @dataclass(frozen=True)
 class Guard:
-    """How nodes are guarded: seconds until they restore, sudo's password if it asks for one."""
+    """Parameters of the switch: seconds until nodes restore, and sudo's password if it requires one."""
 
     seconds: int = 180
     password: str | None = None
 
 
 class Undone(NodeFailed):
-    """A change was taken back, by us or by the node, which says so of this very run."""
+    """Revert of a change, by the controller or by the node; the node confirms it for this run."""
 
 
 def arm(session: Session, guard: Guard, token: str) -> None:
-    """Have the node save what is there now, and restore it in `guard.seconds` unless disarmed.
+    """Have the node save its current state, and restore it after `guard.seconds` unless disarmed.
 
     Raises:
-        NodeFailed: it cannot; nothing was changed.
+        NodeFailed: the switch cannot be armed; nothing was changed.
     """
     script = base64.b64encode(node_script("gpuprov.access", "node/deadman.sh").encode()).decode()
     login = shlex.quote(session.target.route.login)
     new = shlex.quote(
         f"{SWITCH}.{token}"
-    )  # becomes the switch if it may: another run may be armed by its own
+    )  # renamed to the switch when armed: the existing switch may be another run's
     steps = [
         "umask 022",
         f"mkdir -p {ABOVE}",
         OWN,
         f"mkdir -p -m 700 {FOLDER}",
-        f"chmod 700 {FOLDER}",  # its lock is the folder itself: whoever opens it could hold it
+        f"chmod 700 {FOLDER}",  # the folder itself is locked: any user who can open it could hold the lock
         f"echo {script} | base64 -d >{new}",
         f"sh {new} arm {guard.seconds} {shlex.quote(token)} {login}",
     ]
@@ -76,10 +76,10 @@ def arm(session: Session, guard: Guard, token: str) -> None:
 
 
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
-    """Refuse a firewall that has no room for the address that our own connections come from.
+    """Refuse a firewall that does not allow SSH from an address.
 
     Raises:
-        Refused: says which address is missing where.
+        Refused: the address is not allowed; the message names it and the setting.
     """
     firewall = group.setting("firewall")
     if firewall is None or firewall["trusted_interfaces"]:
@@ -101,12 +101,12 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
 
 
 def source_address(session: Session) -> str:
-    """The address that the node sees our connections come from (sshd's SSH_CONNECTION).
+    """Return the address from which the node receives this connection (sshd's SSH_CONNECTION).
 
-    It stands between marks of its own: a login shell may print anything before and after.
+    Random marks enclose it in the output: a login shell may print text before and after it.
 
     Raises:
-        NodeFailed: the node does not say.
+        NodeFailed: the node does not report it.
     """
     mark = secrets.token_hex(8)
     said = session.run(f"sh -c 'echo; echo \"<<{mark} $SSH_CONNECTION>>\"'").stdout
@@ -121,12 +121,12 @@ def source_address(session: Session) -> str:
 
 
 def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str) -> None:
-    """Log in anew on every port, as the next run will; check root's rights; then disarm.
+    """Log in again on every port, as the next run will; check root's rights; then disarm.
 
-    A node that has heard it already says so again: a lost answer is asked for once more.
+    A node that is already disarmed confirms it again, so the command can be repeated after a lost answer.
 
     Raises:
-        GpuprovError: a login does not work, or the node is not armed any more.
+        GpuprovError: a login does not work, or the node is no longer armed.
     """
     for port in ports:
         there = replace(target, connection=target.connection.model_copy(update={"port": port}))
@@ -135,7 +135,7 @@ def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str)
 
 
 def _insist(target: Target, guard: Guard, command: str) -> None:
-    """Try a few times: sshd may be restarting, or its door crowded."""
+    """Run a command as root in a new login, with retries: sshd may be restarting or overloaded."""
     for pause_s in PAUSES_S:
         time.sleep(pause_s)
         try:
@@ -156,13 +156,14 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
 def undo(
     session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError
 ) -> GpuprovError | None:
-    """Have the node take the change back, until it says that it did; None where it says that it was kept.
+    """Have the node revert the change, with retries until it confirms the result.
 
     Args:
-        session: one that was open before the change.
+        session: a session that was opened before the change.
 
     Returns:
-        How it ended, for a person: `Undone` where SSH and firewall are as before.
+        The result as an error: `Undone` if SSH and firewall are as before; None if the node reports that the
+        change was kept.
     """
     begun = time.monotonic()
     command = f"sh {SWITCH} undo {shlex.quote(token)} {shlex.quote(why.seen)}"
@@ -197,10 +198,10 @@ def as_root(session: Session, command: str, password: str | None, stdin: bytes =
     """Run a shell command with root's rights.
 
     Args:
-        password: sudo's.
-        stdin: what the command reads on its standard input. A secret goes here, and never into `command`:
-            arguments are in the process list and in sudo's log. With sudo's password, the command may
-            find that password in a line of its own before: sudo reads it only where it needs it.
+        password: sudo's password.
+        stdin: the command's standard input. A secret belongs here, and never into `command`: arguments are
+            visible in the process list and in sudo's log. If a password is given, the command may receive it
+            as an additional first line: sudo reads it only if it requires one.
     """
     quoted = shlex.quote(command)
     if session.target.route.user == "root":
@@ -211,7 +212,7 @@ def as_root(session: Session, command: str, password: str | None, stdin: bytes =
 
 
 def said(output: Output) -> str:
-    """The last line of what a command complained, printable."""
+    """Return the last line of a command's standard error, or of its output, as printable text."""
     lines = (output.stderr or output.stdout).decode("utf-8", "replace").strip().splitlines() or [
         "no reason given"
     ]

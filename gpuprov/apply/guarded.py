@@ -1,4 +1,4 @@
-"""The roles that could shut everybody out, applied under the dead man's switch, and to one node first."""
+"""Roles that could lock all users out: applied under the dead man's switch, and to one node first."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Session, Target, open_session, targets
 
 Changed = tuple[NodeOutcome, Failure | None]
-"""What was done to a node, and why it is as it was before."""
+"""A node's outcome, and the reason if its change was not kept."""
 
 
 @dataclass
 class _Node:
-    """One node while it is being changed; `failure` is why it is as it was before."""
+    """A node during its change; `failure` is the reason if the change was not kept."""
 
     target: Target
     group: LockedGroup
@@ -47,29 +47,29 @@ class _Node:
 
     @property
     def ports(self) -> list[int]:
-        """Ports that a new login has to work on."""
+        """Ports on which a new login has to work."""
         ssh = self.group.setting("ssh")
         return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
 
     def take_in(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
-        """Take in what became of it where it was changed."""
+        """Store the result of the change."""
         if isinstance(changed, GpuprovError):
             self.fail(changed)
         else:
             self.outcome, self.failure = NodeOutcome.of(self.target.name, changed[0]), changed[1]
 
     def fail(self, error: GpuprovError) -> None:
-        """Account for a change that was not kept."""
+        """Record that the change was not kept."""
         self.failure = error
         self.outcome.fail(self.target.name, "Prove a new login", str(error))
 
 
 def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, NodeOutcome]:
-    """Apply the guarded roles, each group's first node alone; where that one fails the others are left alone.
+    """Apply the guarded roles to each group's first node, and to the others only if that succeeds.
 
     Args:
-        run: its id is the switch's token.
-        nodes: host name → variables of that host alone, `gpuprov_roles` among them.
+        run: the run; its id is the switch's token.
+        nodes: host name → variables of this host only, including `gpuprov_roles`.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -94,14 +94,14 @@ def _known(run: RunContext, nodes: Mapping[str, dict[str, Any]]) -> list[_Node]:
 def _change_batch(
     part: str, run: RunContext, nodes: Mapping[str, dict[str, Any]]
 ) -> dict[str, tuple[NodeOutcome, GpuprovError | None]]:
-    """Node → what was done there, and why it is as it was before."""
+    """Change nodes; return for each its outcome, and the reason if its change was not kept."""
     known = _known(run, nodes)
     _change(run, known, part)
     return {node.target.name: (node.outcome, node.failure) for node in known}
 
 
 def _batches(nodes: list[_Node], size: int) -> Iterator[list[_Node]]:
-    """The first node of every group, then the others by so many."""
+    """Yield the first node of every group, then the others in batches of `size`."""
     first = list({id(node.group): node for node in reversed(nodes)}.values())
     yield first
     others = [node for node in nodes if node not in first]
@@ -110,7 +110,7 @@ def _batches(nodes: list[_Node], size: int) -> Iterator[list[_Node]]:
 
 
 def _first_failed(node: _Node, known: list[_Node]) -> bool:
-    """Leave a node alone whose group's first one could not be changed."""
+    """Return whether the first node of the group failed; if so, record the failure of this one."""
     first = next(each for each in known if each.group is node.group)
     if first is node or first.failure is None:
         return False
@@ -150,7 +150,10 @@ def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> Non
 
 
 def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> tuple[str, ...]:
-    """Where connections come from that the change must not shut out: ours, or those to this machine."""
+    """Return the source addresses that the change must not lock out.
+
+    These are the controller's, or on this machine those of its SSH logins.
+    """
     assert node.session is not None  # noqa: S101
     if not node.target.route.local:
         return (source_address(node.session),)
@@ -163,7 +166,7 @@ def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) ->
 
 
 def _refuse_another_port(node: _Node) -> None:
-    """Refuse a port that only ssh's own configuration knows of: the lock would have sshd leave it."""
+    """Refuse a port that only ~/.ssh/config states: under the lock sshd would no longer listen on it."""
     port = node.target.route.port
     if node.target.connection.port is None and port not in node.ports:
         ports = ", ".join(map(str, node.ports))
@@ -174,7 +177,7 @@ def _refuse_another_port(node: _Node) -> None:
 
 
 def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
-    """Keep the change where its roles ended well and a new login works; take it back elsewhere."""
+    """Keep the change if its roles succeeded and a new login works; otherwise revert it."""
     failure = _prove(node, guard, run.id) if node.outcome.ok else GpuprovError("a role failed")
     if failure:
         name = node.target.name

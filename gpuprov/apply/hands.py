@@ -1,8 +1,8 @@
-"""Changes of nodes, done here or by a worker's hand: one attempt on a shard of a run's nodes.
+"""Changes of nodes, here or by workers: a worker attempt changes a shard of a run's nodes.
 
-A hand has a lease of its own on its nodes, which follows the run's, is renewed by the worker, and passes to
-the run again at the end. A worker that was frozen finds that another hand has had the node, and does nothing
-more there; one that died is followed once its lease was not renewed for `HAND_S`.
+An attempt holds its own lease on each of its nodes. The lease replaces the run's, is renewed by the worker,
+and returns to the run at the end. A worker that was suspended finds that a later attempt has held the node,
+and changes nothing more there. A worker that died is replaced once its lease was not renewed for `HAND_S`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ V = TypeVar("V")
 R = TypeVar("R")
 Change = Callable[[RunContext, Mapping[str, V]], Mapping[str, R]]
 MARGIN_S = 10.0
-"""The worker stops so long before the node would let another hand follow."""
+"""Seconds by which a worker stops before the node would give the lease to another attempt."""
 
 
 @dataclass(frozen=True)
 class _Order:
-    """What a worker needs of a run. `family` is the run that holds the leases, for `seconds`; None where
-    nobody does."""
+    """Data of a run for a worker. `family` is the run that holds the leases, each for `seconds`; None if the
+    run has no leases."""
 
     lock: Lock
     name: str
@@ -52,22 +52,22 @@ class _Order:
 def change(
     work: Change[V, R], run: RunContext, each: Mapping[str, V], *, answer: Any
 ) -> dict[str, R | GpuprovError]:
-    """Change nodes, here or by workers' hands.
+    """Change nodes, here or by workers.
 
     Args:
-        work: it is given a run whose folder, leases and listeners are those of the place where it is done.
-        each: node → what the work needs for it.
+        work: the change; its run has the folder, leases and listeners of the machine that does the work.
+        each: node → input of the work for it.
         answer: the type of a result, see `elsewhere.spread`.
 
     Returns:
-        node → its result, or why nothing was done there.
+        node → its result, or the error if nothing was done there.
     """
     if not each:
         return {}
     if not elsewhere.is_engaged():
         return dict(work(run, each))
     family, terms = (run.leases.run, run.leases.terms) if run.leases else (None, Terms())
-    options = replace(run.options, become_password=None)  # it does not go to workers
+    options = replace(run.options, become_password=None)  # not sent to workers
 
     def part(names: Collection[str]) -> elsewhere.Work[V, R | GpuprovError]:
         lock = narrowed(run.lock, names)
@@ -80,7 +80,7 @@ def change(
 
 
 def _by_hand(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[str, R | GpuprovError]:
-    """On a worker: take the nodes, do the work on those that could be had, and pass them back to the run."""
+    """Lease the nodes, do the work on the leased ones, and return the leases to the run; runs on a worker."""
     attempt = elsewhere.attempt()
     assert attempt is not None  # noqa: S101
     tell = attempt.tell
@@ -119,7 +119,7 @@ def _leased(
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    """A folder of a worker's own, which goes with the work: what is in it is told before."""
+    """Create a worker's folder for an attempt; it is removed at the end, after its files were sent."""
     above = state_dir() / "hands"
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="", dir=above, ignore_cleanup_errors=True) as scratch:
@@ -129,7 +129,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield what Ansible was given and said, of what the run keeps."""
+    """Yield name and text of each file that the run keeps: Ansible's input and output."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and is_kept(str(inside)) and path.stat().st_size <= FILE_CHARACTERS:
@@ -138,7 +138,7 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _stopped_on_demand(folder: Path, stop: threading.Event) -> Iterator[None]:
-    """End Ansible when the controller wants no more of it: a play ends between two tasks."""
+    """Terminate Ansible when the controller cancels the attempt: a play ends between two tasks."""
     over = threading.Event()
 
     def watch() -> None:
@@ -158,7 +158,7 @@ def _stopped_on_demand(folder: Path, stop: threading.Event) -> Iterator[None]:
 
 
 def ansible_at_work(folder: Path) -> list[int]:
-    """Ansible's own processes that write events into a folder; ssh masters they left are none."""
+    """Return the ids of Ansible's processes that write events into a folder, without its ssh masters."""
     mark = f"GPUPROV_EVENTS={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -167,5 +167,5 @@ def ansible_at_work(folder: Path) -> list[int]:
             if ours and b"ansible-playbook" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:
-            continue  # ended meanwhile, or another user's
+            continue  # ended meanwhile, or owned by another user
     return found

@@ -1,4 +1,4 @@
-"""What a worker tells while it changes nodes: events of Ansible, lines and files, each checked when read."""
+"""Messages of a worker during a change: Ansible's events, lines and files, each validated when read."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gpuprov.untrusted import below, on_one_line, shown
 from gpuprov.writing import replace_file
 
 FILE_CHARACTERS = 4 << 20
-"""The most of one file of a worker that the run keeps."""
+"""Maximum size of a worker's file that the run keeps, in characters."""
 FILES = 16
-"""The most files of an attempt."""
+"""Maximum number of files of an attempt."""
 LINE = 4000
 _PART = re.compile(r"again-\d{1,4}|access-\d{1,4}|access-check")
 _FILE = re.compile(r"(?:site|reboot)-(?:inventory\.json|events\.jsonl|ansible\.log)")
-"""What `gpuprov.apply.playbook` writes into the folder of a run."""
+"""Names of the files that `gpuprov.apply.playbook` writes into the folder of a run."""
 
 _Line = Annotated[str, Field(max_length=LINE)]
 _Text = Annotated[str, Field(max_length=FILE_CHARACTERS)]
 
 
 class _Event(BaseModel):
-    """One line of our Ansible callback; what it does not have is left out."""
+    """One line of gpuprov's Ansible callback; unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -45,7 +45,7 @@ class _Event(BaseModel):
 
 
 class _Told(BaseModel):
-    """An event, a line, or a file: exactly one of them."""
+    """Message of a worker: an event, a line, or a file."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -56,16 +56,16 @@ class _Told(BaseModel):
 
 
 def is_kept(file: str) -> bool:
-    """Return whether a path in the folder of an attempt is one that our playbooks write."""
+    """Return whether a path in the folder of an attempt is one that gpuprov's playbooks write."""
     part, _, name = file.rpartition("/")
     return bool(_FILE.fullmatch(name) and (not part or _PART.fullmatch(part)))
 
 
 def read_event(event: Event) -> Event:
-    """Return an event with the keys that our callback writes, each of its type.
+    """Return an event with only the keys that gpuprov's callback writes, each of its type.
 
     Raises:
-        ValueError: it cannot be read so.
+        ValueError: a key has another type.
     """
     found = _Event.model_validate(event).model_dump(exclude_unset=True)
     if "msg" in found:
@@ -74,7 +74,7 @@ def read_event(event: Event) -> Event:
 
 
 def _read_failures(events: list[Event]) -> list[Event]:
-    """Return events of tasks that failed, with every key that is printed of them."""
+    """Return events of failed tasks, with every key that is printed."""
     whole = {"host": "", "role": "", "task": "", "status": "failed", "msg": ""}
     return [
         whole | {key: value for key, value in read_event(each).items() if value is not None}
@@ -83,26 +83,26 @@ def _read_failures(events: list[Event]) -> list[Event]:
 
 
 Failures = Annotated[list[dict[str, Any]], AfterValidator(_read_failures)]
-"""Events of tasks that failed, inside of an answer."""
+"""Events of failed tasks, as part of an answer."""
 _TOLD = TypeAdapter(_Told)
 
 
 @dataclass
 class Hearing:
-    """What workers tell of one change, given on to its run."""
+    """Receiver of workers' messages about one change, which passes them to its run."""
 
     run: RunContext
     _files: Counter[int] = field(default_factory=Counter)
 
     def take(self, names: Collection[str], number: int, told: Any) -> None:
-        """Give on an event, a line or a file.
+        """Pass an event, a line or a file to the run.
 
         Args:
-            names: nodes that the worker may have.
-            number: of its attempt; its files go to a folder of that number.
+            names: nodes that the worker may report about.
+            number: number of the attempt, which names the folder of its files.
 
         Raises:
-            NodeFailed: it is none of them, it is about another node, or a file that no worker has to send.
+            NodeFailed: the message is invalid, is about another node, or has a file that workers do not send.
         """
         try:
             found = _TOLD.validate_python(told)
@@ -119,7 +119,7 @@ class Hearing:
             self._keep(number, found.file, found.text)
 
     def _keep(self, number: int, file: str, text: str) -> None:
-        """Keep a file in a folder of the attempt, in one of its own there where the name has two parts."""
+        """Write a file into the attempt's folder; if its name has two parts, into a subfolder."""
         if not is_kept(file):
             raise NodeFailed(
                 f"a worker sent the file {shown(file)}", expected="one that our playbooks have written"

@@ -1,6 +1,6 @@
-"""An image in the making: this tree is brought to its lock as far as one without a boot and GPUs can be.
+"""Apply to the root tree of an image: everything in the lock that is possible without a boot and GPUs.
 
-What is left waits for the first boot of each machine made from it, where the unit of a first boot goes on.
+The rest is applied at the first boot of each machine made from the image, by the first-boot unit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpuprov.writing import replace_file
 
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")
-"""Debian's: invoke-rc.d(8) asks it before it starts a service, in a tree without a boot too."""
+"""Debian's policy script, which invoke-rc.d(8) runs before it starts a service, also in an unbooted tree."""
 WANTED = Path(f"/etc/systemd/system/multi-user.target.wants/{UNIT}")
 ENDED = Path("/var/lib/gpuprov/first-boot")
 UNBOOTED = {"preflight_booted": False, "system_tuning_booted": False, "containerd_booted": False}
@@ -46,17 +46,19 @@ UNBOOTED = {"preflight_booted": False, "system_tuning_booted": False, "container
 
 @dataclass
 class Image:
-    """What became of the tree. `roles` are those that wait as a whole → what for."""
+    """Result of an apply to an image. `roles`: role that waits for the first boot as a whole → the reason."""
 
     outcome: NodeOutcome = field(default_factory=NodeOutcome)
     roles: dict[str, str] = field(default_factory=dict)
 
 
 def image_lock(lock: Lock, group: str) -> Lock:
-    """The lock of this tree: of one machine, and with its kernel by name: the one that runs is the builder's.
+    """Return the lock of this tree: for one machine, and with the release of the tree's kernel.
+
+    The running kernel is that of the build machine.
 
     Raises:
-        InvalidInput: there is no such group, or no telling which kernel the machine will run.
+        InvalidInput: there is no such group, or it is not clear which kernel the machine will run.
     """
     own = own_lock(lock, group)
     stated = own.groups[group]
@@ -81,13 +83,13 @@ def image_lock(lock: Lock, group: str) -> Lock:
 
 
 def make_image(run: RunContext) -> Image:
-    """Bring this tree to the lock, and have what is left done at the first boot.
+    """Bring this tree to the lock, except for what waits for the first boot.
 
     Args:
-        run: to a lock as `image_lock` makes it.
+        run: the run, with a lock of `image_lock`.
 
     Raises:
-        InvalidInput: somebody else than root asks.
+        InvalidInput: the user is not root.
         GpuprovError: Ansible itself could not run.
     """
     if os.geteuid() != 0:
@@ -110,7 +112,7 @@ def make_image(run: RunContext) -> Image:
 
 
 def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Once:
-    """The driver's module is another builder's, from the store, unless the lock trusts images to compile."""
+    """Return the roles of this tree; the driver's module is from the store unless an image is its builder."""
     if IMAGE not in group.components.driver.builders:
         return Once(run, {NODE: variables})
     compiling = {**variables, "nvidia_driver_only_builder": [NODE]}
@@ -118,17 +120,17 @@ def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Onc
 
 
 def leave_for_first_boot(lock: Lock, group: str) -> None:
-    """Write what brings a machine made from this tree to its lock, and have its first boot start it.
+    """Write the files that bring a machine made from this tree to its lock, and enable the first-boot unit.
 
     Args:
-        lock: the fleet's: the machine's own kernel counts there, and not that of the tree.
+        lock: the fleet's lock, in which the machine's own kernel counts and not the tree's.
     """
     program = str(Path(sys.executable).with_name("gpuprov"))
     for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=program))):
         path = Path(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, file.text, file.mode)
-    for name in ("done", "state.json"):  # of the builder, if it was brought up the same way
+    for name in ("done", "state.json"):  # of the build machine, if it had a first boot of this kind
         (ENDED / name).unlink(missing_ok=True)
     WANTED.parent.mkdir(parents=True, exist_ok=True)
     WANTED.unlink(missing_ok=True)
@@ -137,9 +139,9 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Start no service, whoever asks: systemctl only enables, and packages start nothing."""
+    """Prevent the start of any service: systemctl only enables units, and packages start none."""
     before = os.environ.get("SYSTEMD_OFFLINE")
-    os.environ["SYSTEMD_OFFLINE"] = "1"  # systemd's ENVIRONMENT.md
+    os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md
     ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()
     if ours:
         replace_file(NO_STARTS, "#!/bin/sh\nexit 101\n", 0o755)
@@ -160,7 +162,7 @@ def _look(run: RunContext) -> NodeDrift:
 
 
 def _plan(image: Image, found: NodeDrift) -> NodePlan:
-    """The roles that drift calls for, without those that wait as a whole."""
+    """Return the plan for the drift, without the roles that wait for the first boot."""
     plan = plan_node(found)
     image.roles = {role: what for role, what in image.roles.items() if role in plan.roles}
     roles = tuple(role for role in plan.roles if role not in image.roles)
@@ -168,6 +170,6 @@ def _plan(image: Image, found: NodeDrift) -> NodePlan:
 
 
 def _unmended(group: LockedGroup, found: NodeDrift) -> list[Difference]:
-    """What differs although an image can show it."""
+    """Return the differences of severity `error` in what an image can show."""
     shown = {each.check for each in expectations(group) if waits_for(each) is None}
     return [each for each in found.drift if each.check in shown and each.severity == "error"]

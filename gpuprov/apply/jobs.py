@@ -1,4 +1,4 @@
-"""Who works on a node's GPUs: an upgrade's gate and a reboot of this machine refuse as preflight does."""
+"""Use of a node's GPUs: an upgrade's gate and a reboot of this machine refuse by the rules of preflight."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ LIMITS = ConnectionLimits(command_s=60, answer_bytes=ANSWER_LIMIT)
 
 @lru_cache(maxsize=4)
 def preflight_values(part: str) -> dict[str, Any]:
-    """The role's own numbers, of its `defaults` or `vars`: what it would refuse, others refuse before."""
+    """Return variables of the role preflight, from `defaults` or `vars`, for checks that precede the role."""
     values: dict[str, Any] = yaml.safe_load((share("roles") / "preflight" / part / "main.yml").read_text())
     return values
 
 
 def gpu_users(facts: Facts) -> list[str]:
-    """Programs and containers that work on GPUs; NVIDIA's own daemons do not count."""
+    """Return the programs and containers that use GPUs; NVIDIA's own daemons do not count."""
     bystanders = preflight_values("vars")["__preflight_question"]["bystanders"]
     users = [f"{name} ({pid})" for pid, name in facts.gpu_use.processes.items() if name not in bystanders]
     return [*users, *(f"container {name}" for name in facts.gpu_use.containers)]
 
 
 def refuse_running_jobs(way: Target, password: str | None) -> None:
-    """Refuse a reboot under somebody's work.
+    """Refuse a reboot while the GPUs are in use.
 
     Raises:
-        Refused: the GPUs are in use; says by whom.
-        GpuprovError: the node does not say.
+        Refused: the GPUs are in use; the message lists the programs and containers.
+        GpuprovError: the node does not report their use.
     """
     with open_session(way, LIMITS) as session:
         facts = collect(session, Parameters(collectors=("gpu_use",)), password=password)

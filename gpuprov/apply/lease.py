@@ -1,4 +1,4 @@
-"""A lease as a node tells it: which run has the node, whose that is, since when and until when."""
+"""A lease as a node reports it: the run that holds the node, its owner, its start and its end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from gpuprov.errors import Refused
 
 RESUMABLE = ("upgrade", "rollback")
 LONGEST = 100
-"""Letters of a name; it is a node's word."""
+"""Maximum length of a name in characters, because the node's answer is untrusted input."""
 
 
 class InOtherHands(Refused):
-    """Another hand of the same run has the node: it may be waited for."""
+    """Refusal because another attempt of the same run holds the node; it is possible to wait for it."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who has a node. Times are this controller's; `since` is None where the node does not know it, and
-    `silent_s` are the seconds since it was renewed.
+    """Lease of a node.
+
+    Attributes:
+        run: id of the run or worker attempt.
+        holder: user and machine that took the lease.
+        since: start by this controller's clock; None if the node does not know it.
+        until: end by this controller's clock.
+        silent_s: seconds since the last renewal.
     """
 
     run: str
@@ -37,7 +43,7 @@ class Lease:
 
     @property
     def advice(self) -> str:
-        """What to do about another run's lease."""
+        """Advice about another run's lease."""
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
         if self.is_hand and not resumable:
             where = f"the same command, {HAND_S:.0f} s later, where it was typed"
@@ -46,31 +52,31 @@ class Lease:
 
     @property
     def family(self) -> str:
-        """The run itself, where one of its hands has the node."""
+        """Id of the run itself, also if one of its worker attempts holds the node."""
         return family(self.run)
 
     @property
     def is_hand(self) -> bool:
-        """Whether a worker's hand has it, and not the run itself."""
+        """Whether a worker attempt holds the node, and not the run itself."""
         return self.run != self.family
 
     @property
     def is_renewed(self) -> bool:
-        """Whether it is a hand's that may be at work. Of a run its controller knows that."""
+        """Whether a worker attempt holds the node and may be at work; for a run its controller knows that."""
         return self.is_hand and self.silent_s < HAND_S
 
     def refusal(self, run: str = "") -> Refused:
-        """Why another run, or another hand of the same one, leaves the node alone."""
+        """Return the refusal for another run, or for another attempt of the same run."""
         if run == self.family:
             return InOtherHands(str(self), do="wait for that worker, or end it, then the same command again")
         return Refused(str(self), do=self.advice)
 
 
 def read_lease(told: Any) -> Lease | None:
-    """A lease of the node's program `gpuprov.apply.node.lease`; None where no run holds one.
+    """Parse a lease from the node's program `gpuprov.apply.node.lease`; return None if no run holds one.
 
     Raises:
-        TypeError, KeyError, ValueError, OverflowError: it is none, or longer than any lease lasts.
+        TypeError, KeyError, ValueError, OverflowError: it is not a lease, or is longer than `LONGEST_S`.
     """
     if told is None:
         return None
@@ -85,6 +91,6 @@ def read_lease(told: Any) -> Lease | None:
 
 
 def _clock(moment: datetime) -> str:
-    """`14:02`, with the day where that is another one."""
+    """Return the time as `14:02`, with the date if it is not today's."""
     today = moment.date() == datetime.now().astimezone().date()
     return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

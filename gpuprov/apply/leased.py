@@ -1,4 +1,4 @@
-"""Apply under leases: nodes that another run has, or has changed since the plan was made, are left alone."""
+"""Apply under leases: nodes that another run holds, or has changed since the plan, are not changed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpuprov.model.nodeset import fold_alike
 
 
 def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Convergence:
-    """Take the nodes that the proposal changes, look at them once more, and bring them to the lock.
+    """Lease the nodes that the proposal changes, survey them again, and bring them to the lock.
 
-    Another run may have changed a node between the look that the plan was made of and the lease. The plan
-    would mend a part of it then, and leave the rest as that run wants it.
+    Another run may have changed a node between the survey for the plan and the lease. The plan would then
+    correct only a part of that change; such a node is not changed.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -37,7 +37,7 @@ def converge_leased(run: RunContext, leases: Leases, proposal: Proposal) -> Conv
 
 
 def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
-    """Why the plan does not fit a node as it is now."""
+    """Return the error if the plan does not fit the node's current state."""
     if now.reason is not None:
         return (Unreachable if now.status == "unreachable" else NodeFailed)(now.reason)
     known = {each.check for each in planned.drift}

@@ -1,8 +1,9 @@
-"""The leases of a run on its nodes: taken before anything changes, renewed while it lasts, given back.
+"""Leases of a run on its nodes: taken before any change, renewed during the run, given back at the end.
 
-A lease ends by itself some time after its last renewal, by the node's clock; until then the node tells every
-other run who has it. The run knows by its own clock until when a node is its own at least, counted from the
-moment before it asked. Past that, or when the node says that it is not the run's, nothing more is done there.
+A lease expires some time after its last renewal, by the node's clock; until then the node reports its holder
+to every other run. The run computes the earliest possible end of a lease by the controller's clock, from the
+time before its request. After that end, or when the node reports that the lease is not the run's, the run
+does nothing more on the node.
 """
 
 from __future__ import annotations
@@ -39,22 +40,24 @@ MODULES = (
     "gpuprov.apply.node.main",
 )
 LOOKS = 20
-"""How often, in the time of a lease, the run looks which are a quarter of that old, and renews them."""
+"""Checks per duration of a lease; each check renews the leases that are older than a quarter of it."""
 JOIN_S = 5.0
 AGAIN_S = 2.0
 PATIENCE_S = 1800.0
-"""How long a run waits for what is still at work of it: a hand, or Ansible, of a controller that died."""
+"""Seconds that a run waits for its own worker attempts or Ansible processes that a dead controller left."""
 FILE = "leases.json"
-"""In the folder of a run while it has leases. Ansible reads it too: `plugins/plugin_utils/leased.py`."""
+"""File in the folder of a run that has leases. Ansible reads it too: `plugins/plugin_utils/leased.py`."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """For how many seconds a node stays leased when its controller died.
+    """Duration of leases.
 
-    `resumable` says that the run may be resumed then: its leases are not given back with an error, and are
-    no one else's before their time is over. `hold_s` is for how many seconds after a renewal a hand counts
-    on a node, where that is less.
+    Attributes:
+        seconds: time from the last renewal to the end of a lease, for example if the controller dies.
+        resumable: whether the run can be resumed after an error: then its leases are not given back, and no
+            other run can take them before they expire.
+        hold_s: seconds after a renewal for which a worker attempt relies on a lease, if less than `seconds`.
     """
 
     seconds: float = 600.0
@@ -63,21 +66,21 @@ class Terms:
 
     @property
     def sure_s(self) -> float:
-        """Seconds after a renewal for which the run may count on a node; a hand's are fewer."""
+        """Seconds after a renewal for which the run may rely on a lease; fewer for a worker attempt."""
         return self.seconds if self.hold_s is None else self.hold_s
 
 
 class Leases:
-    """Leases on nodes for one run, renewed in the background while they are entered.
+    """Leases on nodes for one run, renewed in the background inside of a `with` block.
 
-    A run that is resumed waits for Ansible that an earlier controller of it started, and is `Refused` where
-    that takes longer than `PATIENCE_S`.
+    A resumed run waits for Ansible processes that its earlier controller started, and is `Refused` if they
+    take longer than `PATIENCE_S`.
 
     Args:
-        locks: where nodes are reached: as the first says, or else as the next does.
-        folder: the run's; its name is the run's id.
-        run: the hand of a run (`gpuprov.apply.hands`) that has them, where it is not the run itself.
-        password: sudo's, if it asks for one.
+        locks: connections to the nodes: those of the first lock, or if they fail those of the next.
+        folder: the run's folder; its name is the run's id.
+        run: the worker attempt (`gpuprov.apply.hands`) that holds the leases, if not the run itself.
+        password: sudo's password, if it requires one.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class Leases:
         self._locks, self._forks, self._password = locks, forks, password
         self.file, self.run, self.terms = folder / FILE, run or folder.name, terms or Terms()
         self.handle: int | None = None
-        """Locked as long as this controller, or Ansible started by it, is alive: see `is_over`."""
+        """Handle of the run's folder, locked while this controller or its Ansible is alive: see `is_over`."""
         self._until: dict[str, float] = {}
         self._lost: dict[str, str] = {}
         self._silent: dict[str, GpuprovError] = {}
@@ -121,13 +124,13 @@ class Leases:
             os.close(self.handle)
 
     def take(self, names: Iterable[str], *, patience_s: float = 0.0) -> dict[str, GpuprovError]:
-        """Take nodes, also those that a run from here left which is over.
+        """Lease nodes, also those that an ended run of this controller has left leased.
 
         Args:
-            patience_s: how long to wait for nodes that another hand of the same run has.
+            patience_s: seconds to wait for nodes that another attempt of the same run holds.
 
         Returns:
-            node → why it could not be had: `Refused` where another run has it.
+            node → the error if it could not be leased: `Refused` if another run holds it.
         """
         errors, deadline = self._take(list(names)), uptime() + patience_s
         while uptime() < deadline and not self._leaving.is_set():
@@ -164,10 +167,10 @@ class Leases:
         return errors | {name: lease.refusal(family(self.run)) for name, lease in others}
 
     def prove(self, names: Iterable[str]) -> dict[str, GpuprovError]:
-        """Ask nodes whether they are still ours; those that could not be had are asked for once more.
+        """Ask nodes whether this run holds them; try once more to lease those that could not be leased.
 
         Returns:
-            node → why it is not, of those that say so or have another run's lease.
+            node → the error, for nodes whose lease is lost or another run's.
         """
         names = list(names)
         ours = [name for name in names if name in self._until]
@@ -177,8 +180,10 @@ class Leases:
         return told | {name: NodeFailed(self._lost[name]) for name in names if name in self._lost}
 
     def lost(self, names: Iterable[str]) -> dict[str, NodeFailed]:
-        """Node → why it is not ours any more. Those that could not be renewed in time are asked once more:
-        one that boots for longer than that is ours, unless somebody else was there first.
+        """Return node → the error, for nodes that this run no longer holds.
+
+        Leases that could not be renewed in time are renewed once more: a node that boots for longer than that
+        still belongs to the run, unless another run has leased it meanwhile.
         """
         names, now = list(names), uptime()
         self._renew([name for name in names if self._until.get(name, now) < now])
@@ -187,16 +192,16 @@ class Leases:
             return {name: error for name in names if (error := self._loss(name, now)) is not None}
 
     def require(self, name: str) -> None:
-        """Nothing, if a node is ours.
+        """Check that this run holds a node.
 
         Raises:
-            NodeFailed: it is not, or not any more.
+            NodeFailed: it does not, or no longer.
         """
         if error := self.lost([name]).get(name):
             raise error
 
     def release(self) -> None:
-        """Give them back. On a node that does not answer the lease ends by itself."""
+        """Give the leases back. On a node that does not answer, the lease expires."""
         self._leaving.set()
         unsure = {name for name, error in self._silent.items() if not isinstance(error, Unreachable)}
         ours = sorted({*self._until, *unsure})
@@ -220,7 +225,7 @@ class Leases:
         return NodeFailed(f"its lease could not be renewed in time: {why}")
 
     def _renew_in_time(self) -> None:
-        """Until we leave; nodes that did not answer are asked again at each look."""
+        """Renew leases until the block ends; nodes that did not answer are asked again at each check."""
         seconds = self.terms.sure_s
         while not self._leaving.wait(seconds / LOOKS):
             old = uptime() + 0.75 * seconds
@@ -249,11 +254,11 @@ class Leases:
         self._write()
 
     def _ask(self, act: str, names: Iterable[str]) -> dict[str, Answer]:
-        """Node → the lease that holds there, None where none does, or why it does not say."""
+        """Return node → the lease that holds there, None without a lease, or the error."""
         return self._act(act, same(names, self.run, started_by(), self.terms.seconds))
 
     def _act(self, act: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
-        """One of the acts of `gpuprov.apply.node.main`, by the first lock whose way leads to a node."""
+        """Run an act of `gpuprov.apply.node.main` on nodes, over the first lock whose connection works."""
         questions = {name: {"act": act, "arguments": list(given)} for name, given in arguments.items()}
         answers: dict[str, Answer] = {}
         tried: dict[str, object] = {}
@@ -268,12 +273,12 @@ class Leases:
             how: dict[str, Any] = {"forks": self._forks, "password": self._password, "read": read_lease}
             try:
                 answers |= ask_nodes(MODULES, ways, questions, **how)
-            except CrewLost as lost:  # what runs ends by it; what is only to be known or given back does not
+            except CrewLost as lost:  # it ends changes in progress, but not a query or a release of leases
                 answers |= {target.name: lost for target in ways}
         return answers
 
     def _others(self, answers: Mapping[str, Answer]) -> dict[str, Lease]:
-        """Leases that could not be taken, those of hands of this very run among them."""
+        """Return the leases of other holders, including other worker attempts of this run."""
         return {
             name: answer
             for name, answer in answers.items()
@@ -281,13 +286,13 @@ class Leases:
         }
 
     def _is_ours(self, answer: Answer) -> bool:
-        """Whether a lease is this run's; those of its hands are the run's as well."""
+        """Return whether a lease is this run's or one of its worker attempts'."""
         return isinstance(answer, Lease) and self.run in (answer.run, answer.family)
 
     def _write(self) -> None:
-        """Tell Ansible's process until when nodes are ours.
+        """Write down for Ansible's process until when the leases hold.
 
-        What cannot be written is not renewed for Ansible: it stops where the last lease that it knows ends.
+        After an error in writing, Ansible stops when the last lease that it knows expires.
         """
         with self._mutex, suppress(InvalidInput):
             if self._leaving.is_set():
@@ -297,19 +302,20 @@ class Leases:
 
 
 def uptime() -> float:
-    """Seconds since this machine was started, also those that it slept; the same in each process."""
+    """Return the seconds since this machine's boot, including suspended time; equal in all processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def is_abandoned(lease: Lease) -> bool:
-    """Whether a run or a hand that has a node is at work no more, and leaves nothing to resume."""
+    """Return whether the run or worker attempt of a lease has ended and leaves nothing to resume."""
     return is_over(lease.family) and not lease.is_renewed
 
 
 def is_over(run_id: str) -> bool:
-    """Whether a run from here is at work no more and leaves nothing to resume: its leases may be taken.
+    """Return whether a run of this controller has ended and leaves nothing to resume.
 
-    Its controller was killed, or the node was out of reach when the lease was given back.
+    Its leases may then be taken. They remain if the controller was killed, or if the node was unreachable
+    when the lease was given back.
     """
     folder = known_run(run_id)
     if folder is None or _is_alive(folder):
@@ -323,7 +329,7 @@ def is_over(run_id: str) -> bool:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Whether the run's controller, or Ansible that it started, is still there."""
+    """Return whether the run's controller, or an Ansible process that it started, is alive."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""A real login over this machine's own sshd, where it is the node: what proves that a change lets people in.
+"""Login through this machine's own sshd, if it is the node: the test that a change still allows logins.
 
-No one comes from elsewhere to try. A key that is thrown away afterwards, and is good from this machine alone
-and for some minutes, logs in as the fleet's user would; what the firewall does to others is told by its rules
-and by who is logged in now.
+There is no other machine to test from. A temporary key, which is valid only from this machine and for some
+minutes, logs in as the fleet's user. The effect of the firewall on other machines is judged by its rules and
+by the addresses of the current logins.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gpuprov.ssh.transport import Session, Target, open_session
 from gpuprov.writing import replace_file
 
 LONGER_S = 900
-"""For so long beyond the guard's time the key is good: a role may take a while."""
+"""Seconds that the key is valid beyond the guard's time, because a role may take a while."""
 ANYWHERE = ("0.0.0.0", "::", "127.0.0.1", "::1")  # noqa: S104
 
 
 @dataclass(frozen=True)
 class Loopback:
-    """The way to this machine through its own sshd.
+    """Connection to this machine through its own sshd.
 
     Attributes:
         target: the node, reached over the network stack.
-        sources: addresses that others are logged in from now.
+        sources: addresses from which others are logged in now.
     """
 
     target: Target
@@ -43,7 +43,7 @@ class Loopback:
     folder: Path
 
     def read_host_keys(self, password: str | None) -> None:
-        """Trust the host keys that the machine has now; a change may have made new ones."""
+        """Trust the machine's current host keys; a change may have created new ones."""
         output = as_root(self.session, _command("hostkeys"), password)
         host = self.target.address
         lines = [line for line in output.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -52,14 +52,14 @@ class Loopback:
 
 @contextmanager
 def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
-    """A way in over this machine's own sshd, that works before anything is changed; gone at the end.
+    """Set up a login through this machine's own sshd, test it, and remove its key at the end.
 
     Args:
-        session: on this machine, without SSH.
+        session: a session on this machine, without SSH.
 
     Raises:
-        Refused: a login does not work as it is now; says how it would.
-        NodeFailed: no key can be put there.
+        Refused: the login does not work even before a change; the message contains the remedy.
+        NodeFailed: no key can be installed.
     """
     login = session.target.route.login
     with tempfile.TemporaryDirectory(prefix="gpuprov-loopback-") as name:
@@ -82,7 +82,7 @@ def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
             yield loopback
         finally:
             remove = _command("remove", file, public, *reversed(made))
-            with suppress(GpuprovError):  # it ends by itself soon
+            with suppress(GpuprovError):  # the key expires soon anyway
                 as_root(session, remove, guard.password)
 
 
@@ -115,7 +115,7 @@ def _target(here: Target, address: str, folder: Path) -> Target:
 
 
 def _new_key(path: Path) -> tuple[str, str]:
-    """Make a key pair; its kind and its public half."""
+    """Create a key pair; return its type and its public key."""
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
     try:
         subprocess.run(words, check=True, capture_output=True)
@@ -126,7 +126,7 @@ def _new_key(path: Path) -> tuple[str, str]:
 
 
 def _address(listens: list[str]) -> str:
-    """Where sshd is tried: by loopback if it listens there, else on the first address that it has."""
+    """Return the address to test: loopback if sshd listens there, otherwise its first address."""
     hosts = [each.rpartition(":")[0].strip("[]") for each in listens]
     if not hosts or any(host in ANYWHERE[:1] + ANYWHERE[2:3] for host in hosts):
         return "127.0.0.1"
@@ -134,7 +134,7 @@ def _address(listens: list[str]) -> str:
 
 
 def _others(sources: set[str]) -> tuple[str, ...]:
-    """Addresses that are not this machine's own."""
+    """Return the addresses that are not loopback addresses, sorted."""
     found = set()
     for text in sources:
         with suppress(ValueError):

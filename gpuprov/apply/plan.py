@@ -1,4 +1,4 @@
-"""Plan: drift turned into roles, nodes, order and reboots."""
+"""Plan: the roles, nodes, order and reboots that follow from drift."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.roles import BY_NAME, ROLES
 
 RUNNABLE = tuple(role.name for role in ROLES if role.variables)
-"""The roles that Ansible can run, in order."""
+"""Roles that Ansible can run, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What would be done to one node, and why.
+    """Plan for one node.
 
-    `reboot` says that something stated comes true only by one; `beyond` is what nothing here can mend.
+    Attributes:
+        roles: the roles to run, in order.
+        reboot: whether a stated setting takes effect only after a reboot.
+        because: the differences that the plan corrects.
+        beyond: the differences that gpuprov cannot correct.
     """
 
     name: str
@@ -33,7 +37,7 @@ class NodePlan:
 
 
 def plan_node(node: NodeDrift) -> NodePlan:
-    """The roles, in order, that mend a node's drift."""
+    """Return the plan that corrects a node's drift."""
     named = {difference.role for difference in node.drift if difference.role}
     for role in list(named):
         named |= set(BY_NAME[role].followed_by)
@@ -52,7 +56,7 @@ def plan_node(node: NodeDrift) -> NodePlan:
 
 
 def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan]:
-    """The same plans with some roles only, and no reboot (`apply --role`).
+    """Return the plans with only some roles, and without reboots (`apply --role`).
 
     Raises:
         InvalidInput: there is no such role.
@@ -66,5 +70,5 @@ def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan
 
 
 def full_plan(names: Iterable[str]) -> list[NodePlan]:
-    """Every role on every node, whatever the drift (`apply --full`)."""
+    """Return plans with every role for every node, independent of the drift (`apply --full`)."""
     return [NodePlan(name, RUNNABLE, reboot=False, because=(), beyond=()) for name in names]

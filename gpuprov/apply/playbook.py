@@ -1,7 +1,7 @@
-"""Drives `ansible-playbook` as a subprocess: inventory and settings in, one event a task out.
+"""Runs of `ansible-playbook` as a subprocess: inventory and settings in, one event per task out.
 
-Ansible is never imported. Its own output goes to the run's folder; what a person sees is made of the
-events that our callback writes there as JSON lines.
+Ansible is never imported. Its own output goes to the run's folder. gpuprov's output is derived from the
+events that gpuprov's callback writes there as JSON lines.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from gpuprov.roles import first_packages
 from gpuprov.untrusted import ansible_json, without_templates
 from gpuprov.writing import replace_file
 
-# curve25519 spares 0.1 s of CPU a connection against Debian 12's default key exchange (sntrup761). A node
-# that vanishes in the middle of a task is given up after 2 minutes; without, TCP waits for up to 15.
+# curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
+# Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.
 SSH_ARGUMENTS = (
     "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^curve25519-sha256"
     " -o ServerAliveInterval=20 -o ServerAliveCountMax=6"
 )
 
 COMPILES = "Report which kernels the shared module is compiled for here"
-"""A task of the role nvidia_driver."""
+"""Name of a task of the role nvidia_driver."""
 
 
 @dataclass
 class NodeOutcome:
-    """What a playbook did to one node.
+    """Outcome of a playbook on one node.
 
-    `refused` says why it was left alone, `compiled` for which kernels it compiled a module that is shared.
+    `refused` is the reason if the node was not changed, `compiled` the kernels for which it compiled a shared
+    module.
     """
 
     changed: int = 0
@@ -58,11 +59,11 @@ class NodeOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether nothing failed."""
         return not self.failed and self.unreachable is None and self.refused is None
 
     def add(self, later: NodeOutcome) -> None:
-        """Take in what a later playbook did."""
+        """Add the outcome of a later playbook."""
         self.changed += later.changed
         self.compiled = self.compiled or later.compiled
         self.failed += later.failed
@@ -71,7 +72,7 @@ class NodeOutcome:
 
     @classmethod
     def of(cls, node: str, answer: NodeOutcome | GpuprovError) -> NodeOutcome:
-        """Return what was done to a node, from what a worker answered for it."""
+        """Return the outcome of a node from a worker's answer; its failures get the name of this node."""
         if isinstance(answer, GpuprovError):
             return cls.of_error(node, answer)
         answer.failed = [{**event, "host": node} for event in answer.failed]
@@ -79,7 +80,7 @@ class NodeOutcome:
 
     @classmethod
     def of_error(cls, node: str, error: GpuprovError) -> NodeOutcome:
-        """Of a node that nothing was done to."""
+        """Return the outcome of a node that was not changed."""
         if isinstance(error, Refused):
             return cls(refused=str(error))
         if isinstance(error, Unreachable):
@@ -89,7 +90,7 @@ class NodeOutcome:
         return outcome
 
     def fail(self, node: str, task: str, why: str) -> None:
-        """Account for what went wrong outside Ansible, as if it were a task's."""
+        """Record a failure outside Ansible as if it were a task's."""
         self.failed.append({"host": node, "role": "", "task": task, "status": "failed", "msg": why})
 
 
@@ -101,15 +102,15 @@ def run_playbook(
     part: str = "",
     variables: dict[str, Any] | None = None,
 ) -> dict[str, NodeOutcome]:
-    """Run one of our playbooks on some nodes.
+    """Run one of gpuprov's playbooks on some nodes.
 
     Args:
         playbook: its name, `site` or `reboot`.
-        nodes: host name → variables of that host alone.
-        run: its folder gets the inventory, the events and Ansible's own output.
-        part: a folder in the run's to use instead, for a playbook that the run plays several times. What
-            Ansible gathered of nodes serves the whole run.
-        variables: for every host and for the plays themselves.
+        nodes: host name → variables of this host only.
+        run: the run; the inventory, the events and Ansible's own output are written to its folder.
+        part: a subfolder to use instead, for a playbook that runs several times. Gathered facts are kept for
+            the whole run.
+        variables: variables for every host and for the plays themselves.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -144,7 +145,7 @@ def _play(
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
             env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run) | own,
-            stdin=subprocess.PIPE,  # not a terminal of ours: nothing may wait for a person there
+            stdin=subprocess.PIPE,  # not the terminal: no program may wait for input there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -165,7 +166,10 @@ def _play(
 def _without_templates(
     nodes: Mapping[str, dict[str, Any]], outcomes: Mapping[str, NodeOutcome]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Nodes whose own variables hold no template; text of other nodes is in them. The others have failed."""
+    """Yield nodes without templates in their variables, which may contain text from nodes.
+
+    The others get a failure.
+    """
     for name, stated in nodes.items():
         try:
             yield name, without_templates(stated, "variables of the node")
@@ -206,7 +210,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
 
 
 def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
-    """The operator's environment without their ansible.cfg: the same lock gives the same run everywhere."""
+    """Return the operator's environment without its ansible.cfg: a lock gives the same run everywhere."""
     config = scratch / "ansible.cfg"
     config.touch()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
@@ -216,7 +220,7 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_COLLECTIONS_PATH": str(link_collection(scratch / "collections")),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov.gpuprov.gpuprov_jsonl",
         "ANSIBLE_GATHERING": "smart",
-        "ANSIBLE_INJECT_FACT_VARS": "0",  # what a node sends as a fact would replace a variable of the lock
+        "ANSIBLE_INJECT_FACT_VARS": "0",  # a fact from a node would override a variable of the lock
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),
         "ANSIBLE_PIPELINING": "1",
@@ -231,12 +235,12 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
 
 
 def _leases(run: RunContext) -> dict[str, str]:
-    """Where Ansible reads which nodes are the run's."""
+    """Return the variable with the path of the file that shows Ansible the run's leases."""
     return {"GPUPROV_LEASES": str(run.leases.file)} if run.leases else {}
 
 
 def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
-    """What tasks on this machine need: the system's programs before those of gpuprov's own environment."""
+    """Return variables for tasks on this machine: the system's programs precede gpuprov's environment."""
     hosts = lock.hosts()
     if all(hosts[name].hosts[name] != LOCAL for name in nodes):
         return {}
@@ -245,7 +249,7 @@ def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
 
 
 def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:
-    """The events as they are written, until the process has ended and the last is read."""
+    """Yield the events as they are written, until the process has ended and the last one is read."""
     while not events.exists():
         if process.poll() is not None and not events.exists():
             return
@@ -263,7 +267,7 @@ def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for Ansible; if we are leaving early, ask it to stop first."""
+    """Wait for Ansible's end; terminate it first if the run is aborted."""
     if process.poll() is None:
         process.terminate()
     process.wait()

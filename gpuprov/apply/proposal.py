@@ -1,4 +1,4 @@
-"""What apply would do to nodes as they are now; nothing is changed."""
+"""Proposal of an apply: the changes that nodes need in their current state. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Proposal:
 
     @property
     def busy(self) -> list[NodePlan]:
-        """The plans that would do something."""
+        """Plans that are not empty."""
         return [plan for plan in self.plans if not plan.empty]
 
 
@@ -38,11 +38,11 @@ def propose(
     roles: Collection[str] = (),
     full: bool = False,
 ) -> Proposal:
-    """Ask nodes what they are and plan what brings them to the lock.
+    """Survey nodes and plan the changes that bring them to the lock.
 
     Args:
-        roles: only these; none stated means all.
-        full: every role on every node, whatever the drift.
+        roles: only these roles; empty means all.
+        full: every role on every node, independent of the drift.
 
     Raises:
         InvalidInput: there is no such role.

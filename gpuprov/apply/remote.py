@@ -1,4 +1,4 @@
-"""Programs of ours on many nodes at once: one channel each, and its answer or why there is none."""
+"""gpuprov's programs on many nodes at once: one channel for each node, and its answer or the error."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def ask_nodes(
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
-    """Have the last of some modules, which travel with it, answer a question on each node.
+    """Run a program on each node, and return its answers to questions.
 
     Args:
-        questions: by node.
-        password: sudo's, if it asks for one.
-        read: makes of a node's result what is returned; what it raises is that node's failure.
+        modules: the modules of the program, all sent to the node; the last one answers.
+        questions: node → question for it.
+        password: sudo's password, if it requires one.
+        read: converts a node's result into the returned value; an exception in it is that node's failure.
 
     Returns:
-        node → the result, or the error that stood in its way.
+        node → the result, or the error.
     """
 
     work = partial(_ask_here, modules, forks, password, seconds)
@@ -44,7 +45,7 @@ def ask_nodes(
 
 
 def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[str, Answer]:
-    """Read what nodes answered, here and never on a worker; what cannot be read is that node's failure."""
+    """Read nodes' answers, here and never on a worker; an unreadable answer is that node's failure."""
     return {
         name: answer if isinstance(answer, GpuprovError) else contained(name, partial(read, answer))
         for name, answer in answers.items()
@@ -68,7 +69,7 @@ def _ask_here(
 
 
 def same(names: Iterable[str], *arguments: Any) -> dict[str, Sequence[Any]]:
-    """The same arguments for every node."""
+    """Return the same arguments for every node."""
     return dict.fromkeys(names, arguments)
 
 

@@ -1,7 +1,7 @@
-"""How Ansible carries out tasks: Mitogen's way where somebody installed it, its own everywhere else.
+"""Strategy plugin of Ansible: Mitogen's if Mitogen is installed, otherwise Ansible's own.
 
-Mitogen keeps one Python on each node and runs every module in it, where Ansible starts one for each task and
-sends the module along. What is done on a node is the same.
+Mitogen keeps one Python process on each node and runs every module in it; Ansible starts one for each task
+and sends the module with it. The effect on a node is the same.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from packaging.version import Version
 LOG = logging.getLogger(__name__)
 OLDEST = Version("0.3.54")
 CORES = (Version("2.18"), Version("2.22"))
-"""The releases of ansible-core that `OLDEST` knows: from the first on, before the second."""
+"""Releases of ansible-core that `OLDEST` supports: at least the first, below the second."""
 
 
 def settings() -> dict[str, str]:
-    """Variables that have ansible-playbook work in Mitogen's way; none where it cannot."""
+    """Return variables that make ansible-playbook use Mitogen; empty if it cannot."""
     found = find_spec("ansible_mitogen")
     refusal = unfit() if found and found.origin else "Mitogen is not installed"
     if refusal or not found or not found.origin:
@@ -32,7 +32,7 @@ def settings() -> dict[str, str]:
 
 
 def unfit() -> str:
-    """Why the Mitogen that is installed does not go with the ansible-core that is; empty where it does."""
+    """Return the reason why the installed Mitogen does not fit the ansible-core; empty if it does."""
     try:
         mitogen, core = (Version(version(name)) for name in ("mitogen", "ansible-core"))
     except PackageNotFoundError as error:

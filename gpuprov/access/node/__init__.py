@@ -1,1 +1,1 @@
-"""Sent to nodes: who may log in. POSIX sh, and Python 3.6 with its standard library alone."""
+"""Programs for nodes that manage logins: POSIX sh, and Python 3.6 with only its standard library."""

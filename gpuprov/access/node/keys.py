@@ -1,10 +1,10 @@
-"""Edits authorized_keys of an account; the shell scripts beside this call it.
+"""Edits authorized_keys of an account; shell scripts call it as `edit_keys`.
 
-    add FILE UID:GID LINE                append a line of ours; prints `made PATH` for what was not there
-    remove FILE KEY [MADE...]            remove our line with that key, and what was made for it if empty
-    authorize FILE UID:GID LOGIN KEY...  have public keys log in; prints `changed …` for what it did
+    add FILE UID:GID LINE                append gpuprov's line; print `made PATH` for each created path
+    remove FILE KEY [MADE...]            remove gpuprov's line with that key, and created paths if empty
+    authorize FILE UID:GID LOGIN KEY...  authorize public keys; print `changed …` for each change
 
-Ends with 4 where it cannot; the last line on standard error says why, and the file is as it was.
+The exit code is 4 on failure; then the last line on standard error is the reason, and the file is unchanged.
 """
 
 import os
@@ -27,11 +27,11 @@ CANNOT = 4
 FOLDER_MODE = 0o700
 KEY = re.compile(rb"[A-Za-z0-9+/]{32,}={0,2}\Z")
 SHUT_OUT = b"command=\"echo 'Please login as the user"
-"""Start of what cloud-init puts before a key of root (`disable_root_opts`)."""
+"""Start of the options that cloud-init puts before a key of root (`disable_root_opts`)."""
 
 
 def main(_question: "Any") -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     acts: dict[str, Callable[..., None]] = {"add": add, "remove": remove, "authorize": authorize}
     act, *words = sys.argv[1:]
     try:
@@ -45,7 +45,7 @@ def main(_question: "Any") -> None:
 
 
 def add(file: str, owner: str, line: str) -> None:
-    """Append a line of ours, in a folder and a file that are created where they are missing."""
+    """Append gpuprov's line; create the folder and the file if they are missing."""
     ours = of_ours(os.fsencode(line).split()[-2])
     made = folder_of(file, own(owner))
     try:
@@ -59,7 +59,7 @@ def add(file: str, owner: str, line: str) -> None:
 
 
 def remove(file: str, key: str, *made: str) -> None:
-    """Remove our line with a key; then what was made for it, from the innermost, unless others use it now."""
+    """Remove gpuprov's line with a key, then the created paths, innermost first, unless they are in use."""
     if os.path.exists(file):
         edit_lines(file, of_ours(os.fsencode(key)))
     for path in made:
@@ -73,7 +73,7 @@ def remove(file: str, key: str, *made: str) -> None:
 
 
 def authorize(file: str, owner: str, login: str, *keys: str) -> None:
-    """Have each public key log in as the account, also where cloud-init's line turns it away."""
+    """Authorize each public key for the account, and remove cloud-init's line that rejects it."""
     wanted = {blob_of(key): os.fsencode(key) for key in keys}
     said = []  # type: list[str]
 
@@ -97,7 +97,7 @@ def blob_of(key: str) -> bytes:
     """Return the base64 of a public key, `TYPE BASE64 [COMMENT]`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a public key.
     """
     words = os.fsencode(key).split()
     if len(words) < 2 or b"\n" in os.fsencode(key) or not KEY.match(words[1]):
@@ -106,10 +106,10 @@ def blob_of(key: str) -> bytes:
 
 
 def of_ours(key: bytes) -> "Any":
-    """Return what tells whether a line of authorized_keys is ours and has that key.
+    """Return a function that checks whether a line of authorized_keys is gpuprov's and has that key.
 
     Raises:
-        ValueError: it is no key; a part of one would stand in lines of others.
+        ValueError: it is not a key; a part of a key could match lines of others.
     """
     if not KEY.match(key):
         raise ValueError("the key to add or to remove is not base64")
@@ -124,7 +124,10 @@ def own(owner: str) -> "Owner":
 
 
 def folder_of(file: str, owner: "Owner") -> "list[str]":
-    """Create the folder of a file of keys; return what was made. One that a kill left to root is repaired."""
+    """Create the folder of a file of keys; return the created paths.
+
+    An empty folder that a killed process left with root as its owner gets the right owner.
+    """
     folder = os.path.dirname(file)
     made = make_folders(folder, FOLDER_MODE, owner)
     if not made and owner[0]:

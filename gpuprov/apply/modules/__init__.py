@@ -1,1 +1,1 @@
-"""Kernel modules that one node compiled, kept on the controller for all that have the same kernel."""
+"""Kernel modules that one node compiled, kept on the controller for all nodes with the same kernel."""

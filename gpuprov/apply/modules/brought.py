@@ -1,4 +1,4 @@
-"""Modules in a file that a person brings: from an image in the making to the controller, or into its tree."""
+"""Modules in a file that the operator copies: from an image's tree to the controller, or into such a tree."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EXPECTED = "what --modules-out of `gpuprov apply --image` or of `gpuprov invento
 
 
 def image_store(lock: Lock) -> Store:
-    """Return the store of a tree that compiles for others: nothing is signed there, the key is elsewhere."""
+    """Return the store of a tree that compiles for others; it does not sign, because the key is not there."""
     return Store(fleet=lock.fleet)
 
 
 def handed_out(lock: Lock, group: LockedGroup) -> bytes:
-    """Return the file with what this tree compiled for a group.
+    """Return the content of a file with the modules that this tree compiled for a group.
 
     Raises:
-        InvalidInput: the lock trusts no image, or nothing was compiled here.
+        InvalidInput: the lock trusts no image, or no module was compiled here.
     """
     builders = group.components.driver.builders
     builds = image_store(lock).of(group) if IMAGE in builders else []
@@ -39,11 +39,11 @@ def handed_out(lock: Lock, group: LockedGroup) -> bytes:
 
 
 def take_in(lock: Lock, file: Path) -> list[Kept]:
-    """Put what an image compiled into the fleet's store, signed where the lock wants that.
+    """Add an image's builds to the fleet's store, signed if the lock requires it.
 
     Raises:
-        InvalidInput: it is no such file, or has no build that the lock trusts an image for.
-        GpuprovError: one cannot be signed.
+        InvalidInput: it is not such a file, or has no build for which the lock trusts an image.
+        GpuprovError: a build cannot be signed.
     """
     if not any(IMAGE in group.components.driver.builders for group in lock.groups.values()):
         raise InvalidInput("--modules, and the lock trusts no image", do="state stack: {builder: image}")
@@ -52,10 +52,10 @@ def take_in(lock: Lock, file: Path) -> list[Kept]:
 
 
 def lay_in(lock: Lock, file: Path) -> list[Kept]:
-    """Put builds that the controller exported into this tree's store, with the signature that they have.
+    """Add builds that the controller exported to this tree's store, with the signature that they have.
 
     Raises:
-        InvalidInput: it is no such file, or has no build by the builders that the lock trusts.
+        InvalidInput: it is not such a file, or has no build by the builders that the lock trusts.
     """
     return _brought(lock, file, store_of(lock).adopt)
 
@@ -82,7 +82,7 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
 
 
 def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the two files of each build."""
+    """Yield the contents of the two files of each build."""
     with zipfile.ZipFile(file) as archive:
         abouts = [name for name in archive.namelist() if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:

@@ -1,4 +1,4 @@
-"""One build of the driver's modules: by whom, from what and for what it was made, and which files it has."""
+"""A build of the driver's modules: its builders, source and kernel, and its files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gpuprov.signing.signature import without_signature
 from gpuprov.untrusted import Vermagic, compiler_line, kernel_release, shown, vermagic
 
 MODULE = re.compile(r"nvidia[a-z-]{0,40}\.ko(\.gz|\.xz|\.zst)?")
-"""How the files are called: `nvidia-current-uvm.ko`, on Ubuntu 24.04 `nvidia-uvm.ko.zst`."""
+"""Names of the files: `nvidia-current-uvm.ko`, on Ubuntu 24.04 `nvidia-uvm.ko.zst`."""
 MODINFO_BYTES = 1 << 20
-"""Of a section .modinfo; NVIDIA's have less than 10 kB."""
+"""Maximum size of a section .modinfo; NVIDIA's have less than 10 kB."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """What a build depends on: two nodes that agree in all of it can have the same bytes.
+    """Everything that a build depends on: nodes with the same values can use the same bytes.
 
     Attributes:
-        builders: who compiled it, in order: hosts of the fleet, or `image`. It is a build for those groups
-            alone whose lock trusts these.
+        builders: hosts of the fleet that compiled it, or `image`, sorted. Only groups whose lock trusts these
+            builders use the build.
         driver: the version that the module reports.
         flavour: `open` or `proprietary`.
-        source: the package that brings the source, `nvidia-kernel-dkms=535.309.01-0+deb12u1`.
+        source: the package that contains the source, `nvidia-kernel-dkms=535.309.01-0+deb12u1`.
         kernel: the kernel's release.
-        arch: as `uname -m` has it.
-        compiler: the one that the kernel was compiled with (CONFIG_CC_VERSION_TEXT); DKMS takes the same.
+        arch: the architecture as `uname -m` prints it.
+        compiler: the compiler of the kernel (CONFIG_CC_VERSION_TEXT); DKMS uses the same.
     """
 
     driver: str
@@ -47,7 +47,7 @@ class Build:
 
     @property
     def folder(self) -> str:
-        """Return a name of its own: what a person looks for, and a digest of all of it."""
+        """Unique name of the build: the values that identify it to a reader, and a digest of all values."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.driver}-{self.flavour}-{self.arch}-{digest}"
 
@@ -59,10 +59,10 @@ def build_of(group: LockedGroup, kernel: str, compiler: str) -> Build:
     """Return the build that nodes of a group need for a kernel.
 
     Args:
-        kernel, compiler: as a node names them; the compiler may be empty where the node does not know it.
+        kernel, compiler: names that a node reports; the compiler is empty if the node does not know it.
 
     Raises:
-        NodeFailed: a kernel or a compiler cannot be called so.
+        NodeFailed: the name of the kernel or of the compiler is invalid.
     """
     driver = group.components.driver
     source = f"{driver.module_package}={driver.closure[driver.module_package]}"
@@ -74,17 +74,18 @@ def build_of(group: LockedGroup, kernel: str, compiler: str) -> Build:
 
 
 def digest(content: bytes) -> str:
-    """SHA-256."""
+    """Return the SHA-256 in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def bare(packed: bytes) -> dict[str, bytes]:
     """Return the modules of an archive as they were compiled: unpacked, and without a signature.
 
-    DKMS signs with a key of each node's own; without that, equal sources and compilers give equal bytes.
+    DKMS signs with a different key on each node; without a signature, equal sources and compilers give equal
+    bytes.
 
     Raises:
-        NodeFailed: it is no such archive, has files of other names, or more bytes than modules can have.
+        NodeFailed: it is not such an archive, has files with other names, or more bytes than `LIMIT`.
     """
     room, modules = LIMIT, {}
     for name, content in unpack(packed).items():
@@ -97,16 +98,16 @@ def bare(packed: bytes) -> dict[str, bytes]:
 
 
 def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
-    """Compare modules with what they state of themselves, as modinfo(8) shows it.
+    """Compare the metadata of modules, as modinfo(8) shows it, with a build.
 
     Args:
-        modules: as `bare` returns them.
+        modules: modules that `bare` returned.
 
     Returns:
         The vermagic, which is the same in all.
 
     Raises:
-        NodeFailed: they are not such a build; says which file and why.
+        NodeFailed: they are not of that build; the message names the file and the reason.
     """
     seen, flavours = set(), set()
     for name, content in modules.items():
@@ -116,7 +117,7 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
             what = f"{name} is of {shown(version)} for kernel {shown(release or 'none')}"
             raise NodeFailed(what, expected=str(build))
         seen.add(vermagic(stated["vermagic"]))
-        # Of the proprietary flavour's modules nvidia-uvm is under the GPL, too, and nvidia-drm under MIT.
+        # In the proprietary flavour nvidia-uvm is under the GPL, too, and nvidia-drm is under MIT.
         if stated.get("name") == "nvidia":
             flavours.add("open" if "GPL" in stated.get("license", "") else "proprietary")
     if modules and flavours != {build.flavour}:
@@ -128,13 +129,13 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
 
 
 def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the modules of a build, which are the same by every builder.
+    """Return the modules of a build, provided that those of all builders are equal.
 
     Args:
-        made: builder → the archive that it made; exactly those of the build.
+        made: builder → the archive that it made, for exactly the builders of the build.
 
     Raises:
-        NodeFailed: they are not such a build, are by somebody else, or differ.
+        NodeFailed: they are not of that build, are by other builders, or differ.
     """
     if set(made) != set(build.builders):
         by = fold(made) or "no builder"
@@ -156,7 +157,7 @@ def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def modinfo(content: bytes) -> dict[str, str]:
-    """Return the fields that a module states of itself; none where it is no module of a 64-bit machine."""
+    """Return the fields of a module's metadata; empty if it is not a module for a 64-bit machine."""
     try:
         fields = _section(content, b".modinfo").split(b"\0")
     except (struct.error, ValueError, OverflowError):
@@ -165,10 +166,10 @@ def modinfo(content: bytes) -> dict[str, str]:
 
 
 def _section(content: bytes, wanted: bytes) -> bytes:
-    """A section of an ELF file, by its name; elf(5).
+    """Return a section of an ELF file by its name, see elf(5).
 
     Raises:
-        struct.error, ValueError: it has none.
+        struct.error, ValueError: there is no such section, or it is too long.
     """
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no ELF file of 64 bits, least significant byte first")

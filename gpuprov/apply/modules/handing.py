@@ -1,4 +1,4 @@
-"""How modules come from the node that compiled them: packed there, fetched in pieces, within limits."""
+"""Transfer of modules from the node that compiled them: packed there, fetched in pieces, within limits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PROGRAM = (
 )
 LIMITS = ConnectionLimits(command_s=120)
 DEADLINE_S = 900.0
-"""For all pieces of an archive; 1 Mbit/s suffices for NVIDIA's modules."""
+"""Seconds for all pieces of an archive; 1 Mbit/s suffices for NVIDIA's modules."""
 Ask = Callable[..., Any]
-"""An act of `gpuprov.apply.node.built` and its arguments → the result."""
+"""Function: an act of `gpuprov.apply.node.built` and its arguments → the result."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What a node says of an archive of modules that it packed."""
+    """Description of an archive of modules that a node packed."""
 
     path: AbsolutePath
     size: int
@@ -40,10 +40,10 @@ class Archive:
 
     @classmethod
     def of(cls, answer: object) -> Archive:
-        """Return what an answer says.
+        """Return the archive that an answer describes.
 
         Raises:
-            NodeFailed: it is no such answer, or the archive is larger than modules can be.
+            NodeFailed: the answer is invalid, or the archive is larger than `PACKED_LIMIT`.
         """
         stated = answer if isinstance(answer, Mapping) else {}
         size, sha256 = stated.get("size"), stated.get("sha256")
@@ -57,15 +57,15 @@ class Archive:
 def fetched(
     way: Target, build: Build, builder: str, password: str | None, about: Mapping[str, Any] | None = None
 ) -> bytes:
-    """Return the archive of a build from a builder.
+    """Fetch the archive of a build from a builder.
 
     Args:
-        builder: what the node is called as a builder: what it has by another one does not count as its own.
-        about: its path, size and sha256, where a node has packed it already.
+        builder: the name of the node as a builder; modules that another builder compiled are refused.
+        about: path, size and sha256 of the archive, if the node has already packed it.
 
     Raises:
-        NodeFailed: the node does not have it, it changed on the way, or it is too large or too slow.
-        Unreachable: no way in.
+        NodeFailed: the node does not have the build, or the archive is damaged, too large or too slow.
+        Unreachable: the node cannot be reached.
     """
     end = time.monotonic() + DEADLINE_S
     with open_session(way, LIMITS) as session:
@@ -86,10 +86,10 @@ def fetched(
 
 
 def _piece(ask: Ask, archive: Archive, offset: int) -> bytes:
-    """Return the next bytes: as many as the node's program sends, so that there are few pieces.
+    """Fetch the next piece.
 
     Raises:
-        NodeFailed: there are more or fewer.
+        NodeFailed: it has more or fewer bytes than `PIECE` or the rest of the archive.
     """
     expected, answer = min(PIECE, archive.size - offset), ask("piece", archive.path, offset)
     try:

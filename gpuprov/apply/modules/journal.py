@@ -1,8 +1,8 @@
-"""The journal of signatures: every module that the site's key has signed, one line of JSON each.
+"""Journal of signatures: one JSON line for every module that was signed with the site's key.
 
     $XDG_STATE_HOME/gpuprov/signed-modules.jsonl
 
-Lines are only added. A signature that cannot be written down is not used: the modules are not kept.
+Lines are only appended. A signature that cannot be recorded is not used: its modules are not stored.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gpuprov.untrusted import json_line
 
 @dataclass(frozen=True)
 class Signed:
-    """One module that was signed.
+    """Entry for one signed module.
 
     Attributes:
-        at: UTC, ISO 8601.
-        run: id of the run; empty outside of one.
+        at: time of the signature, UTC, ISO 8601.
+        run: id of the run; empty outside of a run.
         fleet: path of the fleet's file.
         certificate: SHA-256 of the certificate.
-        build: what the module was made from and for, `builders` among it: who compiled it.
-        file: its name.
-        before: SHA-256 without a signature.
-        after: SHA-256 of the file that nodes get, signed and compressed as its name says.
+        build: the fields of the module's `Build`, including `builders`, which compiled it.
+        file: name of the module's file.
+        before: SHA-256 of the module without a signature.
+        after: SHA-256 of the file that nodes get, signed, and compressed according to its suffix.
     """
 
     at: str
@@ -45,12 +45,12 @@ class Signed:
 
 
 def path() -> Path:
-    """Return where the journal is."""
+    """Return the path of the journal."""
     return state_dir() / "signed-modules.jsonl"
 
 
 def record(entries: Iterable[Signed]) -> None:
-    """Add lines to the journal, on the disk when this returns.
+    """Append entries to the journal, and synchronise it to the disk.
 
     Raises:
         GpuprovError: it cannot be written.
@@ -73,7 +73,7 @@ def record(entries: Iterable[Signed]) -> None:
 
 def _append(file: int, lines: bytes) -> None:
     size = os.fstat(file).st_size
-    if size and os.pread(file, 1, size - 1) != b"\n":  # a line that was cut off stays one of its own
+    if size and os.pread(file, 1, size - 1) != b"\n":  # keep an incomplete line separate
         lines = b"\n" + lines
     while lines:
         lines = lines[os.write(file, lines) :]
@@ -81,10 +81,10 @@ def _append(file: int, lines: bytes) -> None:
 
 
 def read() -> list[Signed]:
-    """Return all entries, oldest first; a line that was cut off is passed over.
+    """Return all entries, oldest first; an incomplete line is skipped.
 
     Raises:
-        GpuprovError: the journal is there and cannot be read.
+        GpuprovError: the journal exists and cannot be read.
     """
     if not path().exists():
         return []

@@ -1,4 +1,4 @@
-"""Compile once: the builder that the lock trusts compiles the module, other nodes get what it made."""
+"""Compile once: the builder that the lock trusts compiles the module, and other nodes install the result."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import fan_out, targets
 
 LEADING = ("preflight", "repositories", "nvidia_driver")
-"""The roles that bring a node to a module of its own."""
+"""Roles that a builder runs up to and including the compilation of its module."""
 Nodes = Mapping[str, dict[str, Any]]
-"""Node → variables of that node alone, `gpuprov_roles` among them."""
+"""Node → variables of this node only, including `gpuprov_roles`."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a node needs.
+    """Modules that a node needs.
 
     Attributes:
-        builds: one a kernel that counts.
-        bare: a node without any driver's module.
-        there: those of the builds whose version the node has on its disk, whoever compiled it.
+        builds: one build for each kernel that counts.
+        bare: whether the node has no driver module at all.
+        there: the builds whose version is on the node's disk, compiled by any builder.
     """
 
     builds: tuple[Build, ...]
@@ -45,7 +45,7 @@ class Need:
 
 
 class Once:
-    """The roles of a run's nodes, and what those need of compiled modules."""
+    """Roles of a run's nodes, and the compiled modules that they need."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Once:
         store: Store | None = None,
         called: Mapping[str, str] | None = None,
     ) -> None:
-        """Ask the nodes that are to get the driver, in groups that compile once, for their kernels.
+        """Ask the nodes that get the driver, in groups that compile once, for their kernels.
 
         Args:
-            store: another one than the controller's.
-            called: node → what it is called as a builder, if not by its own name.
+            store: a store in place of the controller's.
+            called: node → its name as a builder, if different.
 
         Raises:
-            Refused: modules are to be signed, and the lock names no builder for them.
+            Refused: modules have to be signed, and the lock names no builder for them.
         """
         self._run, self._store = run, store or store_of(run.lock, run.id)
         self._hosts, self._called = run.lock.hosts(), called or {}
@@ -77,10 +77,10 @@ class Once:
         self._left, self._done = dict(nodes), dict[str, NodeOutcome]()
 
     def apply(self) -> dict[str, NodeOutcome]:
-        """Run every node's roles, in one turn of the playbook, or in two where a module is missing.
+        """Run every node's roles, in one run of the playbook, or in two if a module is missing.
 
-        In the first turn the builders of a missing module compile it, and bare nodes do everything else.
-        What builders that are not in the run have compiled before is fetched first.
+        Builds that their builders have compiled before are fetched first. In the first run of the playbook
+        the builders of a missing module compile it, and bare nodes run everything else.
 
         Raises:
             Refused: a build in the store was changed.
@@ -101,10 +101,10 @@ class Once:
         return self._done
 
     def _say_trust(self, shared: list[str], trusting: list[str]) -> None:
-        """Say whose modules nodes get, and where they get none although they were meant to.
+        """Report nodes that compile for themselves because the lock names no builder.
 
         Raises:
-            Refused: modules of nodes without a builder are to be signed.
+            Refused: modules of such nodes have to be signed.
         """
         untrusting = [name for name in shared if name not in trusting]
         do = "state stack: {builder: NODE} in fleet.yml, and gpuprov lock"
@@ -125,7 +125,7 @@ class Once:
                 self._left.pop(name, None)
 
     def _going(self, chosen: Mapping[Build, list[str]]) -> dict[str, dict[str, Any]]:
-        """Return what runs on which nodes now; what they still have to do is left."""
+        """Return the variables of the nodes that run now, and keep those of the later run in `_left`."""
         going: dict[str, dict[str, Any]] = {}
         compiling = {node for nodes in chosen.values() for node in nodes}
         for name, stated in list(self._left.items()):
@@ -148,12 +148,13 @@ class Once:
             self._run.narrate(f"{fold(nodes)} {verb} the {build}, {what_for}")
 
     def _offers(self, node: str) -> dict[str, Any]:
-        """Return variables of a node: the builds in the store that are for it.
+        """Return a node's variables with the builds in the store that are for it.
 
-        A builder keeps what it compiled, which has a signature of its own, unless the site's is wanted.
+        A builder keeps the modules that it compiled and signed itself, unless the site's signature is
+        required.
 
         Raises:
-            Refused: one was changed.
+            Refused: a build was changed.
         """
         need = self._needs.get(node, Need(()))
         own = need.there if not self._store.signs else frozenset()
@@ -169,7 +170,7 @@ class Once:
         return [name for name, need in self._needs.items() if build in need.builds]
 
     def _missing(self) -> dict[Build, list[str]]:
-        """Return the builds that the store lacks, each with the nodes of this run that are its builders."""
+        """Return the builds that the store lacks → their builders among the nodes of this run."""
         missing = {}
         for build in dict.fromkeys(build for need in self._needs.values() for build in need.builds):
             if self._store.find(build) is None:
@@ -182,10 +183,10 @@ class Once:
         return missing
 
     def _take(self, builds: Iterable[Build]) -> None:
-        """Fetch builds from their builders. One that cannot be had is compiled by every node that may.
+        """Fetch builds from their builders. If that fails, every node that may compile compiles the module.
 
         Raises:
-            GpuprovError: they are to be signed, and cannot be.
+            GpuprovError: they have to be signed, and cannot be.
         """
         for build in builds:
             kept = contained(fold(build.builders), partial(self._kept, build))
@@ -199,11 +200,11 @@ class Once:
                 self._run.narrate(f"the {build} by {by} is not in the store: {kept}")
 
     def _kept(self, build: Build) -> Kept:
-        """Put a build into the store.
+        """Fetch a build and put it into the store.
 
         Raises:
-            NodeFailed: a builder could not compile it or does not have it, or builders do not agree.
-            Unreachable: no way to a builder.
+            NodeFailed: a builder could not compile it or does not have it, or the builders' modules differ.
+            Unreachable: a builder cannot be reached.
             GpuprovError: it cannot be signed.
         """
         nodes = {self._name(name): name for name in self._hosts}
@@ -220,7 +221,7 @@ class Once:
         return self._store.keep(build, made)
 
     def _has(self, build: Build, node: str) -> bool:
-        """Return whether a builder compiled it in this run, or has it on its disk from another one."""
+        """Return whether a builder compiled it in this run, or has it on its disk from an earlier run."""
         if node not in self._needs:
             self._needs |= needed(self._run, [node])
         need, outcome = self._needs.get(node, Need(())), self._done.get(node)
@@ -232,15 +233,15 @@ class Once:
 
 
 def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
-    """Return what each node needs; those that do not answer are left out.
+    """Return the need of each node; nodes that do not answer are omitted.
 
     Raises:
-        Refused: workers are engaged, and a node cannot do without the store of this controller.
+        Refused: workers are engaged, and a node depends on the store of this controller.
     """
     names = list(names)
     if elsewhere.is_engaged():
         _refuse_dependent(run.lock.hosts(), names)
-        return {}  # the store is here, and workers are elsewhere: there every node compiles for itself
+        return {}  # workers do not have this controller's store: every node compiles for itself
     asked = Parameters(collectors=("system", "kernels", "modules", "disk_modules"))
     password, hosts = run.options.become_password, run.lock.hosts()
     answers = fan_out(
@@ -266,10 +267,10 @@ def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> Non
 
 
 def need_of(group: LockedGroup, facts: Facts) -> Need:
-    """Return what a node of a group needs.
+    """Return the need of a node of a group.
 
     Raises:
-        NodeFailed: a kernel or a compiler of the node cannot be called so.
+        NodeFailed: the name of a kernel or of a compiler is invalid.
     """
     named = group.setting("kernel") or "running"
     kernels = facts.kernels.counting if named == "running" else (named,)
@@ -285,6 +286,6 @@ def need_of(group: LockedGroup, facts: Facts) -> Need:
 
 
 def _compiled(outcome: NodeOutcome) -> bool:
-    """Whether a builder came as far as its module, whatever went wrong after that."""
+    """Return whether a builder has compiled its module, even if a later role failed."""
     there = outcome.unreachable is None and outcome.refused is None
     return there and not any(event.get("role") in (*LEADING, "") for event in outcome.failed)

@@ -1,7 +1,7 @@
-"""Archives and compressed modules: what a node sent is unpacked within limits of bytes, files and time.
+"""Archives and compressed modules: data from nodes is unpacked within limits of bytes, files and time.
 
-A few kB unpack to gigabytes where nothing stops it: every function here that unpacks reads as much as
-its limit and one byte, and refuses then.
+A few kB can unpack to gigabytes: every function here that unpacks reads at most its limit and one byte, and
+then refuses.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.untrusted import shown
 
 PACKED_LIMIT = 128 << 20
-"""Bytes of an archive of modules; NVIDIA's have a third of it."""
+"""Maximum size of an archive of modules in bytes; NVIDIA's have a third of it."""
 LIMIT = 512 << 20
-"""Bytes of all modules of a build, unpacked; NVIDIA's have a fifth of it."""
+"""Maximum size of all modules of a build in bytes, unpacked; NVIDIA's have a fifth of it."""
 FILES_LIMIT = 32
-"""Modules of a build; NVIDIA's driver has five."""
+"""Maximum number of modules of a build; NVIDIA's driver has five."""
 WINDOW = 64 << 20
-"""Bytes of memory that a decompressor may take for its window; the kernel's own files want 1 MiB."""
+"""Maximum memory of a decompressor's window in bytes; the kernel's own files need 1 MiB."""
 ZSTD_S = 60
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive of modules; the same modules always give the same bytes."""
+    """Return a tar.gz archive of modules; equal modules give equal bytes."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in sorted(files.items()):
@@ -44,15 +44,15 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(packed: bytes) -> dict[str, bytes]:
-    """Return the files of such an archive; nothing is written.
+    """Return the files of such an archive; nothing is written to the disk.
 
     Raises:
-        NodeFailed: it is no archive, or has more files or bytes than modules can have.
+        NodeFailed: it is not such an archive, or has more files or bytes than allowed.
     """
     plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
     _check_members(plain)
     try:
-        # Not by tarfile's own decompression: it reads headers of any length into memory.
+        # Not with tarfile's own decompression, which reads headers of any length into memory.
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             return dict(_files(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
@@ -60,9 +60,9 @@ def unpack(packed: bytes) -> dict[str, bytes]:
 
 
 def _check_members(plain: bytes) -> None:
-    """Check that a tar archive has plain files only, before tarfile reads it.
+    """Check that a tar archive has only plain files, before tarfile reads it.
 
-    tarfile takes quadratic time, without a chance for other threads, for the records of a pax header, and
+    tarfile needs quadratic time for the records of a pax header and blocks other threads meanwhile, and
     recurses once for each header that extends the next.
 
     Raises:
@@ -82,7 +82,7 @@ def _check_members(plain: bytes) -> None:
 
 def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for count, member in enumerate(archive):
-        # A sparse file is larger than the bytes that it has in the archive.
+        # A sparse file is larger than its bytes in the archive.
         whole = member.isreg() and not member.issparse()
         content = archive.extractfile(member) if whole and count < FILES_LIMIT else None
         if content is None:
@@ -94,16 +94,16 @@ def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 
 def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
-    """Return what a compressed file holds.
+    """Return the decompressed content of a file.
 
     Args:
-        what: the file, for the message.
-        suffix: `.gz`, `.xz` or `.zst`; the content itself is returned for any other.
-        limit: most bytes that it may hold.
+        what: name of the file for the message.
+        suffix: `.gz`, `.xz` or `.zst`; with any other suffix the content is returned unchanged.
+        limit: maximum number of decompressed bytes.
 
     Raises:
-        NodeFailed: it is not compressed so, or holds more.
-        GpuprovError: there is no program for it on this machine.
+        NodeFailed: it is not in that format, or exceeds the limit.
+        GpuprovError: this machine has no program for that format.
     """
     try:
         plain = _plain(suffix, content, limit)
@@ -137,12 +137,12 @@ def _xz(content: bytes, limit: int) -> bytes:
 
 
 def compressed(suffix: str, content: bytes) -> bytes:
-    """Return the content compressed, so that the kernel itself could unpack it; equal content, equal bytes.
+    """Compress content so that the kernel itself could unpack it; equal content gives equal bytes.
 
     The kernel's Makefile.modinst compresses in the same way.
 
     Raises:
-        GpuprovError: there is no program for it on this machine.
+        GpuprovError: this machine has no program for that format.
     """
     match suffix:
         case ".gz":
@@ -156,14 +156,15 @@ def compressed(suffix: str, content: bytes) -> bytes:
 
 
 def suffix_of(name: str) -> str:
-    """Return what a module's file is compressed with, by its name."""
+    """Return the suffix of a module's file, which indicates its compression."""
     return PurePath(name).suffix
 
 
 def _zstd(content: bytes, limit: int, *options: str) -> bytes:
-    """Run zstd and read at most `limit` bytes and one of what it writes.
+    """Run zstd and read at most `limit` + 1 bytes of its output.
 
     Raises:
+        GpuprovError: zstd is not installed.
         subprocess.SubprocessError: it fails, or takes longer than `ZSTD_S`.
     """
     program = shutil.which("zstd")
@@ -190,5 +191,5 @@ def _feed(process: subprocess.Popen[bytes], content: bytes) -> None:
     try:
         with process.stdin as stdin:  # type: ignore[union-attr]
             stdin.write(content)
-    except BrokenPipeError:  # it has ended, which its exit code tells
+    except BrokenPipeError:  # zstd has ended; its exit code is checked
         pass

@@ -1,4 +1,4 @@
-"""The store of a lock: where the fleet states a certificate, every module in it has its signature."""
+"""Store of a lock's fleet; all its modules are signed if the lock states a certificate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuprov.signing.keys import signer
 
 
 def store_of(lock: Lock, run: str = "") -> Store:
-    """Return the fleet's part of the controller's store. The key is looked for when something is signed.
+    """Return the fleet's part of the controller's store. The key is read only when a module is signed.
 
     Args:
-        run: id of the run that it is for.
+        run: id of the run, for the journal of signatures.
     """
     stated = next((group.secure_boot for group in lock.groups.values() if group.secure_boot), None)
     sign = Signer(stated.fingerprint, partial(_sign, lock.fleet, stated)) if stated else None
@@ -25,10 +25,10 @@ def store_of(lock: Lock, run: str = "") -> Store:
 
 
 def _sign(fleet: Path | None, stated: LockedSecureBoot, module: bytes) -> bytes:
-    """Return a module with the signature that the lock wants.
+    """Return a module with the signature that the lock requires.
 
     Raises:
-        Refused: the fleet of the lock has another certificate.
+        Refused: the fleet of the lock has another certificate, or none.
         GpuprovError: the key cannot be used.
     """
     own = read_fleet(fleet).secure_boot if fleet and fleet.exists() else None

@@ -1,11 +1,12 @@
-"""The store: builds of trusted builders, on the controller, with the sums of everything that nodes get.
+"""Store on the controller: builds of trusted builders, with the checksums of all files that nodes get.
 
     $XDG_STATE_HOME/gpuprov/modules/FLEET/BUILDERS/KERNEL/DRIVER-FLAVOUR-ARCH-DIGEST[-signed-CERTIFICATE]/
         {modules.tar.gz,about.json}
 
-FLEET is a digest of the path of the fleet's file, BUILDERS names who compiled: a build is found by nodes of
-that fleet alone, and only while their lock trusts exactly these builders. Modules have the site's signature
-or none. It is neither locked nor secret: losing it costs a compilation. What was changed in it is refused.
+FLEET is a digest of the path of the fleet's file, BUILDERS lists the builders: only nodes of that fleet find
+a build, and only while their lock trusts exactly these builders. Modules have the site's signature or none.
+The store is neither locked nor secret: if it is lost, modules are compiled again. A build that was changed in
+it is refused.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ SCHEMA = "gpuprov.modules/2"
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose signature all nodes are to have on a module.
+    """Signer of the modules for all nodes.
 
     Attributes:
-        fingerprint: of the certificate.
-        sign: a module → the same with the signature.
+        fingerprint: fingerprint of the certificate.
+        sign: function: a module → the module with the signature.
     """
 
     fingerprint: str
@@ -52,9 +53,9 @@ class Kept:
 
     Attributes:
         archive: the file that nodes get.
-        sha256: the archive's.
-        modules: file → SHA-256 of what is on a node's disk afterwards.
-        vermagic: as all modules of the kernel have it.
+        sha256: SHA-256 of the archive.
+        modules: file → SHA-256 of the installed file on a node.
+        vermagic: vermagic of the modules, the same in all.
     """
 
     build: Build
@@ -64,7 +65,7 @@ class Kept:
     vermagic: Vermagic
 
     def offer(self) -> dict[str, Any]:
-        """Return what the role nvidia_driver gets of it, as a variable."""
+        """Return the description of the build for a variable of the role nvidia_driver."""
         return {
             "kernel": self.build.kernel,
             "archive": str(self.archive),
@@ -88,9 +89,9 @@ class Store:
     ) -> None:
         """
         Args:
-            folder: somewhere else than in the state of the person who runs this.
-            fleet: the fleet's file; builds of others are not seen.
-            signer: signs what is kept; without it modules have no signature.
+            folder: a folder in place of the one in the user's state folder.
+            fleet: the fleet's file; builds of other fleets are not found.
+            signer: signs the stored modules; without it they have no signature.
             run: id of the run, for the journal of signatures.
         """
         self.folder = folder or state_dir() / "modules"
@@ -98,13 +99,13 @@ class Store:
 
     @property
     def signs(self) -> bool:
-        """Whether a module has to go through here, as nothing else may sign it."""
+        """Whether the store signs modules; then every module has to come from it."""
         return self._signer is not None
 
     def find(self, build: Build) -> Kept | None:
-        """Return the build, proven to be what was kept; None where it is not there.
+        """Return the build, verified by its checksum; None if the store does not have it.
 
-        One that was kept before a signature was wanted is signed now.
+        A build that was stored before a signature was required is signed now.
 
         Raises:
             Refused: it was changed since.
@@ -115,13 +116,13 @@ class Store:
         return self._keep(build, bare(unsigned.archive.read_bytes())) if unsigned else kept
 
     def of(self, group: LockedGroup) -> list[Kept]:
-        """Return every build of a group's driver by the builders that it trusts, for whatever kernel.
+        """Return every build of a group's driver by the builders that it trusts, for all kernels.
 
         Raises:
             Refused: one was changed since.
             GpuprovError: one cannot be signed.
         """
-        builds: dict[Build, None] = {}  # one may be there with and without a signature
+        builds: dict[Build, None] = {}  # a build may be stored both with and without a signature
         for path in sorted((self.folder / fleet_id(self._fleet)).glob(f"*/*/*/{ABOUT}")):
             with _readable(path.parent):
                 builds[_told(path.parent).build] = None
@@ -129,25 +130,25 @@ class Store:
         return [kept for build in fit if (kept := self.find(build))]
 
     def leftover(self, build: Build) -> Path | None:
-        """Return the folder of builds for that kernel which no builder is known of: nothing reads it."""
+        """Return the folder of builds for that kernel without a stated builder; they are not used."""
         old = below(self.folder, build.kernel)
         return old if old.is_dir() else None
 
     def keep(self, build: Build, made: Mapping[str, bytes]) -> Kept:
-        """Take in what the builders of a build compiled.
+        """Store the modules that the builders of a build compiled.
 
         Args:
-            made: builder → the modules in a tar archive, as it sent them.
+            made: builder → its tar archive of the modules.
 
         Raises:
-            NodeFailed: it is no such build, builders do not agree, or another node made it.
+            NodeFailed: it is not that build, the builders' modules differ, or another node compiled them.
             GpuprovError: it cannot be signed.
         """
         return self._keep(build, agreed(build, made))
 
     def _keep(self, build: Build, modules: Mapping[str, bytes]) -> Kept:
         stated = check(build, modules)
-        # Whatever changes bytes has to be done here: sums, and so all nodes, follow from what is packed now.
+        # All steps that change bytes belong here: the checksums, and so all nodes, depend on this archive.
         sign = self._signer.sign if self._signer else bytes
         files = {name: compressed(suffix_of(name), sign(content)) for name, content in modules.items()}
         sums = {name: digest(content) for name, content in sorted(files.items())}
@@ -155,14 +156,14 @@ class Store:
         return self._put(build, pack(files), sums, stated)
 
     def adopt(self, about: bytes, archive: bytes) -> Kept:
-        """Take over a build of another store of this fleet, as it is: in a tree that has no key.
+        """Add a build of another store of this fleet unchanged, in a tree that has no key.
 
         Args:
-            about, archive: the two files of its folder there; a person brought them.
+            about, archive: contents of the two files of its folder there, copied by the operator.
 
         Raises:
-            NodeFailed: it is no such build, or has not the signature that is wanted here.
-            ValueError, KeyError, TypeError: no such files.
+            NodeFailed: it is not such a build, or does not have the signature that is required here.
+            ValueError, KeyError, TypeError: the files are invalid.
         """
         build, document = build_in(about), json.loads(about)
         sums = {name: digest(content) for name, content in unpack(archive).items()}
@@ -195,7 +196,7 @@ class Store:
         return Kept(build, folder / ARCHIVE, digest(archive), sums, stated)
 
     def _record(self, build: Build, modules: Mapping[str, bytes], sums: Mapping[str, str]) -> None:
-        """Write down what was signed, before it can leave this function's caller."""
+        """Record the signatures in the journal, before the signed modules are stored."""
         if self._signer is None:
             return
         about = (now(), self._run, str(self._fleet or ""), self._signer.fingerprint, asdict(build))
@@ -229,20 +230,21 @@ class Store:
 
 
 def fleet_id(fleet: Path | None) -> str:
-    """Return what tells a fleet from others: a digest of the absolute path of its file.
+    """Return the identifier of a fleet: a digest of the absolute path of its file.
 
-    Not of what the file says, which another fleet may say as well, and which changes with every host.
+    The content of the file does not identify it: another fleet may have the same content, and it changes with
+    every host.
     """
     return hashlib.sha256(str(fleet or "").encode()).hexdigest()[:16]
 
 
 def _place(fleet: Path | None, build: Build) -> Path:
-    """Return the folder of a build's folder, in a store; whatever the names are, it is inside."""
+    """Return the parent of a build's folder in a store; names that lead outside of the store are refused."""
     return below(below(Path(fleet_id(fleet)), "+".join(build.builders)), build.kernel)
 
 
 def _told(folder: Path) -> Kept:
-    """Return what a folder of the store says that it has."""
+    """Return the build that a folder of the store describes."""
     about = (folder / ABOUT).read_bytes()
     told = json.loads(about)
     return Kept(
@@ -251,10 +253,10 @@ def _told(folder: Path) -> Kept:
 
 
 def build_in(about: bytes) -> Build:
-    """Return the build that an about.json is of.
+    """Return the build that an about.json describes.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: it is not such a file.
     """
     stated = json.loads(about)["build"]
     return Build(**{**stated, "builders": tuple(stated["builders"])})
@@ -262,7 +264,7 @@ def build_in(about: bytes) -> Build:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Refuse a folder of the store that is not whole."""
+    """Refuse a folder of the store that is incomplete or cannot be read."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, NodeFailed) as error:
@@ -270,12 +272,12 @@ def _readable(folder: Path) -> Iterator[None]:
 
 
 def bundled(builds: Iterable[Kept], fleet: Path) -> bytes:
-    """Return a zip archive that is another machine's store once it is unpacked there.
+    """Return a zip archive that becomes another machine's store when it is unpacked there.
 
     Equal builds give equal bytes.
 
     Args:
-        fleet: where the fleet's file would be on that machine, beside its lock.
+        fleet: path that the fleet's file would have on that machine, in the folder of its lock.
     """
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:

@@ -1,1 +1,1 @@
-"""Sent to nodes: who may change one. Standard library only, Python 3.6."""
+"""Programs for nodes: leases, and archives of compiled modules. Python 3.6, only its standard library."""

@@ -1,4 +1,4 @@
-"""The modules that DKMS has built for a kernel, handed out: packed once, sent in pieces."""
+"""Transfer of the modules that DKMS has built for a kernel: packed once, sent in pieces."""
 
 import base64
 import gzip
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 TREE = "/var/lib/dkms"
 PACKED = "/var/lib/gpuprov/modules"
 PIECE = 4 << 20
-"""Bytes of a piece: what an answer may have, as text, twice over."""
+"""Size of a piece in bytes: half of the limit of an answer (`ANSWER_LIMIT`), so that its base64 fits."""
 BY = "compiled by "
-"""How the log of a module begins that another node compiled (the role nvidia_driver's install.py)."""
+"""Start of the log of a module that another node compiled (install.py of the role nvidia_driver)."""
 
 
 def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
-    """Have the modules that DKMS built for a kernel in one archive; its path, size and SHA-256.
+    """Pack the modules that DKMS built for a kernel; return path, size and SHA-256 of the archive.
 
-    Those that came from another builder are refused: they would pass for this one's.
+    Modules by another builder are refused, because they would count as this builder's.
+
+    Raises:
+        Failed: DKMS has no such modules, or another builder compiled them.
     """
     folder = _folder(kernel, driver, arch)
     log = (read_or_none(os.path.join(os.path.dirname(folder), "log/make.log")) or "").split("\n")[0]
@@ -38,7 +41,7 @@ def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
 
 
 def packed(folder: str, name: str) -> "dict[str, Any]":
-    """The same of any folder."""
+    """Pack the files of a folder in the same way."""
     os.makedirs(PACKED, mode=0o700, exist_ok=True)
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -52,7 +55,7 @@ def packed(folder: str, name: str) -> "dict[str, Any]":
 
 
 def _folder(kernel: str, driver: str, arch: str) -> str:
-    """Where DKMS keeps them; Debian's source is called nvidia-current, NVIDIA's own nvidia."""
+    """Return the folder of the built modules; Debian's source is called nvidia-current, NVIDIA's nvidia."""
     for source in sorted(names_in(TREE)):
         folder = os.path.join(TREE, source, driver, kernel, arch, "module")
         if source.startswith("nvidia") and names_in(folder):
@@ -61,19 +64,19 @@ def _folder(kernel: str, driver: str, arch: str) -> str:
 
 
 def piece(path: str, offset: int) -> str:
-    """A piece of a packed archive, in base64."""
+    """Return a piece of a packed archive in base64."""
     with open(os.path.join(PACKED, os.path.basename(path)), "rb") as file:
         file.seek(offset)
         return base64.b64encode(file.read(PIECE)).decode()
 
 
 def forget(path: str) -> None:
-    """Take the archive away."""
+    """Remove the archive."""
     os.unlink(os.path.join(PACKED, os.path.basename(path)))
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Do `act` with `arguments`."""
+    """Run `act` with `arguments`, and print the answer."""
     acts = {"pack": pack, "piece": piece, "forget": forget}  # type: dict[str, Any]
     try:
         answer = {"result": acts[question["act"]](*question["arguments"])}

@@ -1,8 +1,8 @@
-"""Who may change this node: a lease that one run holds, and that ends by itself when its controller died.
+"""Lease on this node: the run that holds it may change the node, and it expires if its controller dies.
 
-The time since this node's boot decides, which goes on while it sleeps and is never set: neither the clocks
-of controllers nor a step of this one's lengthen or end a lease. How long a boot took is not known, so a lease
-from before the boot holds as long once more, counted from the boot.
+A lease is measured in the time since this node's boot, which includes suspended time and cannot be set: the
+clocks of controllers, or a step of the node's own, do not lengthen or end it. The duration of a boot is not
+known, so a lease from before a boot holds for its full duration again, counted from the boot.
 """
 
 import contextlib
@@ -25,23 +25,25 @@ PATH = FOLDER + "/lease.json"
 RUN = "/run/gpuprov"
 PROC = "/proc"
 WAIT_S = 20.0
-"""Leases are given in milliseconds."""
+"""Seconds to wait for the lock; an operation on a lease takes milliseconds."""
 LONGEST_S = 86400.0
 HAND_S = 60.0
-"""After so many seconds without a renewal a hand of a run is followed by the run's next one."""
+"""Seconds without a renewal after which the run's next worker attempt may take an earlier one's lease."""
 RUNS_KEPT = 20
 
 
 def current() -> "Lease | None":
-    """The lease that holds now, with the seconds that it has left (`left_s`), that it was not renewed for
-    (`silent_s`), and that the run has had the node for (`had_s`, None where that is not known).
+    """Return the lease that holds now, or None.
+
+    It includes the seconds until its end (`left_s`), since its last renewal (`silent_s`), and since the run
+    took the node (`had_s`, None if that is not known).
     """
     lease = _last()
     return _dated(lease) if lease and _left_s(lease) > 0 else None
 
 
 def take(run: str, holder: str, seconds: float) -> "Lease":
-    """Take the lease for a run or a hand of it; returns the one that holds, which may be another's."""
+    """Take the lease for a run or worker attempt; return the one that holds, which may be another run's."""
     with alone("lease"):
         held = current()
         if held and held["run"] != run and not _follows(run, held):
@@ -51,9 +53,10 @@ def take(run: str, holder: str, seconds: float) -> "Lease":
 
 
 def renew(run: str, holder: str, seconds: float) -> "Lease | None":
-    """Make a run's lease last longer, also one that is over; returns the one that holds, or None.
+    """Renew a run's lease, also after its end; return the one that holds, or None.
 
-    Whoever had the node in between has left another lease, or none: then it stays as it is.
+    If another run has held the node meanwhile, the lease on the disk is that run's or is gone, and is not
+    changed.
     """
     with alone("lease"):
         last = _last()
@@ -63,7 +66,7 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
 
 
 def release(run: str) -> None:
-    """Give the lease back, if it is that run's, or of a hand of it that was silent for long."""
+    """Give the lease back if it is the run's, or a worker attempt's that was not renewed for `HAND_S`."""
     with alone("lease"):
         held = current()
         if held and (held["run"] == run or _follows(run, held)):
@@ -71,7 +74,7 @@ def release(run: str) -> None:
 
 
 def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
-    """From a hand back to its run; returns the lease that holds then."""
+    """Transfer the lease from a worker attempt back to its run; return the one that then holds."""
     with alone("lease"):
         held = current()
         if held and held["run"] == run:
@@ -80,7 +83,7 @@ def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
 
 
 def complaint(run: str) -> str:
-    """Why a run may not work here now; empty where it may."""
+    """Return the reason why a run may not change this node now; empty if it may."""
     held = current()
     if held and held["run"] == run:
         return ""
@@ -88,7 +91,7 @@ def complaint(run: str) -> str:
 
 
 def family(run: str) -> str:
-    """The run that a hand belongs to: `RUN` of `RUN/7.a1b2`; a run is its own."""
+    """Return the id of the run that a worker attempt belongs to: `RUN` for `RUN/7.a1b2`, and for `RUN`."""
     return run.partition("/")[0]
 
 
@@ -98,8 +101,10 @@ def _number(run: str) -> int:
 
 
 def _follows(run: str, held: "Lease") -> bool:
-    """Whether a run or a hand may have what another of the same family holds: at once what the run itself
-    holds, a hand's when it was not renewed for long."""
+    """Return whether a run or worker attempt may take a lease of the same family.
+
+    It may take the run's own at once, and a worker attempt's once it was not renewed for `HAND_S`.
+    """
     if family(run) != family(held["run"]):
         return False
     return bool(held["run"] == family(run) or _silent_s(held) >= HAND_S)
@@ -107,14 +112,14 @@ def _follows(run: str, held: "Lease") -> bool:
 
 def _left_s(lease: "Lease") -> float:
     if "boot" not in lease:
-        # An older gpuprov's, by the clock: one from the future was given before that was set back.
+        # An older gpuprov's, by the wall clock: one from the future was given before the clock was set back.
         left = float(lease["until"] - time.time())
         return left if left <= lease["seconds"] else 0.0
     return float(lease["seconds"] - _silent_s(lease))
 
 
 def _silent_s(lease: "Lease") -> float:
-    """Seconds since a lease was renewed; since the boot, if that was later."""
+    """Return the seconds since a lease was renewed, or since the boot if that was later."""
     if "boot" not in lease:
         return float(time.time() - lease["until"] + lease["seconds"])
     boot, awake = now()
@@ -122,7 +127,10 @@ def _silent_s(lease: "Lease") -> float:
 
 
 def _had_s(lease: "Lease") -> "float | None":
-    """By the clock, where the run had the node before the boot, or an older gpuprov gave the lease."""
+    """Return the seconds since the run took the node; None if not known.
+
+    The wall clock is used if the run took the node before the boot, or if an older gpuprov gave the lease.
+    """
     boot, awake = now()
     if _is_of(lease, boot, awake) and "taken" in lease:
         return float(awake - lease["taken"])
@@ -135,18 +143,24 @@ def _is_of(lease: "Lease", boot: str, awake: float) -> bool:
 
 
 def now() -> "tuple[str, float]":
-    """This boot's id, and the seconds since; of a container its own boot."""
+    """Return the id of this boot and the seconds since; in a container since the container's own boot."""
     with open(PROC + "/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     with open(PROC + "/uptime") as file:
         awake = float(file.read().split()[0])
-    with open(PROC + "/1/stat") as file:  # proc(5): field 22 is when it was started, after the machine's boot
+    with open(PROC + "/1/stat") as file:  # proc(5): field 22 is its start, in ticks after the machine's boot
         begun = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return boot, awake - begun
 
 
 def _leave_earlier_hands_behind(run: str) -> None:
-    """A hand that was frozen before it took the node, and thaws after a later one, must not have it."""
+    """Record the number of a worker attempt, and refuse one that is lower than the last.
+
+    Otherwise an attempt that was suspended before it took the node could take it after a later attempt.
+
+    Raises:
+        OSError: a later attempt of the run has held the node.
+    """
     number = _number(run)
     if not number:
         return
@@ -165,10 +179,10 @@ def _leave_earlier_hands_behind(run: str) -> None:
 
 @contextlib.contextmanager
 def alone(what: str, seconds: float = WAIT_S) -> "Iterator[None]":
-    """Of all that do this on the node, one at a time; who comes later waits so long.
+    """Hold an exclusive lock of this node; wait for it up to `seconds`.
 
     Raises:
-        OSError: another process was at it all the time, or users other than root may write our folders.
+        OSError: another process held it all the time, or users other than root may write gpuprov's folders.
     """
     mutex.own_folder(RUN, 0o755)
     mutex.own_folder(FOLDER, 0o755)
@@ -177,7 +191,7 @@ def alone(what: str, seconds: float = WAIT_S) -> "Iterator[None]":
 
 
 def _last() -> "Lease | None":
-    """The lease on the disk, whether it holds or not; half of one is none."""
+    """Return the lease on the disk, also after its end; None if it is missing or damaged."""
     try:
         with open(PATH) as file:
             lease = json.load(file)  # type: Lease
@@ -196,7 +210,7 @@ def _give(run: str, holder: str, seconds: float, before: "Lease | None") -> "Lea
     had_s = _had_s(before) if before else 0.0
     lease = {"run": run, "holder": holder, "seconds": seconds, "boot": boot, "renewed": awake}
     lease.update({} if had_s is None else {"taken": awake - had_s, "since": clock - had_s})
-    lease["until"] = clock + seconds  # read by an older gpuprov, as `since` is
+    lease["until"] = clock + seconds  # for an older gpuprov, which reads this and `since`
     _write(PATH, lease)
     return _dated(lease)
 

@@ -1,4 +1,4 @@
-"""A run's lease on a node, taken, renewed or given back; the answer is the lease that holds then."""
+"""Program that takes, renews or gives back a run's lease on a node, and returns the lease that then holds."""
 
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.main import say
@@ -17,7 +17,7 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Do `act` with `arguments`."""
+    """Run `act` with `arguments`, and print the answer."""
     try:
         answer = {"result": ACTS[question["act"]](*question["arguments"])}
     except OSError as error:
