@@ -1,1 +1,1 @@
-"""First contact: from what a cloud hands over to the login that the fleet is run by."""
+"""First contact: from the login that a cloud provides to the login of the fleet."""

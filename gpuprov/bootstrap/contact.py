@@ -1,4 +1,4 @@
-"""The first connection to a node: its host key before anything else, then the login a cloud handed over."""
+"""The first connection to a node: host key first, then the login that a cloud provides."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 
 @dataclass(frozen=True)
 class Login:
-    """What was handed over. None means: as ~/.ssh/config says, or the agent and the usual keys.
+    """The login that a cloud provides. None: as in ~/.ssh/config, or the agent and the default keys.
 
-    `ask` asks a person for the password, once for all nodes; None where there is no one to ask.
+    `ask` prompts for the password, once for all nodes; it returns None if it cannot prompt.
     """
 
     user: str | None = None
@@ -38,11 +38,11 @@ class Login:
 
 @dataclass
 class Contact:
-    """An open connection to a node that no one has logged in to yet.
+    """An open connection to a node, before a login.
 
     Attributes:
-        stated: what the fleet states of the way to the node.
-        takes_passwords: whether sshd said so when it refused a key.
+        stated: the fleet's connection settings for the node.
+        takes_passwords: whether sshd offered password logins when it refused a key.
     """
 
     target: Target
@@ -54,25 +54,25 @@ class Contact:
     takes_passwords: bool = field(default=False)
 
     def close(self) -> None:
-        """Close it, and what leads there."""
+        """Close the connection, and those to its jump hosts."""
         self.transport.close()
         close(self.before)
 
     @property
     def host_key(self) -> paramiko.PKey:
-        """The key that the node has proved to hold."""
+        """The host key that the node has proved to have."""
         return self.transport.get_remote_server_key()
 
     @property
     def user(self) -> str:
-        """Who would log in."""
+        """The user of the login."""
         return self.target.route.user
 
     def again(self, user: str) -> Contact:
-        """Another connection to the same node, for another user.
+        """Open another connection to the same node, for another user.
 
         Raises:
-            Unreachable: no SSH there any more, or by another host key.
+            Unreachable: SSH does not answer any more, or shows another host key.
         """
         target = self.target
         fresh = reach(target.name, target.address, self.stated, replace(self.login, user=user))
@@ -82,10 +82,10 @@ class Contact:
         return fresh
 
     def log_in(self, login: Login) -> Session:
-        """By a key that is stated, by the password, else by agent and usual keys.
+        """Log in with the stated key and the password; without both, with the agent's and default keys.
 
         Raises:
-            Unreachable: none is taken.
+            Unreachable: every login is refused.
         """
         user = self.target.route.user
         tried = []
@@ -120,7 +120,7 @@ class Contact:
         self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
 
     def _ask_what_is_taken(self, user: str) -> None:
-        """Where no key was there to be refused."""
+        """Request the accepted methods, if there is no key to be refused."""
         try:
             self.transport.auth_none(user)
         except paramiko.AuthenticationException as error:
@@ -134,23 +134,23 @@ class Contact:
     def _keys(self, login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
         if login.identity:
             yield f"the key {login.identity}", private_key(str(login.identity))
-        elif login.password is None:  # every refused key counts against the address
+        elif login.password is None:  # sshd counts every refused key against this address
             yield from Credentials(self.way).keys()
 
 
 def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
-    """Connect to a node as far as its host key.
+    """Connect to a node and receive its host key, without a login.
 
     Args:
-        stated: what the fleet states of the way to it; who logs in and with which key is still to come.
+        stated: the fleet's connection settings for the node; user and key are those of `login`.
 
     Raises:
-        Unreachable: no SSH there.
+        Unreachable: no SSH server answers.
         InvalidInput: ssh's own configuration cannot be read.
     """
     update = {"user": login.user, "port": login.port or stated.port, "identity_file": None}
     target = Target(name, address, stated.model_copy(update=update))
-    # The fleet's key is still to come to the node; a host on the way may have it.
+    # The node does not have the fleet's key yet, but a jump host may have it.
     way = replace(target.route, jump=route(address, stated).jump)
     opened: list[Opened] = []
     transport: paramiko.Transport | None = None
@@ -159,7 +159,7 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
         transport = paramiko.Transport(open_pipe(way, opened, LIMITS))
         transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
         transport.start_client(timeout=LIMITS.connect_s)
-        transport.get_remote_server_key()  # none where the time was over first
+        transport.get_remote_server_key()  # raises SSHException if the time limit ended first
     except (SSHException, OSError, EOFError) as error:
         if transport:
             transport.close()

@@ -1,4 +1,4 @@
-"""Whose login opens a node for the first time: one that is stated, an image's own, or a password's."""
+"""Users for the first login to a node: the stated one, or those of a distribution's images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuprov.bootstrap.contact import Contact, Login
 from gpuprov.errors import Unreachable
 from gpuprov.ssh.transport import Session
 
-# The users that distributions' own cloud images make: `default_user` of cloud-init's config/cloud.cfg.tmpl,
+# Users in distributions' own cloud images: `default_user` of cloud-init's config/cloud.cfg.tmpl,
 # and for AWS https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/managing-users.html ("Default user names").
 CLOUD_LOGINS = {
     "debian": ("debian", "admin"),
@@ -20,7 +20,7 @@ CLOUD_LOGINS = {
 
 @dataclass(frozen=True)
 class Entered:
-    """An open session, and the password that it was opened with, which may be sudo's too."""
+    """An open session, and the password of its login, which may be sudo's, too."""
 
     contact: Contact
     session: Session
@@ -28,19 +28,19 @@ class Entered:
 
 
 def cloud_logins(system: str) -> tuple[str, ...]:
-    """The users of images of a system, such as `debian12`; none where it is not known."""
+    """Return the users in images of a system such as `debian12`; none for an unknown system."""
     return CLOUD_LOGINS.get(system.rstrip("0123456789."), ())
 
 
 def enter(contact: Contact, login: Login, system: str) -> Entered:
-    """Log in by keys as the user that is stated, else as those of images; last by a password, asked for once.
+    """Log in with keys as the stated user, then as users of images; finally with a password, prompted once.
 
     Args:
-        contact: open, and no one has logged in yet.
-        system: what the fleet says that the node runs.
+        contact: a connection without a login.
+        system: operating system of the node, as the fleet states it.
 
     Raises:
-        Unreachable: no one gets in.
+        Unreachable: every login is refused.
     """
     first = contact.user
     others = [] if login.user or login.password else [each for each in cloud_logins(system) if each != first]
@@ -65,10 +65,10 @@ def enter(contact: Contact, login: Login, system: str) -> Entered:
 
 
 def enter_as(entered: Entered, user: str, login: Login) -> Entered:
-    """Log in once more, as the user that the node itself names.
+    """Log in again, as the user that the node itself names.
 
     Raises:
-        Unreachable: that one does not get in either.
+        Unreachable: that login is refused, too.
     """
     door = entered.contact.again(user)
     return Entered(door, door.log_in(login), login.password)

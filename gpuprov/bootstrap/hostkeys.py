@@ -1,4 +1,4 @@
-"""Host keys at first contact: known, proved by a file, or shown to a person; then pinned for the fleet."""
+"""Host keys at first contact: known, in a given file, or confirmed by the user; then pinned for the fleet."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gpuprov.writing import append_lines
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """As `ssh-keygen -l` shows it: `ED25519 SHA256:…`."""
+    """Return a key's fingerprint as `ssh-keygen -l` prints it: `ED25519 SHA256:…`."""
     digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     return f"{key.get_name().removeprefix('ssh-').upper()} SHA256:{digest}"
 
 
 class HostKeys:
-    """The fleet's known-hosts file, and a file whose word is taken for hosts that are not in it yet.
+    """The fleet's known-hosts file, and a file of trusted keys for hosts that are not in it yet.
 
     Args:
-        pinned: the fleet's; made when the first key is pinned.
-        given: keys that somebody vouches for, in the same format.
+        pinned: the fleet's file, created when the first key is pinned.
+        given: file of trusted keys, in the same format.
 
     Raises:
-        InvalidInput: one of them cannot be read.
+        InvalidInput: a file cannot be read.
     """
 
     def __init__(self, pinned: Path, given: Path | None) -> None:
@@ -40,15 +40,15 @@ class HostKeys:
         self._vouched = read_known_hosts(given) if given else None
 
     def knows(self, address: str, port: int) -> bool:
-        """Whether a key of the host is pinned."""
+        """Return whether a key of the host is pinned."""
         return bool(self._pinned.keys(*names_of(address, port)))
 
     def trusts(self, address: str, port: int, key: paramiko.PKey) -> bool:
-        """Whether the key is the host's; False when no one can say but a person.
+        """Return whether the key is the host's; False if only the user can decide.
 
         Raises:
-            Unreachable: it is another than the one known or vouched for, it is revoked, or `given` does not
-                name the host.
+            Unreachable: the key differs from the pinned or given one, it is revoked, or `given` does not list
+                the host.
         """
         names, files = names_of(address, port), [file for file in (self._pinned, self._vouched) if file]
         for file in files:
@@ -72,13 +72,13 @@ class HostKeys:
         return False
 
     def pin(self, address: str, port: int, keys: Iterable[str]) -> int:
-        """Write keys (`TYPE BASE64`) of a host down, one of each type that is not known of it.
+        """Add keys (`TYPE BASE64`) of a host to the fleet's file: one of each type that it does not have.
 
-        What a node prints is a key, or it is left out: whatever stands in the file, every later connection of
-        the fleet reads.
+        A line of a node's output that is not a key is left out, since all later connections of the fleet read
+        the file.
 
         Returns:
-            How many were left out.
+            number of lines left out.
 
         Raises:
             InvalidInput: the file cannot be read or written.
@@ -98,7 +98,7 @@ class HostKeys:
         return unread
 
     def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
-        with exclusive(self.path):  # others pin as well: threads of this run, and other runs
+        with exclusive(self.path):  # threads of this run and other runs pin keys, too
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             now = read_known_hosts(self.path) if self.path.exists() else KnownHosts(self.path)
             known = now.keys(*names)

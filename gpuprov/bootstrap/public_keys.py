@@ -1,4 +1,4 @@
-"""The public keys that the fleet's user is to get; never a private one."""
+"""Public keys to install for the fleet's user; private keys are refused."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpuprov.ssh.route import Route
 
 ONE = "one line such as ssh-ed25519 AAAA… name"
 LARGEST = 64 << 10
-"""Bytes; a key of 16384 bits has 3000."""
+"""Maximum size in bytes; a key of 16384 bits has 3000."""
 
 
 def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
-    """Return the keys of key files, one of each.
+    """Return the keys in key files, without duplicates.
 
     Args:
-        way: the fleet's to a node; its own key is taken where none is stated.
+        way: the fleet's route to a node; its key is used if no files are stated.
         stated: files of public keys.
 
     Raises:
-        InvalidInput: no key, or a file that holds something else, or more than one.
+        InvalidInput: there is no key, or a file contains other text or several keys.
     """
     paths = list(stated)
     if not paths:
@@ -41,7 +41,7 @@ def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _key(path: Path) -> str:
-    """Return the one key of a file; options before it (`command=`) make it no public key."""
+    """Return the only key in a file; a line with options before the key (`command=`) is not a public key."""
     if path.stat().st_size > LARGEST:
         raise InvalidInput(f"{path} has {path.stat().st_size} bytes", expected=ONE)
     lines = path.read_text("utf-8", "replace").splitlines()

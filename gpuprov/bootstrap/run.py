@@ -1,4 +1,4 @@
-"""Bootstrap of many nodes: host keys, the script that prepares, proof of the fleet's login, passwords off."""
+"""Bootstrap of many nodes: host keys, the preparing script, a test of the fleet's login, key-only logins."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
-"""cloud-init's word to root: `disable_root_opts` of its module cc_ssh."""
+"""cloud-init's message to root: `disable_root_opts` of its module cc_ssh."""
 EXPIRED = re.compile(r"(?i)password (?:change required|has expired)|must change your password")
-"""pam_unix's words to somebody whose password a provider has made to be changed."""
+"""pam_unix's messages about a password that the provider has set to expire."""
 Pinned = Callable[[Route], HostKeys]
 Confirm = Callable[[dict[str, str]], bool]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What every node must have in the end; `public_keys` and `systems`, what it runs, by its name.
+    """The final state of every node; `public_keys` and `systems` (operating systems) are by node name.
 
     `certificate` is the one that kernels have to trust under Secure Boot.
     """
@@ -50,7 +50,7 @@ class Goal:
 
 
 class AnotherUser(NodeFailed):
-    """The image's own root is shut out by cloud-init, which names who may log in."""
+    """A refused login as the image's root: cloud-init names the user that may log in."""
 
     def __init__(self, said: str, user: str) -> None:
         super().__init__(said)
@@ -59,7 +59,7 @@ class AnotherUser(NodeFailed):
 
 @dataclass
 class NodeResult:
-    """What became of one node."""
+    """The result of one node."""
 
     name: str
     target: Target
@@ -79,12 +79,12 @@ def bootstrap(
     confirm: Confirm,
     forks: int = 32,
 ) -> list[NodeResult]:
-    """Take nodes from their first login to the fleet's; a node that is there already is left as it is.
+    """Prepare nodes with their first login for the fleet's login; nodes that are prepared are not changed.
 
     Args:
-        targets: nodes, and the fleet's way to them.
-        keys: the host keys that go with a file's path.
-        confirm: shown host keys no one vouches for, name → fingerprint; says whether they are right.
+        targets: nodes with the fleet's connection settings.
+        keys: returns the host keys for a route.
+        confirm: called with node name → fingerprint of unknown host keys; returns whether they are correct.
     """
     nodes = [NodeResult(target.name, target) for target in targets]
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
@@ -100,7 +100,7 @@ def bootstrap(
 
 
 def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
-    """Prepare a node through the fleet's own login where that works; True where it does not."""
+    """Prepare a node with the fleet's login, if it works; return whether a first login is needed."""
     way = contained(node.name, lambda: node.target.route)
     if isinstance(way, GpuprovError):
         node.failure = way
@@ -133,7 +133,7 @@ def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
 def _settle_host_keys(
     nodes: list[NodeResult], contacts: dict[str, Contact | None], keys: Pinned, confirm: Confirm
 ) -> None:
-    """Judge every host key; those that only a person can judge are shown together, once."""
+    """Check every host key; those that only the user can judge are shown together, once."""
     shown: dict[str, str] = {}
     for node in nodes:
         contact = contacts[node.name]
@@ -176,7 +176,7 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
 
 
 def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:
-    """Run the script and take in what it says."""
+    """Run the script, and add its output to the result."""
     keys = "\n".join(goal.public_keys[node.name])
     stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s)}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
@@ -203,7 +203,7 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
 
 
 def _prove(node: NodeResult, goal: Goal) -> None:
-    """Log in as the fleet does; where that works passwords may go, under the dead man's switch."""
+    """Log in as the fleet does; if that works, disable passwords under the dead man's switch."""
 
     def prove() -> None:
         with open_session(node.target, LIMITS) as session:

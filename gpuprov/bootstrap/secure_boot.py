@@ -1,7 +1,7 @@
-"""Secure Boot at first contact: what a node trusts, and the fleet's certificate prepared for enrolment.
+"""Secure Boot at first contact: certificates that a node trusts, and enrolment of the fleet's certificate.
 
-Who may enroll a certificate is the firmware's or shim's to say, and they ask somebody at the console. What
-can be done from here is the request, with a password for that one time, and the proof afterwards.
+Only the firmware or shim can enroll a certificate, after confirmation by a user at the console. This module
+makes the request, with a password that is used once, and reports later whether the certificate is enrolled.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from gpuprov.ssh.transport import Session
 
 LETTERS = "bcdefghijklnoprstuvx"
-"""Those that lie in the same place on most keyboards: MOK manager knows the American one."""
+"""Letters in the same place on most keyboards: MOK manager uses the American layout."""
 PASSWORD_LENGTH = 10
-# The password is read: arguments of mokutil, sh and sudo are in the process list and in sudo's log. printf is
-# a part of sh, and no process of its own.
+# The password is read from standard input: arguments of mokutil, sh and sudo are in the process list and in
+# sudo's log. printf is built into sh, and does not run as a process.
 REQUEST = """\
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
@@ -58,7 +58,7 @@ CLOUDS = {
     "Amazon EC2": "an image registered with it in --uefi-data of `aws ec2 register-image`",
     "Microsoft Corporation": "a gallery image version with it in uefiSettings.additionalSignatures (Azure)",
 }
-"""The firmware's vendor → where certificates are enrolled there; docs/guides/secure-boot.md has sources."""
+"""The firmware's vendor → where to enroll certificates; docs/guides/secure-boot.md has the sources."""
 AT_THE_CONSOLE = (
     "at the console, at the next boot, press a key within ten seconds, then: Enroll MOK, Continue, Yes,"
     " password {password}, Reboot"
@@ -67,17 +67,17 @@ AT_THE_CONSOLE = (
 
 @dataclass
 class Enrolment:
-    """What was changed on a node, and what its owner has to know."""
+    """Changes of a node, and notes for the user."""
 
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolment:
-    """Look what a node trusts, and ask for the certificate's enrolment where it is not enrolled.
+    """Check what a node trusts, and request the certificate's enrolment if it is not enrolled.
 
     Raises:
-        NodeFailed: it cannot be asked, or takes no request.
+        NodeFailed: the node cannot be probed, or does not accept the request.
     """
     facts = collect(session, Parameters(collectors=("system", "state", "secure_boot")))
     seen = facts.secure_boot

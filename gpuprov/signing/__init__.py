@@ -1,1 +1,1 @@
-"""Modules signed with a site's key, so that kernels under Secure Boot take them."""
+"""Kernel modules signed with a site's key, so that kernels under Secure Boot load them."""

@@ -1,4 +1,4 @@
-"""The certificate that a site's modules are signed for: nodes have it enrolled, signatures name it."""
+"""The certificate of a site's module signatures: it is enrolled on nodes, and signatures name it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Certificate:
     """An X.509 certificate of an RSA key.
 
     Attributes:
-        der: as firmware, shim and mokutil take it.
+        der: the certificate in DER, the form that firmware, shim and mokutil accept.
         issuer: the issuer's distinguished name, in DER.
-        signer: the issuer's common name, which is what modinfo(8) calls `signer`.
+        signer: the issuer's common name, which modinfo(8) calls `signer`.
         number: the serial number.
     """
 
@@ -36,17 +36,17 @@ class Certificate:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of it, as `openssl x509 -fingerprint -sha256` counts."""
+        """The SHA-256 of the certificate in hexadecimal digits, as in `openssl x509 -fingerprint -sha256`."""
         return hashlib.sha256(self.der).hexdigest()
 
     @property
     def serial(self) -> str:
-        """The serial number as modinfo(8) writes it: `1F:2E:3D`."""
+        """The serial number as modinfo(8) prints it: `1F:2E:3D`."""
         return serial_text(self.number)
 
 
 def serial_text(number: int) -> str:
-    """`1F:2E:3D`: the bytes of the number, without the zero that only says that it is not negative."""
+    """Return the bytes of a serial number as `1F:2E:3D`, without DER's leading zero byte for the sign."""
     return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big").hex(":").upper()
 
 
@@ -54,7 +54,7 @@ def read_certificate(path: Path) -> Certificate:
     """Read a certificate, in PEM or DER.
 
     Raises:
-        InvalidInput: there is none, or not one that kernels and shim take.
+        InvalidInput: there is no certificate, or kernels and shim do not accept it.
     """
     try:
         return parse_certificate(path.read_bytes())
@@ -67,10 +67,10 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def parse_certificate(content: bytes) -> Certificate:
-    """The same for the bytes of one.
+    """Return the certificate in PEM or DER.
 
     Raises:
-        ValueError: they are none.
+        ValueError: the content is not an X.509 certificate of an RSA key with at least `LEAST_BITS` bits.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

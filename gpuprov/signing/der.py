@@ -1,4 +1,4 @@
-"""As much of DER (ITU-T X.690) as a signature of a kernel module needs."""
+"""The part of DER (ITU-T X.690) that the signature of a kernel module uses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 INTEGER, OCTETS, NULL, OBJECT_ID, SEQUENCE, SET = 0x02, 0x04, 0x05, 0x06, 0x30, 0x31
 EXPLICIT = 0xA0
-"""[0], as CMS has it around what a content type announces."""
+"""Tag [0], which encloses the content of a CMS ContentInfo."""
 
 
 class Item(NamedTuple):
-    """One element: its tag, its content, and all its bytes."""
+    """One element: its tag, its content, and its whole encoding."""
 
     tag: int
     content: bytes
@@ -19,7 +19,7 @@ class Item(NamedTuple):
 
 
 def element(tag: int, *parts: bytes) -> bytes:
-    """An element of that content."""
+    """Return an element with this tag and content."""
     content = b"".join(parts)
     size = len(content)
     if size < 0x80:
@@ -29,15 +29,15 @@ def element(tag: int, *parts: bytes) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    """A number that is not negative."""
+    """Return the element of a number, which must not be negative."""
     return element(INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big"))
 
 
 def items(content: bytes) -> Iterator[Item]:
-    """The elements that lie one after the other in a content.
+    """Yield the consecutive elements in a content.
 
     Raises:
-        ValueError: one ends beyond it.
+        ValueError: an element is longer than the content.
     """
     at = 0
     while at < len(content):
@@ -49,7 +49,7 @@ def items(content: bytes) -> Iterator[Item]:
 
 
 def _length(content: bytes, at: int) -> tuple[int, int]:
-    """An element's length and where its content starts."""
+    """Return the length of an element's content, and the offset at which the content starts."""
     first = content[at] if at < len(content) else 0x80
     if first < 0x80:
         return first, at + 1

@@ -1,6 +1,6 @@
-"""Who signs: a key file of the controller, a key in a PKCS #11 token, or a command.
+"""Keys that sign: a key file on the controller, a key in a PKCS #11 token, or a command.
 
-The key is used on the controller alone, and never leaves where it is.
+The key is used only on the controller, and is never copied.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gpuprov.signing.certificate import Certificate, read_certificate
 from gpuprov.signing.signature import Sign, signed
 
 PKCS11 = "pkcs11:"
-"""How the URI of a key in a token starts (RFC 7512)."""
+"""Start of the URI of a key in a token (RFC 7512)."""
 TIMEOUT_S = 120
-"""Seconds that a token or a command may take; somebody may have to touch it."""
+"""Seconds for a token or a command to sign; the user may have to touch the token."""
 
 
 def signer(stated: SecureBoot, folder: Path) -> tuple[Certificate, Callable[[bytes], bytes]]:
-    """The certificate, and what signs a module for it.
+    """Return the certificate, and a function that signs a module with its key.
 
     Args:
-        folder: that of fleet.yml, from which its paths count.
+        folder: the folder of fleet.yml, to which paths are relative.
 
     Raises:
-        InvalidInput: there is no such certificate, or no such key.
+        InvalidInput: the certificate or the key does not exist, or cannot be used.
     """
     certificate = read_certificate(folder / stated.certificate)
     return certificate, partial(_signed, certificate=certificate, sign=key(stated.key, folder))
@@ -40,11 +40,11 @@ def _signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
 
 
 def key(stated: str | KeyCommand, folder: Path) -> Sign:
-    """What signs digests.
+    """Return the function that signs digests with a key.
 
     Raises:
-        InvalidInput: a key file is missing, is no RSA key, has a passphrase, or is open to others; or a PIN
-            is where others read it.
+        InvalidInput: a key file is missing, is not an RSA key, has a passphrase, or is accessible to other
+            users; or other users can read the PIN.
     """
     if isinstance(stated, KeyCommand):
         return partial(_by_program, ["sh", "-c", stated.command], stated.command)
@@ -91,7 +91,7 @@ def _of_file(path: Path) -> Sign:
 
 
 def _by_token(uri: str, digest: bytes) -> bytes:
-    """OpenSSL signs by its engine for PKCS #11 (Debian: libengine-pkcs11-openssl)."""
+    """Sign with OpenSSL's engine for PKCS #11 (Debian: libengine-pkcs11-openssl)."""
     words = ["openssl", "pkeyutl", "-sign", "-engine", "pkcs11", "-keyform", "engine", "-inkey", uri]
     return _by_program([*words, "-pkeyopt", "digest:sha256"], "openssl and the token", digest)
 

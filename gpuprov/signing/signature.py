@@ -1,7 +1,7 @@
 """Signatures of kernel modules: CMS without certificates, appended (kernel documentation, module-signing).
 
-The kernel tells a signed module by its last bytes, a `struct module_signature` (its header file of that name)
-and a line of text. What lies before them is the signature, and before that the module.
+The kernel recognizes a signed module by its last bytes: a `struct module_signature` (header file of that
+name) and a line of text. The signature precedes them, and the module precedes the signature.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpuprov.signing.certificate import Certificate, serial_text
 
 MAGIC = b"~Module signature appended~\n"
 TRAILER = struct.Struct(">BBBBB3xI")
-"""algo, hash, id_type, signer_len, key_id_len, padding, sig_len."""
+"""Fields: algo, hash, id_type, signer_len, key_id_len, padding, sig_len."""
 PKCS7 = 2
-"""id_type PKEY_ID_PKCS7; of the others only the length counts."""
+"""id_type PKEY_ID_PKCS7; of the other fields only sig_len is used."""
 TAIL_BYTES = 16 << 10
-"""As many of a file's last bytes as have its signature."""
+"""Number of bytes at the end of a file that contain its signature."""
 
 # RFC 5652, RFC 8017, RFC 4055
 SIGNED_DATA = bytes.fromhex("2a864886f70d010702")
@@ -31,16 +31,16 @@ RSA = bytes.fromhex("2a864886f70d010101")
 COMMON_NAME = bytes.fromhex("550403")
 
 Sign = Callable[[bytes], bytes]
-"""A SHA-256 digest → the PKCS #1 v1.5 signature of it, by whoever has the key."""
+"""Function from a SHA-256 digest to its PKCS #1 v1.5 signature with the private key."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a module's signature says of its certificate.
+    """The certificate that a module's signature names.
 
     Attributes:
-        signer: common name of the certificate's issuer; empty where it has none.
-        serial: of the certificate, or its subject's key identifier: `1F:2E:3D`.
+        signer: common name of the certificate's issuer; empty if it has none.
+        serial: serial number of the certificate, or its subject's key identifier: `1F:2E:3D`.
     """
 
     signer: str
@@ -51,10 +51,10 @@ class Signature:
 
 
 def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
-    """The module with one signature, which is the certificate's; one that it had is taken off.
+    """Return the module with one signature, that of the certificate; existing signatures are removed.
 
     Raises:
-        GpuprovError: the key is not the certificate's.
+        GpuprovError: the key does not belong to the certificate.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -78,7 +78,7 @@ def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
 
 
 def _cms(certificate: Certificate, value: bytes) -> bytes:
-    """SignedData of content that lies elsewhere, without attributes and certificates (RFC 5652, 5)."""
+    """Return SignedData for detached content, without attributes and certificates (RFC 5652, 5)."""
     by_sha256 = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, SHA256))
     by_rsa = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, RSA), der.element(der.NULL))
     name = der.element(der.SEQUENCE, certificate.issuer, der.integer(certificate.number))
@@ -96,7 +96,7 @@ def _cms(certificate: Certificate, value: bytes) -> bytes:
 
 
 def without_signature(content: bytes) -> bytes:
-    """Return the module as it was compiled, however many signatures were appended to it."""
+    """Return the module as it was compiled, without any appended signatures."""
     end = len(content)
     while size := signature_bytes(content, end):
         end -= size
@@ -104,10 +104,10 @@ def without_signature(content: bytes) -> bytes:
 
 
 def signature_bytes(content: bytes, end: int | None = None) -> int:
-    """Return how many bytes at the end of a module are its signature; 0 where it has none.
+    """Return the size in bytes of the signature at the end of a module; 0 if it is not signed.
 
     Args:
-        end: where the module ends, if not at the end of `content`.
+        end: offset of the module's end, if it is not the end of `content`.
     """
     end, ending = len(content) if end is None else end, TRAILER.size + len(MAGIC)
     if end < ending or not content.endswith(MAGIC, end - len(MAGIC), end):
@@ -118,13 +118,13 @@ def signature_bytes(content: bytes, end: int | None = None) -> int:
 
 
 def read_signature(tail: bytes) -> Signature | None:
-    """Whose signature a module has.
+    """Return the certificate that a module's signature names.
 
     Args:
-        tail: the module, or its last `TAIL_BYTES`.
+        tail: the module, or its last `TAIL_BYTES` bytes.
 
     Returns:
-        None where it has none, or one that cannot be read.
+        None if the module is not signed, or its signature cannot be read.
     """
     size = signature_bytes(tail)
     if not size:
@@ -136,7 +136,7 @@ def read_signature(tail: bytes) -> Signature | None:
 
 
 def _signer(cms: bytes) -> Signature:
-    """Who signed, by the first SignerInfo."""
+    """Return the certificate that the first SignerInfo names."""
     _, announced = der.items(next(der.items(cms)).content)
     data = next(der.items(announced.content))
     *_, signers = der.items(data.content)

@@ -1,1 +1,1 @@
-"""How a node is reached, and what its refusals mean."""
+"""SSH to nodes: routes, credentials, host keys, messages for failures, and the workers of `--workers`."""

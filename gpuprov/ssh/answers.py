@@ -1,4 +1,7 @@
-"""Results of work on nodes as JSON, by the type that the caller states: all that a worker may answer."""
+"""JSON encoding of results of work on nodes, validated against the type that the caller states.
+
+A worker can answer with nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,21 @@ ERRORS: Mapping[str, type[GpuprovError]] = {
     kind.__name__: kind for kind in (GpuprovError, NodeFailed, InvalidInput, Unreachable, Refused)
 }
 TEXT = 4000
-"""The most characters of each part of an error."""
+"""Maximum length of each part of an error, in characters."""
 
 
 def error_document(error: GpuprovError) -> dict[str, str]:
-    """Return an error as plain data; of a kind that is not in the table, the nearest one that is."""
+    """Return an error as plain data; a class outside `ERRORS` is replaced by its nearest base class in it."""
     kind = next(each for each in type(error).__mro__ if each.__name__ in ERRORS)
     parts = {"seen": error.seen, "expected": error.expected, "do": error.do}
     return {"kind": kind.__name__, **{name: str(text)[:TEXT] for name, text in parts.items()}}
 
 
 def read_error(document: object) -> GpuprovError:
-    """Return the error of plain data.
+    """Return the error in plain data.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the document is not an error.
     """
     if not isinstance(document, Mapping):
         raise ValueError("an error has to be an object")  # noqa: TRY004 - as pydantic expects it
@@ -42,7 +45,7 @@ def read_error(document: object) -> GpuprovError:
 
 
 Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(error_document)]
-"""An error inside of an answer."""
+"""An error as a part of an answer."""
 
 
 @lru_cache(maxsize=64)
@@ -54,11 +57,11 @@ def write_answer(found: Any, answer: Any, most: int) -> str:
     """Return a result as JSON.
 
     Args:
-        answer: its type.
-        most: characters that it may have.
+        answer: type of the result.
+        most: maximum length of the JSON in characters.
 
     Raises:
-        NodeFailed: it has more, or is not of the type.
+        NodeFailed: the JSON is longer, or the result is not of the type.
     """
     try:
         text = _adapter(answer).dump_json(found, warnings="error").decode()
@@ -70,10 +73,10 @@ def write_answer(found: Any, answer: Any, most: int) -> str:
 
 
 def read_answer(text: str, answer: Any) -> Any:
-    """Return the result that JSON stands for.
+    """Return the result in a JSON text.
 
     Raises:
-        NodeFailed: it is not of the type.
+        NodeFailed: the result is not of the type.
     """
     try:
         return _adapter(answer).validate_json(text, strict=True)

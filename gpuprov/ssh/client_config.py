@@ -1,7 +1,7 @@
-"""What `~/.ssh/config` says of a host, as ssh itself reads it (`ssh -G`), and root where it names no user.
+"""Options for a host in `~/.ssh/config`, as ssh itself reads them (`ssh -G`); without a user there, root.
 
-A process for each of ten thousand hosts would cost minutes, so hosts share one answer where the files cannot
-tell them apart: no pattern but `*` fits the name, and nothing depends on it.
+One process for each of ten thousand hosts would take minutes. Hosts therefore share one result if the files
+cannot distinguish them: no pattern except `*` matches the name, and no option depends on the name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput
 
 FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
-"""Those that ssh reads (ssh(1), FILES), in its order: the first value found of an option counts."""
+"""Files that ssh reads (ssh(1), FILES), in its order: the first value found for an option applies."""
 ANYBODY = "a-host-that-no-pattern-names.invalid"
 TIMEOUT_S = 20
 Answer = Mapping[str, Sequence[str]]
@@ -27,15 +27,18 @@ Answer = Mapping[str, Sequence[str]]
 def client_config(
     address: str, user: str | None, port: int | None, *, otherwise: str | None = "root"
 ) -> Answer:
-    """Option, in lower case → values that ssh would use for a host; empty where it is not configured at all.
+    """Return the options that ssh would use for a host: name in lower case → values.
+
+    The result is empty if ssh is not configured at all.
 
     Args:
         address: the name that ssh is called with.
-        user, port: what is stated already, for the files' `Match user` and the like.
-        otherwise: the user where the files name none; None is ssh's own choice, the local user.
+        user, port: values stated elsewhere; `Match user` and tokens such as `%p` in the files depend on them.
+        otherwise: the user if the files name none; None leaves the choice to ssh, which takes the local user.
 
     Raises:
-        InvalidInput: ssh cannot read its files; says which line.
+        InvalidInput: ssh is not installed, does not end in time, or cannot read its files; then the message
+            names the line.
     """
     patterns = _patterns(FILES)
     if patterns is None or any(fnmatchcase(address.lower(), each) for each in patterns):
@@ -46,12 +49,12 @@ def client_config(
 
 
 def usual_keys() -> tuple[str, ...]:
-    """The private keys that ssh tries where nothing names one."""
+    """Return the private keys that ssh tries if no option names one."""
     return tuple(_ask((), ANYBODY, None, None, None).get("identityfile", ()))
 
 
 def forget_client_config() -> None:
-    """Read the files anew."""
+    """Clear the caches, so that the files are read again."""
     _patterns.cache_clear()
     _ask.cache_clear()
 
@@ -64,7 +67,7 @@ def _ask(
     stated = [word for name, value in options if value for word in ("-o", f"{name}={value}")]
     with tempfile.NamedTemporaryFile("w", prefix="gpuprov-ssh-config-") as file:
         lines = [f"Include {path}" for path in files]
-        lines += ["Match all", f"User {otherwise}"] if otherwise else []  # what comes last is the default
+        lines += ["Match all", f"User {otherwise}"] if otherwise else []  # the first value applies
         file.write("".join(f"{line}\n" for line in lines))
         file.flush()
         command = ["ssh", "-T", "-G", "-F", file.name, *stated, "--", address]
@@ -91,7 +94,10 @@ def _ask(
 
 
 def _complaint(text: str) -> str:
-    """The first line that names a file and a line of it: `FILE: line 3: Bad configuration option: prot`."""
+    """Return ssh's first message that names a line of a file, or its last message.
+
+    The place is written as `FILE:3: Bad configuration option: prot`.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = (re.sub(r"^(.+?):? line (\d+): ", r"\1:\2: ", line) for line in lines if " line " in line)
     return next(named, lines[-1] if lines else "it says nothing")
@@ -99,7 +105,7 @@ def _complaint(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def _patterns(files: Sequence[str]) -> frozenset[str] | None:
-    """The patterns of names in the files' `Host` lines but `*`; None where only ssh can tell hosts apart."""
+    """Return the patterns in the files' `Host` lines except `*`; None if only ssh can distinguish hosts."""
     found: set[str] = set()
     for path in files:
         for words in _lines(Path(path).expanduser(), depth=0):
@@ -113,7 +119,10 @@ def _patterns(files: Sequence[str]) -> frozenset[str] | None:
 
 
 def _lines(path: Path, depth: int) -> Iterator[list[str]]:
-    """The words of every line, with those of included files in their place; of one too deep the `Include`."""
+    """Yield the words of each line; an `Include` line is replaced by the lines of its files.
+
+    An `Include` line is yielded unchanged if it is nested too deeply or contains `$` or `%`.
+    """
     try:
         text = path.read_text("utf-8", errors="replace")
     except OSError:

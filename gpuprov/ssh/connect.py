@@ -1,4 +1,4 @@
-"""Opening a connection along a route, by Fabric and Paramiko: hosts on the way, host keys, keys, limits."""
+"""Connections along a route, by Fabric and Paramiko: jump hosts, host keys, user keys, limits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpuprov.ssh.failures import stranger, unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
 from gpuprov.ssh.route import Route
 
-# Paramiko logs what it raises; the same line twice helps no one.
+# Paramiko logs the exceptions that it raises; gpuprov prints them itself.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Seconds to wait for a connection and for a command, and the largest answer in bytes."""
+    """Time limits in seconds for a connection and for a command, and the largest answer in bytes."""
 
     connect_s: float = 10.0
     command_s: float = 60.0
@@ -31,7 +31,7 @@ class ConnectionLimits:
 
 
 class ClosedUnheard(Unreachable):
-    """A connection was taken and closed before sshd's first word."""
+    """A connection that was accepted, but closed before sshd sent its banner."""
 
     def __init__(self, way: Route) -> None:
         super().__init__(
@@ -43,17 +43,18 @@ class ClosedUnheard(Unreachable):
 
 
 class BeyondParamiko(Exception):
-    """Paramiko has no algorithm in common with the node, or cannot use a key that may open it."""
+    """A login that Paramiko cannot do: no algorithm in common with the node, or a key that it cannot use."""
 
 
 def connect(way: Route, limits: ConnectionLimits) -> list[Connection]:
-    """Open connections of Fabric's: to the hosts on the way, and to the node as the last.
+    """Open Fabric connections to the jump hosts and, as the last one, to the node.
 
-    See `open_session`, which also knows what to do where this fails.
+    `open_session` also retries, and uses OpenSSH where Paramiko cannot log in.
 
     Raises:
-        Unreachable: no way in, or not even to a host on the way.
-        InvalidInput: the key or the file of host keys that the fleet names cannot be used.
+        Unreachable: the node or a jump host cannot be reached, or refuses the login.
+        InvalidInput: the key or the known-hosts file that the fleet names cannot be used.
+        BeyondParamiko: Paramiko cannot log in.
     """
     before = connect_before(way, limits)
     try:
@@ -64,23 +65,23 @@ def connect(way: Route, limits: ConnectionLimits) -> list[Connection]:
 
 
 def close(opened: list[Connection]) -> None:
-    """Close connections, those that lead to others last."""
+    """Close connections in reverse order: a jump host's connection is closed after those through it."""
     for connection in reversed(opened):
         connection.close()
 
 
 def connect_before(way: Route, limits: ConnectionLimits) -> list[Connection]:
-    """Open connections to the hosts on the way, the last one beside the node; none where it is straight.
+    """Open connections to the jump hosts, the one next to the node last; none for a direct route.
 
     Raises:
-        Unreachable: one of them does not let us in; says which.
-        InvalidInput: as `connect`.
+        Unreachable: a jump host cannot be reached or refuses the login; the message names it.
+        InvalidInput, BeyondParamiko: as `connect`.
     """
     if way.jump is None:
         return []
     try:
         return connect(way.jump, limits)
-    except ClosedUnheard:  # says where, and is tried again
+    except ClosedUnheard:  # its message names the host, and `open_session` tries again
         raise
     except Unreachable as error:
         seen = f"through {way.jump.place}: {error.seen}"
@@ -91,10 +92,10 @@ Pipe = paramiko.Channel | paramiko.ProxyCommand | socket.socket
 
 
 def open_pipe(way: Route, before: list[Connection], limits: ConnectionLimits) -> Pipe:
-    """What leads to a node's SSH: a command, a channel of the host before it, or a connection.
+    """Open the byte stream for a node's SSH: a channel of the last jump host, a proxy command or a socket.
 
     Raises:
-        OSError, SSHException: it leads nowhere.
+        OSError, SSHException: it cannot be opened.
     """
     there = (way.hostname, way.port)
     if before:
@@ -113,8 +114,8 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
         way.hostname,
         user=way.user,
         port=way.port,
-        # One of its own: a Config is no thing for several threads, and an empty SSHConfig keeps Fabric from
-        # reading ~/.ssh/config a second time, in its own way.
+        # Each connection has its own Config, which is not thread-safe. With an empty SSHConfig Fabric does
+        # not read ~/.ssh/config a second time with its own parser.
         config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
         connect_timeout=limits.connect_s,
         connect_kwargs={
@@ -128,7 +129,7 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
     try:
         connection.connect_kwargs["sock"] = open_pipe(way, before, limits)
         connection.open()
-    except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+    except Exception as error:  # Paramiko re-raises any exception caused by a peer's packet in its thread
         connection.client.close()
         cause = _cause(error)
         if isinstance(cause, GpuprovError):
@@ -143,7 +144,7 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
 
 
 def _cause(error: Exception) -> Exception:
-    """What ended the attempts to log in, where it was no refusal."""
+    """Return the exception of the last login attempt, or the given error if no attempt raised one."""
     if not isinstance(error, AuthFailure) or not error.result:
         return error
     last = error.result[-1].result
@@ -151,10 +152,10 @@ def _cause(error: Exception) -> Exception:
 
 
 def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
-    """Let no one in whose key is not known; only this host's keys are handed over, files may be long."""
+    """Accept only known host keys. Pass only those of this host to Paramiko, since the files may be long."""
     client, files = connection.client, [known_hosts(path) for path in way.known_hosts]
     client.set_missing_host_key_policy(_NoStrangers(way, files))
-    name = names_of(way.hostname, way.port)[0]  # as Paramiko looks it up
+    name = names_of(way.hostname, way.port)[0]  # the name that Paramiko looks up
     known = (keys for file in files if (keys := file.keys(*way.host_key_names)))
     for kind, key in next(known, {}).items():
         client.get_host_keys().add(name, kind, key)

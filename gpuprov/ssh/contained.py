@@ -1,7 +1,8 @@
-"""Whatever a node does is that node's line: the one place where any exception becomes its failure.
+"""The only place where any exception during work on a node becomes the failure of that node.
 
-What a node sends, or how it breaks off, may lead to exceptions that no one thought of; the answers of other
-nodes are not lost for it. Such an exception may as well be a mistake of ours: a log keeps its traceback.
+A node's answer, or the way in which its connection breaks, may cause unforeseen exceptions; the answers of
+other nodes must not be lost because of them. The cause may also be a bug in gpuprov, so a log keeps the
+traceback.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from gpuprov.untrusted import LogFormatter, on_one_line
 
 T = TypeVar("T")
 LOG_BYTES = 1024 * 1024
-"""A node that sends nonsense all day fills no disk: a log of this size, and the one before it."""
+"""Maximum size of the log; one older log is kept. A node that keeps sending garbage cannot fill the disk."""
 
 
 def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
-    """What `work` on a node returns, or why it failed there; an error of ours comes back as it is."""
+    """Return the result of `work` on a node, or the error that ended it; a `GpuprovError` is kept."""
     try:
         return work()
     except GpuprovError as error:
@@ -33,7 +34,7 @@ def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
 
 
 def unexpected(node: str, error: Exception) -> NodeFailed:
-    """The failure of a node that ended in an exception no one thought of; its traceback goes into the log."""
+    """Return the failure of a node after an unforeseen exception, and log the traceback."""
     path = state_dir() / "unexpected.log"
     seen = f"what it sent could not be read ({type(error).__name__})"
     if isinstance(error, OSError):
@@ -44,13 +45,13 @@ def unexpected(node: str, error: Exception) -> NodeFailed:
     )
     try:
         _keep(path, node, error)
-    except OSError:  # a full disk here is no reason to lose the answers of other nodes
+    except OSError:  # a full disk must not cause the loss of other nodes' answers
         failure.do = ""
     return failure
 
 
 def _keep(path: Path, node: str, error: Exception) -> None:
-    """Add a traceback to the log, which is for its owner alone."""
+    """Append a traceback to the log, which only its owner can read."""
     made = logging.LogRecord(
         "gpuprov", logging.ERROR, "", 0, "%s", (node,), (type(error), error, error.__traceback__)
     )
@@ -64,10 +65,10 @@ def _keep(path: Path, node: str, error: Exception) -> None:
 
 
 class _Log(RotatingFileHandler):
-    """A log whose faults are raised; the standard library prints a traceback of them."""
+    """A log file whose errors are raised; the standard library would only print their traceback."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Raise what went wrong while a line was written."""
+        """Raise the error that occurred when a record was written."""
         raise
 
 

@@ -1,4 +1,4 @@
-"""A program on a node that is told several things, one after the other, over one open channel."""
+"""Dialogue with a program on a node, which gets several inputs one after the other over one open channel."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ PIECE = 65536
 
 
 class Conversation:
-    """What a program says and is told. It ends with `close`: then its standard input ends.
+    """A running program with its input and its output. `close` closes its standard input, which ends it.
 
     Args:
-        limit: bytes of one answer.
+        limit: maximum size of one answer in bytes.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
-        """Write to its standard input.
+        """Write to the program's standard input.
 
         Raises:
-            Unreachable: no one takes it.
+            Unreachable: the input is not accepted.
         """
         raise NotImplementedError
 
     def hear(self, whole: Callable[[bytes], bool], seconds: float) -> tuple[bytes, bytes]:
-        """What it writes until `whole` says that it is an answer, and its standard error so far.
+        """Return the output as soon as `whole` accepts it as an answer, and the standard error so far.
 
-        It comes also when the program ends, whole or not.
+        If the program ends before that, return its incomplete output.
 
         Raises:
-            NodeFailed: no answer in time, or more of it than allowed.
+            NodeFailed: no answer in time, or an answer larger than allowed.
             Unreachable: the connection broke.
         """
         until, said = time.monotonic() + seconds, b""
@@ -58,37 +58,37 @@ class Conversation:
         return said, self._complaints()
 
     def close(self) -> None:
-        """End it."""
+        """End the program."""
         raise NotImplementedError
 
     def _piece(self, seconds: float) -> bytes | None:
-        """Some of what it wrote; empty at its end, None when the time is over."""
+        """Return some of the output; empty at its end, None when the time is over."""
         raise NotImplementedError
 
     def _complaints(self) -> bytes:
-        """Its standard error so far."""
+        """Return the standard error so far."""
         raise NotImplementedError
 
 
 class ChannelConversation(Conversation):
-    """Over a channel of Paramiko's.
+    """A conversation over a Paramiko channel.
 
     Args:
-        seconds: until the command has to have begun.
+        seconds: time limit for the start of the command.
     """
 
     def __init__(
         self, transport: paramiko.Transport, command: str, stdin: bytes, seconds: float, limit: int
     ) -> None:
         super().__init__(limit)
-        # Paramiko waits without end for the reply to a request.
+        # Paramiko waits without a time limit for the reply to a request.
         watch = threading.Timer(seconds, transport.close)
         watch.daemon = True
         watch.start()
         try:
             self._channel = transport.open_session(timeout=seconds)
             self._channel.exec_command(command)
-        except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+        except Exception as error:  # Paramiko re-raises any exception caused by a peer's packet in its thread
             raise Unreachable(f"the connection broke: {reason(error)}") from error
         finally:
             watch.cancel()
@@ -121,7 +121,7 @@ class ChannelConversation(Conversation):
 
 
 class PipeConversation(Conversation):
-    """With a process of this machine: `ssh`, or a program here."""
+    """A conversation with a process on this machine: `ssh`, or another program."""
 
     def __init__(
         self, argv: list[str], stdin: bytes, limit: int, environment: Mapping[str, str] | None = None
@@ -136,7 +136,7 @@ class PipeConversation(Conversation):
         self.say(stdin)
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
-        """See `Conversation`; a pipe that takes nothing for `seconds` is closed over it."""
+        """See `Conversation`; kill a process that does not accept the input within `seconds`."""
         assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
         watch = threading.Timer(seconds, self._process.kill)
         watch.daemon = True
@@ -173,7 +173,7 @@ class PipeConversation(Conversation):
         return os.read(self._process.stdout.fileno(), PIECE)
 
     def _drain(self) -> None:
-        """Standard error, its first part kept: one that no one reads would stop the program."""
+        """Read standard error and keep its first part: a full pipe would block the program."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe was asked for
         with self._process.stderr as errors:
             while piece := errors.read(PIECE):

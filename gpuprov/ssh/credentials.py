@@ -1,4 +1,4 @@
-"""What a route logs in with, for Paramiko: keys, their certificates, and those of an agent."""
+"""Credentials of a route, for Paramiko: private keys, their certificates, and those of an agent."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from gpuprov.ssh.route import Route
 
 
 class Credentials(AuthStrategy):
-    """Everything that may open a route, in the order of trying: files first, then the agent.
+    """All keys for the login of a route, in the order in which they are tried: files first, then the agent.
 
     Raises:
-        InvalidInput: the key that the fleet names is not there.
+        InvalidInput: the key that the fleet names does not exist.
 
     Attributes:
-        tried: what was offered, for a person.
-        beyond: files that ssh can use and Paramiko cannot, such as those of a hardware key.
+        tried: names of the keys that were offered, for messages.
+        beyond: key files that ssh can use and Paramiko cannot, such as those of a hardware key.
     """
 
     def __init__(self, route: Route) -> None:
         super().__init__(paramiko.SSHConfig())
         self._route = route
-        if route.stated.identity_file:  # said before anybody is called
+        if route.stated.identity_file:  # reported before any connection is opened
             _require(str(Path(route.stated.identity_file).expanduser()))
         self.tried: list[str] = []
         self.beyond: list[str] = []
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """See `AuthStrategy`.
+        """Yield the keys for Paramiko, see `AuthStrategy`.
 
         Raises:
             InvalidInput: the key that the fleet names cannot be used.
@@ -47,7 +47,7 @@ class Credentials(AuthStrategy):
             yield InMemoryPrivateKey(self._route.user, key)
 
     def keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Keys by what a person calls them.
+        """Yield each key with its name for messages.
 
         Raises:
             InvalidInput: the key that the fleet names cannot be used.
@@ -93,10 +93,10 @@ def _require(path: str) -> None:
 
 
 def private_key(path: str) -> paramiko.PKey:
-    """A private key of a file, read anew once it was written.
+    """Return the private key in a file; a changed file is read again.
 
     Raises:
-        InvalidInput: there is none, or it cannot be used without a person.
+        InvalidInput: the file does not exist, needs a passphrase, or cannot be read.
     """
     _require(path)
     return _private_key(Path(path))
@@ -117,7 +117,7 @@ def _private_key(path: Path) -> paramiko.PKey:
 
 
 def _certificate(path: str) -> PublicBlob | None:
-    """A certificate of a file; None where there is none to read."""
+    """Return the certificate or public key in a file; None if it cannot be read."""
     place = Path(path).expanduser()
     if not place.is_file():
         return None
@@ -133,14 +133,14 @@ def _public_part(path: str) -> bytes:
 
 
 def _fitting(key: paramiko.PKey, certificates: list[PublicBlob]) -> list[PublicBlob]:
-    """Those that certify the key: its numbers stand in them as in the key itself (PROTOCOL.certkeys)."""
+    """Return the certificates of a key: they contain the same numbers as the key (PROTOCOL.certkeys)."""
     whole = key.asbytes()
     numbers = whole[4 + int.from_bytes(whole[:4], "big") :]
     return [blob for blob in certificates if numbers in blob.key_blob]
 
 
 class _AgentAt(AgentSSH):
-    """The agent at a socket of its own; Paramiko knows that of the environment alone."""
+    """An agent at a given socket; Paramiko's own class connects only to the environment's agent."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class _AgentAt(AgentSSH):
 
 
 def _agent_keys(agent: str | None) -> tuple[paramiko.AgentKey, ...]:
-    """The keys of an agent; none where it does not answer."""
+    """Return the keys of an agent; none if it does not answer."""
     path = os.environ.get("SSH_AUTH_SOCK") if agent is None else agent
     if not path or path == "none":
         return ()

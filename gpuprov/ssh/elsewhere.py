@@ -1,8 +1,8 @@
-"""The one seam between a controller that reaches its nodes itself and one whose workers reach them.
+"""Work on nodes, done by this process or by workers: the only interface between the two.
 
-`spread` does work on nodes: here, by calling it, unless a crew is engaged. A crew sends the same function to
-workers and returns the same results. A worker's answer is data of the type that the caller states, and never
-an object that the worker chose. Nothing else knows which of both it is.
+`spread` calls the work in this process unless a crew of workers is engaged. A crew sends the same function to
+its workers and returns the same results. A worker's answer is data of the type that the caller states, and
+never an object that the worker chose. Callers do not depend on which of the two does it.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ R = TypeVar("R")
 
 
 class CrewLost(Unreachable):
-    """Nobody can be sent to any node any more: the end of the run here, and no node's failure."""
+    """Loss of all workers, which ends the run here; not a failure of a node."""
 
 
 Work = Callable[[Mapping[str, V]], Mapping[str, R]]
-"""What is done on some nodes: node → what it needs, to node → its result."""
+"""Work on some nodes: maps node → its input to node → its result."""
 Part = Callable[[Collection[str]], Work[V, R]]
-"""Makes the work for some nodes, which holds nothing that is about other nodes."""
+"""Factory of the work for some nodes; that work contains no data about other nodes."""
 Hear = Callable[[Collection[str], int, Any], None]
-"""Gets nodes that a worker may have, the number of its attempt, and an event of it as plain JSON data. It
-checks the event itself, and raises `NodeFailed` for one that cannot be."""
+"""Receiver of events, called with the nodes that a worker may have, the number of its attempt, and the event
+as plain JSON data. It validates the event itself, and raises `NodeFailed` for an impossible one."""
 
 
 class Crew(Protocol):
-    """Workers that reach the nodes."""
+    """Workers that connect to the nodes."""
 
     def do(
         self, part: Part[V, R], each: Mapping[str, V], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, R | GpuprovError]]:
-        """See `spread`."""
+        """Do work on nodes, see `spread`."""
         ...
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """On a worker: the shard that it works on.
+    """The attempt that a worker is making at a shard of nodes.
 
     Attributes:
-        number: of all attempts of a run the later one has the higher number.
-        worker: its name, for a person.
-        tell: gives an event to the controller: plain JSON data.
-        stop: set when the controller wants no more of it.
+        number: later attempts of a run have higher numbers.
+        worker: the worker's name, for messages.
+        tell: sends an event to the controller, as plain JSON data.
+        stop: set when the controller wants the attempt to end.
     """
 
     number: int
@@ -66,7 +66,7 @@ _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 @contextmanager
 def engaged(crew: Crew) -> Iterator[None]:
-    """Have a crew do what is done on nodes meanwhile, in all threads of this process."""
+    """Let a crew do the work on nodes within the context, in all threads of this process."""
     _ENGAGED.append(crew)
     try:
         yield
@@ -75,18 +75,18 @@ def engaged(crew: Crew) -> Iterator[None]:
 
 
 def is_engaged() -> bool:
-    """Return whether workers reach the nodes, and not this process."""
+    """Return whether workers connect to the nodes instead of this process."""
     return bool(_ENGAGED)
 
 
 def attempt() -> Attempt | None:
-    """Return what a worker is at; None on a controller that works by itself."""
+    """Return the current attempt on a worker; None in a controller that uses no workers."""
     return _ATTEMPT.get()
 
 
 @contextmanager
 def attempting(this: Attempt) -> Iterator[None]:
-    """Set what a worker is at meanwhile, in this thread."""
+    """Set the current attempt of this thread within the context."""
     token = _ATTEMPT.set(this)
     try:
         yield
@@ -95,7 +95,7 @@ def attempting(this: Attempt) -> Iterator[None]:
 
 
 def with_place(answer: R | GpuprovError) -> R | GpuprovError:
-    """Name the worker in an error that is the worker's and not the node's: a key that is not there."""
+    """Name the worker in an error that concerns the worker and not the node, such as a missing key."""
     at = _ATTEMPT.get()
     if at is None or not isinstance(answer, InvalidInput):
         return answer
@@ -110,21 +110,21 @@ def spread(
     hear: Hear | None = None,
     changes: bool = False,
 ) -> Iterator[tuple[str, R | GpuprovError]]:
-    """Do work on nodes; results come as they are ready.
+    """Do work on nodes; yield results as they become ready.
 
     Args:
-        part: makes the work for some of the nodes; may be called again for them when a worker is lost.
-        each: node → what the work needs for it.
-        answer: the type of a result: what pydantic can read from JSON. A worker's result of another shape
-            is its node's failure.
-        hear: gets the events that the work tells by `Attempt.tell`.
-        changes: whether nodes are changed: such work is waited for when the controller is interrupted.
+        part: factory of the work for some of the nodes; called again for them if a worker is lost.
+        each: node → input of the work.
+        answer: type of a result, which pydantic can read from JSON. A worker's result of another shape is a
+            failure of its node.
+        hear: called with the events that the work sends with `Attempt.tell`.
+        changes: whether the work changes nodes: an interrupted controller waits for such work.
 
     Yields:
-        node → its result, or why no worker could do it.
+        node and its result, or the reason why no worker could do the work.
 
     Raises:
-        CrewLost: the workers are out of reach.
+        CrewLost: the workers cannot be reached.
     """
     if _ENGAGED:
         yield from _ENGAGED[-1].do(part, each, answer=answer, hear=hear, changes=changes)

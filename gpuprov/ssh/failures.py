@@ -1,4 +1,4 @@
-"""One line for a person, from the many ways in which SSH says no."""
+"""Messages for failures of SSH, one line each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_OUT, UNKNOWN_NAME
 
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
-"""Paramiko's words for a server that did not speak in time; which of them depends on who waited longer."""
+"""Paramiko's messages for a server that did not answer in time; the shorter time limit decides which."""
 
 
 class NotThere(Unreachable):
-    """Nothing speaks SSH at the address; other failures come from something that does."""
+    """A failure to find an SSH server at the address; other failures occur after a server has answered."""
 
 
 def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Unreachable:
-    """One line for a person, from the many ways in which SSH says no.
+    """Return the error for an exception of SSH, with a message of one line.
 
     Args:
-        tried: the keys that were offered.
+        tried: names of the keys that were offered.
     """
     who = f"{route.user}@{route.address}"
     if isinstance(error, paramiko.BadHostKeyException):
@@ -62,7 +62,7 @@ def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachab
 
 
 def stranger(address: str, file: KnownHosts, key: paramiko.PKey) -> Unreachable:
-    """Why a host is not let near whose key the file does not have: it is unknown, or known to be revoked."""
+    """Return the error for a host whose key is not in the file, or is revoked in it."""
     if place := file.revocation(key):
         return Unreachable(
             f"the host key of {address} is revoked in {place}",
@@ -75,7 +75,7 @@ def stranger(address: str, file: KnownHosts, key: paramiko.PKey) -> Unreachable:
 
 
 def reason(error: BaseException) -> str:
-    """Why SSH failed, in a few words of one line."""
+    """Return the reason of an SSH failure in a few words on one line."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         causes = {reason(cause) for cause in error.errors.values()}
         return ", ".join(sorted(causes))

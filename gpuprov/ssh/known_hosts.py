@@ -1,7 +1,7 @@
-"""Known-hosts files as ssh reads them: patterns, hashed names, markers; a broken line breaks no other.
+"""Known-hosts files as ssh reads them: patterns, hashed names, markers; a broken line affects no other line.
 
 The format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; patterns: ssh_config(5), "PATTERNS". Paramiko's own reader
-ends at the first key that does not decode, and passes over markers: a revoked key would be good.
+stops at the first key that does not decode, and ignores markers: it would accept a revoked key.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 
 def names_of(address: str, port: int) -> tuple[str, ...]:
-    """What a host may be called there, the exact name first.
+    """Return the names under which a host's keys may be listed, the exact name first.
 
-    As ssh does: a key known of the address is good on any of its ports.
+    As in ssh, a key that is listed for the address is valid on any of its ports.
     """
     return (address,) if port == 22 else (f"[{address}]:{port}", address)
 
 
 def parse_key(kind: str, text: str) -> paramiko.PKey:
-    """A public key from its type and its base64.
+    """Return a public key from its type and its base64.
 
     Raises:
-        UnknownKeyType: Paramiko knows no such type.
-        ValueError: not a key of that type, whole and with nothing behind it.
+        UnknownKeyType: Paramiko does not support the type.
+        ValueError: not exactly one complete key of that type.
     """
     blob = _decoded(text)
     try:
@@ -61,7 +61,7 @@ def _decoded(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class _Line:
-    """`[MARKER] NAMES TYPE KEY [COMMENT]`; without `key` where Paramiko knows no such type."""
+    """A line `[MARKER] NAMES TYPE KEY [COMMENT]`; `key` is missing if Paramiko does not support the type."""
 
     number: int
     marker: str
@@ -80,7 +80,7 @@ class _Line:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    """`*` is any text, `?` one character; brackets mean themselves."""
+    """Return whether a name matches a pattern: `*` is any text, `?` one character; brackets are literal."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     parts = re.split(r"([*?])", pattern)
@@ -89,7 +89,11 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def _parse(number: int, text: str) -> _Line | None:
-    """One line; None where it says nothing. Raises ValueError when it is broken."""
+    """Parse one line; return None if it is empty or a comment.
+
+    Raises:
+        ValueError: the line is broken.
+    """
     fields = re.split(r"[ \t]+", text.strip(" \t\r"))
     if not fields[0] or fields[0].startswith("#"):
         return None
@@ -110,10 +114,10 @@ def _parse(number: int, text: str) -> _Line | None:
 
 @dataclass
 class KnownHosts:
-    """What one file says.
+    """The contents of one file.
 
     Attributes:
-        broken: line number → what is wrong with it; such a line vouches for no one.
+        broken: line number → what is wrong with the line, which is not used.
     """
 
     path: Path
@@ -123,10 +127,10 @@ class KnownHosts:
     _revoked: list[_Line] = field(default_factory=list)
 
     def take(self, text: str) -> None:
-        """Take in the text of the file.
+        """Add the lines of the file's text.
 
         Raises:
-            InvalidInput: a line that revokes a key does not say which.
+            InvalidInput: a line that revokes a key has no readable key.
         """
         for number, line in enumerate(text.split("\n"), 1):
             try:
@@ -146,7 +150,7 @@ class KnownHosts:
         if line.marker == REVOKED:
             self._revoked.append(line)
         elif line.marker or line.key is None:
-            return  # Paramiko asks for no certificates of hosts, nor for keys of types that it does not know
+            return  # Paramiko requests neither host certificates nor keys of types that it does not support
         elif re.search(r"[*?!|]", line.names):
             self._patterns.append(line)
         else:
@@ -154,7 +158,7 @@ class KnownHosts:
                 self._plain.setdefault(name, []).append(line)
 
     def keys(self, *names: str) -> dict[str, paramiko.PKey]:
-        """Type → key of a host, by the first of its names that has any; none that is revoked."""
+        """Return type → key of a host, for the first of its names that has any; revoked keys are left out."""
         for name in names:
             found = {
                 line.key.get_name(): line.key
@@ -170,7 +174,10 @@ class KnownHosts:
         yield from (line for line in self._patterns if line.matches(name))
 
     def revocation(self, key: paramiko.PKey, *names: str) -> str | None:
-        """`FILE:LINE` where a key is revoked for a host of one of these names; of any host without names."""
+        """Return `FILE:LINE` where a key is revoked for a host with one of these names; None if it is not.
+
+        Without names, a revocation for any host counts.
+        """
         blob = key.asbytes()
         for line in self._revoked:
             if line.blob == blob and (not names or any(line.matches(name.lower()) for name in names)):
@@ -178,17 +185,18 @@ class KnownHosts:
         return None
 
     def complaint(self) -> str:
-        """What to correct in the file, for the end of a message; empty where it is well."""
+        """Return the broken lines of the file for the end of a message; empty if no line is broken."""
         lines = [f"{self.path}:{number} is {said}" for number, said in self.broken.items()]
         more = f" and {len(lines) - 3} lines more" if len(lines) > 3 else ""
         return "".join(f"; {line}" for line in lines[:3]) + more
 
 
 def read_known_hosts(path: Path) -> KnownHosts:
-    """What a known-hosts file says.
+    """Return the contents of a known-hosts file.
 
     Raises:
-        InvalidInput: it cannot be read, or revokes a key and does not say which.
+        InvalidInput: the file cannot be read, every user can write it, or a line that revokes a key has no
+            readable key.
     """
     found = KnownHosts(path)
     try:
@@ -209,10 +217,12 @@ def read_known_hosts(path: Path) -> KnownHosts:
 
 
 def known_hosts(path: str | None) -> KnownHosts:
-    """What a file says that a connection names; nothing where there is none. Read anew once it was written.
+    """Return the contents of the file that a connection names; a changed file is read again.
+
+    The result is empty if the file does not exist.
 
     Args:
-        path: as it was stated; None is ssh's own.
+        path: as stated; None for ssh's own file.
 
     Raises:
         InvalidInput: as `read_known_hosts`.

@@ -1,7 +1,7 @@
-"""The system's own `ssh`: verify's way to nodes, and ours where Paramiko has no algorithm in common with one.
+"""The system's `ssh`: used by verify, and where Paramiko has no algorithm in common with a node.
 
-Paramiko 5.1 knows one post-quantum key exchange, mlkem768x25519-sha256; OpenSSH before 9.9 knows another. A
-node that offers nothing else is reached this way.
+Paramiko 5.1 supports one post-quantum key exchange, mlkem768x25519-sha256; OpenSSH before 9.9 supports a
+different one. Nodes that offer nothing else are reached this way.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 
 
 def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
-    """`ssh` along a route, without a command: strict about host keys, one connection, no questions.
+    """Return the `ssh` command line for a route, without a command for the node.
+
+    Host keys are checked strictly, no connection is shared, and ssh does not prompt.
 
     Args:
-        more: options beyond these, as ssh_config(5) names them.
+        more: additional options, as ssh_config(5) names them.
     """
     options = {
         **more,
@@ -43,7 +45,7 @@ def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
 
 
 def ssh_options(route: Route) -> dict[str, str]:
-    """What ssh has to be told beside user and port; the rest it reads in its own configuration."""
+    """Return the options that ssh needs in addition to user and port; the others are in its configuration."""
     stated = route.stated
     options = {"StrictHostKeyChecking": "yes"}
     if stated.known_hosts:
@@ -58,9 +60,9 @@ def ssh_options(route: Route) -> dict[str, str]:
 
 
 def _through(hop: Route, to: Route) -> str:
-    """The command that ssh speaks through; each host on the way is entered along its own route.
+    """Return the command whose input and output ssh uses; each jump host is reached by a separate route.
 
-    ProxyJump hands none of our options on: files of host keys and keys would be others there.
+    ProxyJump does not pass our options on: jump hosts would use other known-hosts files and keys.
     """
     options = {
         "BatchMode": "yes",
@@ -79,7 +81,7 @@ def _through(hop: Route, to: Route) -> str:
 
 
 def _literal(text: str) -> str:
-    """Text in which ssh puts no TOKENS in place."""
+    """Return the text with `%` escaped, so that ssh expands no TOKENS in it."""
     return text.replace("%", "%%")
 
 
@@ -88,7 +90,7 @@ def _words(options: dict[str, str]) -> list[str]:
 
 
 def _several(paths: Sequence[str]) -> str:
-    """Files as one option's value, which is read with quotes."""
+    """Return files as the value of one option, in which ssh reads quotes."""
     return " ".join(f'"{path}"' if " " in path else path for path in paths)
 
 
@@ -99,11 +101,11 @@ def _there(paths: Sequence[str]) -> list[str]:
 def run_command(
     argv: list[str], command: str, stdin: bytes, *, seconds: float, limit: int
 ) -> tuple[int, bytes, bytes]:
-    """Exit code, standard output and error of a command on a node; every one is a connection of its own.
+    """Run a command on a node over a new connection; return exit code, standard output and standard error.
 
     Raises:
-        NodeFailed: no answer in `seconds`, or more than `limit` bytes of it.
-        Unreachable: ssh did not get in; says what it said.
+        NodeFailed: no answer within `seconds`, or more than `limit` bytes.
+        Unreachable: ssh could not connect or log in; the message is derived from its output.
     """
     said: list[bytes] = []
     begun = time.monotonic()
@@ -139,7 +141,7 @@ def _feed(pipe: IO[bytes] | None, text: bytes) -> None:
     try:
         with pipe:
             pipe.write(text)
-    except BrokenPipeError:  # a command that reads nothing may be gone already
+    except BrokenPipeError:  # a command that reads no input may have ended already
         return
 
 

@@ -1,4 +1,4 @@
-"""Files that are read once, and again when they were written."""
+"""Cache for the contents of files, which are read again after a change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Read = TypeVar("Read")
 
 
 def reread_when_written(reader: Callable[[Path], Read]) -> Callable[[Path], Read]:
-    """A reader that remembers what it read of a file until its size or time of writing is another.
+    """Return a reader that caches its result until the file's size or modification time changes.
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file does not exist.
     """
 
     @lru_cache(maxsize=32)

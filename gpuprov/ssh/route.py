@@ -1,9 +1,9 @@
-"""The one place that says how a node is reached; Paramiko, OpenSSH, Ansible and testinfra go by it.
+"""The only definition of how a node is reached; Paramiko, OpenSSH, Ansible and testinfra use it.
 
 A node may be this machine itself (`LOCAL`): then commands run here, without SSH.
 
-What the fleet states counts first. What it leaves open comes from `~/.ssh/config`, as ssh reads it; then the
-user is root, and the port 22.
+Settings of the fleet take precedence. Those that it omits come from `~/.ssh/config`, as ssh reads it. The
+default user is root, the default port 22.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from gpuprov.ssh.known_hosts import KNOWN_HOSTS, names_of
 
 HOPS_AT_MOST = 8
 USUAL_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-"""Where ssh is not configured at all, it may not be there to be asked."""
+"""Default keys if ssh is not configured at all; ssh may not be installed then, and is not run."""
 AGENT_OF_THE_ENVIRONMENT = "SSH_AUTH_SOCK"
 
 
 @dataclass(frozen=True)
 class Route:
-    """How one node, or a host on the way to it, is reached.
+    """The way to one node, or to a jump host before it.
 
     Attributes:
-        address: what the fleet calls it; ssh is called with this, so that its configuration knows it.
-        hostname: the name or address that is connected to.
-        host_key_names: what it may be called in files of host keys, the exact name first.
-        known_hosts: those files; the first that has any key of it counts.
-        identity_files: private keys in the order of trying; some may not be there.
-        certificate_files: certificates for these, and for those of the agent.
-        identities_only: whether the agent's other keys are left alone.
-        agent: the agent's socket; `none`, or None for that of the environment.
-        jump: the host to go through.
-        proxy_command: the command whose input and output lead to it, in place of a connection.
-        stated: what the fleet states of all this.
-        local: this machine: `user` is who gpuprov runs as, and nothing of SSH counts.
+        address: name in the fleet; ssh is called with it, so that its configuration for this name applies.
+        hostname: name or address to connect to.
+        host_key_names: names under which known-hosts files may list the host, the exact name first.
+        known_hosts: those files; the first with any key of the host counts.
+        identity_files: private keys in the order in which they are tried; some may not exist.
+        certificate_files: certificates for these keys, and for those of the agent.
+        identities_only: whether other keys of the agent are not tried.
+        agent: socket of the agent; `none`, or None for the environment's agent.
+        jump: the host to connect through.
+        proxy_command: a command whose input and output are used in place of a connection.
+        stated: settings of the fleet for this route.
+        local: this machine: `user` is the user that gpuprov runs as, and settings of SSH do not apply.
     """
 
     address: str
@@ -63,18 +63,18 @@ class Route:
 
     @property
     def login(self) -> str:
-        """Who logs in there over SSH, also where gpuprov itself does not."""
+        """The user for logins over SSH, also for a node that gpuprov itself reaches without SSH."""
         return (self.stated.user or "root") if self.local else self.user
 
     @property
     def pinned_as(self) -> tuple[str, int]:
-        """Name and port that its host keys are written down under."""
+        """Name and port under which the host's keys are recorded."""
         aliased = self.host_key_names[0] not in names_of(self.hostname, self.port)
         return (self.host_key_names[0], 22) if aliased else (self.hostname, self.port)
 
     @property
     def place(self) -> str:
-        """`USER@HOST`, with the port where it is not ssh's own."""
+        """`USER@HOST`, with the port if it is not 22."""
         if self.local:
             return "this machine"
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
@@ -82,20 +82,20 @@ class Route:
 
 
 def route(address: str, stated: Connection) -> Route:
-    """How a host is reached.
+    """Return the route to a host.
 
     Args:
-        address: of the host; ssh's configuration may know it by this name.
-        stated: what the fleet states of it.
+        address: name of the host, which ssh's configuration may contain.
+        stated: settings of the fleet for the host.
 
     Raises:
-        InvalidInput: ssh's configuration cannot be read, or its jump hosts go round in a circle.
+        InvalidInput: ssh's configuration cannot be read, or its jump hosts form a loop.
     """
     return _here(stated) if address == LOCAL else _route(address, stated, 0)
 
 
 def whoami() -> str:
-    """The name of the user that commands run as; its number where it has none."""
+    """Return the name of the user that commands run as, or the user's number if it has no name."""
     if os.geteuid() == 0:
         return "root"
     try:
@@ -105,13 +105,13 @@ def whoami() -> str:
 
 
 def forget_routes() -> None:
-    """Read ssh's configuration anew."""
+    """Clear the caches, so that ssh's configuration is read again."""
     forget_client_config()
     _route.cache_clear()
 
 
 def _here(stated: Connection) -> Route:
-    """This machine; a login over SSH, to prove that sshd lets people in, goes to its own port."""
+    """Return the route to this machine; its port is used by logins over SSH that test sshd."""
     port = stated.port or 22
     return Route(
         address=LOCAL,
@@ -133,7 +133,10 @@ def _here(stated: Connection) -> Route:
 
 @lru_cache(maxsize=20_000)
 def _route(address: str, stated: Connection, depth: int) -> Route:
-    """`depth` 0 is the node itself; hosts on the way are entered as ssh does, by the local user."""
+    """Return the route to a node (`depth` 0) or to a jump host.
+
+    The default user of a jump host is the local user, as in ssh, but root if ssh is not configured at all.
+    """
     said = client_config(address, stated.user, stated.port, otherwise=None if depth else "root")
     hostname, alias = _first(said, "hostname") or address, _first(said, "hostkeyalias")
     user = stated.user or _first(said, "user") or "root"
@@ -161,10 +164,10 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
 
 
 def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> Route | None:
-    """The last host before this one; the fleet's word counts before that of ssh's configuration.
+    """Return the last jump host before a host; the fleet's setting takes precedence over ssh's configuration.
 
     Args:
-        to: hostname and port of the host that it leads to.
+        to: hostname and port of the host.
     """
     hops = stated.jump or _first(said, "proxyjump")
     if not hops or hops == NO_JUMP:
@@ -183,14 +186,14 @@ def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> 
         ) from None
     there = client_config(host, user, port, otherwise=None)
     itself = (_first(there, "hostname") or host, port or int(_first(there, "port") or 22)) == to
-    if itself and not stated.jump:  # a `Host *` that leads to one of its own: ssh passes over it
+    if itself and not stated.jump:  # a `Host *` section applies to its own jump host, too: ssh ignores that
         return None
     spec = stated.model_copy(update={"user": user, "port": port, "jump": before or None})
     return _route(host, spec, depth + 1)
 
 
 def _known_hosts(stated: Connection, said: Answer, depth: int) -> tuple[str, ...]:
-    """The fleet's file alone for a node; a host on the way may as well be known to the person."""
+    """Return the known-hosts files: for a node only the fleet's, for a jump host the user's, too."""
     own = tuple(each for each in " ".join(said.get("userknownhostsfile", ())).split() if each != "none")
     shared = tuple(" ".join(said.get("globalknownhostsfile", ())).split())
     usual = (*(own or (KNOWN_HOSTS,)), *(path for path in shared if Path(path).exists()))
@@ -200,7 +203,7 @@ def _known_hosts(stated: Connection, said: Answer, depth: int) -> tuple[str, ...
 
 
 def _identity_files(stated: Connection, said: Answer, tokens: dict[str, str]) -> tuple[str, ...]:
-    """Those that the configuration names, or the usual ones; the fleet's first for a host on the way."""
+    """Return the keys in ssh's configuration, or the default keys, with the fleet's key before them."""
     named = tuple(said.get("identityfile", ()))
     usual = usual_keys() if said else USUAL_KEYS
     if named and named != usual:
@@ -209,7 +212,7 @@ def _identity_files(stated: Connection, said: Answer, tokens: dict[str, str]) ->
 
 
 def _first(said: Answer, option: str) -> str | None:
-    """The option's value; None where there is none, or it is the word for that."""
+    """Return an option's first value; None if it is missing, or `none` (except for IdentityAgent)."""
     value = next(iter(said.get(option, ())), None)
     return None if value == "none" and option != "identityagent" else value
 
@@ -219,5 +222,5 @@ def _expanded(paths: Sequence[str], tokens: dict[str, str]) -> tuple[str, ...]:
 
 
 def _filled(text: str, tokens: dict[str, str]) -> str:
-    """The text with ssh_config(5)'s TOKENS in place; those that are not known here stay."""
+    """Return the text with ssh_config(5)'s TOKENS expanded; those that are not in `tokens` are kept."""
     return re.sub("%(.)", lambda found: tokens.get(found[1], found[0]), text)

@@ -1,7 +1,7 @@
-"""SSH to many nodes at once, over Fabric and Paramiko: host keys, jump hosts, time-outs; none here.
+"""Commands on many nodes at once: over SSH with Fabric and Paramiko, or without SSH on this machine.
 
-One connection a node, one exec channel a command; every failure is one `GpuprovError` with one line for
-a person, and none delays the others beyond its own time-out.
+A node has one connection, and a command one exec channel. Each failure is a `GpuprovError` with a message of
+one line; other nodes are delayed by its time-out at most.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
 GRACE_S = 1.0
-"""Seconds after the end of a command's time, before its connection is closed over it."""
+"""Seconds after a command's time limit until its connection is closed."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A node, what is stated of the way to it, and where that and its address stand (`FILE:LINE`)."""
+    """A node with its connection settings, and the places of these and of its address (`FILE:LINE`)."""
 
     name: str
     address: str
@@ -51,7 +51,7 @@ class Target:
 
     @cached_property
     def route(self) -> Route:
-        """The way to it.
+        """The route to the node.
 
         Raises:
             InvalidInput: ssh's own configuration cannot be read.
@@ -63,7 +63,7 @@ E = TypeVar("E", bound=GpuprovError)
 
 
 def placed(error: E, node: Target) -> E:
-    """The error, with the file and line of what is stated of the way to the node."""
+    """Return the error with the file and line of the node's address or connection settings added."""
     place = (NO_SUCH_NAME in error.seen and node.address_place) or node.place
     if place and place not in error.do:
         error.do = "; ".join(filter(None, [error.do, f"see {place}"]))
@@ -72,7 +72,7 @@ def placed(error: E, node: Target) -> E:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command answered."""
+    """The result of a command."""
 
     code: int
     stdout: bytes
@@ -80,7 +80,7 @@ class Output:
 
 
 def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
-    """The lock's hosts, or those named, with their connections."""
+    """Return the lock's hosts, or those named, with their connections."""
     wanted = None if names is None else set(names)
     return [
         Target(
@@ -96,7 +96,7 @@ def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
 
 
 class Session:
-    """A way to run commands on one node."""
+    """Interface to run commands on one node."""
 
     def __init__(self, target: Target, limits: ConnectionLimits) -> None:
         self.target, self._limits = target, limits
@@ -105,13 +105,13 @@ class Session:
         """Run one command line in the user's login shell.
 
         Raises:
-            NodeFailed: no answer in time, or more of it than allowed.
+            NodeFailed: no answer in time, or an answer larger than allowed.
             Unreachable: the connection broke.
         """
         raise NotImplementedError
 
     def converse(self, command: str, stdin: bytes = b"") -> Conversation:
-        """Start a command that is told more later; to be closed.
+        """Start a command that gets more input later; the caller has to close it.
 
         Raises:
             Unreachable: the connection broke.
@@ -119,11 +119,11 @@ class Session:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """End what runs, from another thread; where it ends by itself with us, nothing is done."""
+        """End the running command, from another thread; do nothing if it ends together with this process."""
 
 
 class LocalSession(Session):
-    """This machine: every command is a process here, with the environment that a login would have."""
+    """This machine: each command is a process here, with the environment of a login."""
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
@@ -138,7 +138,7 @@ class LocalSession(Session):
 
 
 class OpenSshSession(Session):
-    """Every command by a connection of the system's `ssh`."""
+    """A session in which each command has its own connection of the system's `ssh`."""
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
@@ -154,7 +154,7 @@ class OpenSshSession(Session):
 
 
 class ParamikoSession(Session):
-    """One open connection, a channel for every command."""
+    """A session with one open connection, and a channel for each command."""
 
     def __init__(self, target: Target, transport: paramiko.Transport, limits: ConnectionLimits) -> None:
         super().__init__(target, limits)
@@ -164,7 +164,7 @@ class ParamikoSession(Session):
         """See `Session`."""
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
-        # Paramiko waits without end for the reply to a request, and for a peer that takes nothing any more.
+        # Paramiko has no time limit for the reply to a request, and none for a peer that stops reading.
         watch = Timer(limits.command_s + GRACE_S, self.transport.close)
         watch.daemon = True
         watch.start()
@@ -173,7 +173,7 @@ class ParamikoSession(Session):
             answer = self._talk(command, stdin, deadline)
         except GpuprovError:
             raise
-        except Exception as error:  # Paramiko's thread hands over whatever a peer's packet made it raise
+        except Exception as error:  # Paramiko re-raises any exception caused by a peer's packet in its thread
             if isinstance(error, TimeoutError) or time.monotonic() > deadline:
                 raise NodeFailed(f"no answer within {limits.command_s:g} s of running a command") from None
             raise Unreachable(f"the connection broke: {reason(error)}") from error
@@ -207,7 +207,7 @@ class ParamikoSession(Session):
             channel.close()
 
     def _write(self, channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-        """As much as is taken; a command that reads nothing may be gone already."""
+        """Write as much as is accepted; a command that reads no input may have ended already."""
         rest = memoryview(stdin)
         try:
             while rest:
@@ -238,7 +238,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class PerNode(Generic[V, T]):
-    """Work that needs a value of its own for each node; a worker gets the values of its nodes alone."""
+    """Work with a separate input for each node; a worker gets only its nodes' inputs."""
 
     work: Callable[[Session, V], T]
     values: Mapping[str, V]
@@ -260,19 +260,20 @@ def fan_out(
     forks: int = 64,
     limits: ConnectionLimits | None = None,
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
-    """Do `work` on every node, `forks` at a time; answers come as they are ready.
+    """Do `work` on every node, `forks` at a time; yield answers as they become ready.
 
     Args:
-        answer: the type of what the work returns, by which a worker's answer is read; see
-            `elsewhere.spread`. Unstated, workers can answer nothing but None.
+        answer: type of the work's result, with which workers' answers are validated, see `elsewhere.spread`.
+            Without it, workers can answer only None.
 
-    A node's failure is its answer: it is yielded, not raised, and does not repeat the node's name. Who is
-    interrupted, or takes no more answers, waits for none: connections are closed over what still runs.
+    A node's failure is yielded as its answer, not raised, and does not repeat the node's name. On an
+    interruption, or if the caller takes no more answers, connections are closed without waiting for running
+    work.
     """
     limits = limits or ConnectionLimits()
     if elsewhere.is_engaged():
         by_name = {node.name: node for node in nodes}
-        # A route is this machine's way, by its ~/.ssh/config: a worker finds its own.
+        # A route depends on this machine's ~/.ssh/config: a worker computes its own.
         unrouted = {name: replace(node) for name, node in by_name.items()}
 
         def part(names: Collection[str]) -> elsewhere.Work[Target, T | GpuprovError]:
@@ -320,13 +321,14 @@ def _visit(
 
 @contextmanager
 def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
-    """A new connection to a node.
+    """Open a new connection to a node, and close it at the end of the context.
 
-    sshd closes connections without a word while too many are logging in, and to an address with failed
-    logins: those are tried again a few times.
+    sshd closes connections before its banner while too many logins are in progress, and connections from an
+    address with failed logins: those are tried again a few times.
 
     Raises:
-        Unreachable: no way in.
+        Unreachable: the node cannot be reached, or refuses the login.
+        InvalidInput: as `connect`.
     """
     if node.route.local:
         yield LocalSession(node, limits)

@@ -1,4 +1,4 @@
-"""Why no login worked, in the same words whoever tried: Paramiko for the probe, ssh for verification."""
+"""Messages for failed logins, the same for Paramiko in the probe and for ssh in verification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPENSSH = (
     (r"ssh: Could not resolve hostname ([^:]+): .*", f"{NO_SUCH_NAME}: {{}}; {UNKNOWN_NAME}"),
     (r"(\S+@\S+): Permission denied \(.*\)\.?", f"{{}} refused every key offered; {LET_IN}"),
 )
-"""What ssh prints last (ssh.c, sshconnect.c and sshconnect2.c of OpenSSH) → our sentence."""
+"""ssh's last line (ssh.c, sshconnect.c and sshconnect2.c of OpenSSH) → gpuprov's message."""
 
 
 _REFUSED_KEY = "Host key verification failed."
@@ -32,11 +32,11 @@ _HOST_KEYS = (
     ),
     (r"Host key for (\S+) has changed", "the host key of {} has changed; " + MAKE_SURE),
 )
-"""What stands before its last line where it does not take the node's key."""
+"""A line before ssh's last one, if it rejects the node's key → gpuprov's message."""
 
 
 def of_openssh(text: str) -> str:
-    """What `ssh` printed, in the words of `failures.unreachable`; what has none there is its last line."""
+    """Return the message for ssh's output, worded as in `failures.unreachable`; by default its last line."""
     line = (text.strip().splitlines() or [""])[-1].strip()
     if line == _REFUSED_KEY:
         for pattern, sentence in _HOST_KEYS:

@@ -1,8 +1,8 @@
 """Text that was read from a node, a mirror, a worker or another user's file: names and gates.
 
-`names` holds what a machine calls itself against a pattern, where the text is read. `gates` has one
-function for each interpreter of text (shell, path, terminal, XML, …), which makes it harmless where it is
-written. Each returns a type that nothing else makes, so that a function can ask for it.
+`names` checks names that a machine reports against patterns, where they are read. `gates` has one function
+for each interpreter of text (shell, path, terminal, XML, …), which makes the text harmless where it is
+written. Each function returns a type that no other code returns, so that parameters can require it.
 """
 
 from gpuprov.untrusted.gates import (

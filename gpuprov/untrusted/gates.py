@@ -1,17 +1,18 @@
-"""One gate for each interpreter of text: what passes it is data there, whatever it contains.
+"""One gate for each interpreter of text: a function whose result is data there, with any content.
 
-    shell, shell_words        a line for a POSIX shell, run by a program or typed by a person
+    shell, shell_words        a line for a POSIX shell, run by a program or pasted by a user
     below                     one component of a path, inside a folder
     printable, on_one_line    a terminal, a log, a journal
     xml_text, html_text       text or an attribute of XML 1.0 and of HTML
-    json_text, json_line      a document of JSON to be shown; one line of a JSON Lines file
+    json_text, json_line      a JSON document for display; one line of a JSON Lines file
     LogFormatter              every log
     regex                     a literal part of a regular expression of Python
-    ansible_json              Ansible's inventory and variables, as text that it takes for no template
-    without_templates         a document for Ansible: refused where a string looks like a template
+    ansible_json              Ansible's inventory and variables, as text that is not expanded as a template
+    without_templates         a document for Ansible: refused if a string looks like a template
 
-SQL needs none: statements are constants and values are parameters. Pages of HTML are rendered by jinja2
-with autoescape. `tests/unit/untrusted/test_sinks.py` has the table of sinks and refuses plain strings there.
+SQL needs no gate: statements are constants, and values are parameters. Pages of HTML are rendered by jinja2
+with autoescape. `tests/unit/untrusted/test_sinks.py` has the table of sinks, and fails on plain strings
+there.
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ AnsibleJson = NewType("AnsibleJson", str)
 RegexText = NewType("RegexText", str)
 Document = TypeVar("Document")
 
-# Control characters but tab and newline, the C1 ones, separators of lines, those that turn the direction
-# of writing, and what cannot be encoded.
+# Control characters except tab and newline, C1 control characters, line separators, characters that change
+# the direction of writing, the byte order mark, and surrogates, which cannot be encoded.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _NOT_XML = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
-"""Pattern of one component of a path; `names.file_name` has the same."""
+"""Pattern of one component of a path; `names.file_name` uses it, too."""
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 _SHOWN = 80
 UNSAFE = "__ansible_unsafe"
-"""The key by which JSON for Ansible says that a string is text: ansible-core 2.18 to 2.21."""
+"""Key that marks a string as text in JSON for Ansible (ansible-core 2.18 to 2.21)."""
 
 
 class ShellWords(str):
-    """Words for a shell, quoted; only `shell_words` makes it."""
+    """Quoted words for a shell; only `shell_words` creates them."""
 
     __slots__ = ()
 
 
 class AnsibleText(str):
-    """A string of an inventory file that Ansible must not take for a template; only `as_text` makes it."""
+    """A string in an inventory file that Ansible must not expand; only `as_text` and `marked` create it."""
 
     __slots__ = ()
 
@@ -68,17 +69,17 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def printable(text: str) -> Printable:
-    r"""Return the text with characters that steer a terminal spelled out, `\x1b[31m`. Lines stay lines."""
+    r"""Return the text with terminal control characters escaped, `\x1b[31m`; newlines are kept."""
     return Printable(_STEERING.sub(_spelled, text))
 
 
 def on_one_line(text: str) -> Printable:
-    r"""Return the same with newlines spelled out too: a node's text cannot look like a line of gpuprov's."""
+    r"""Return printable text with escaped newlines: it cannot look like a separate line of gpuprov's."""
     return Printable(printable(text).replace("\n", "\\n"))
 
 
 def shown(text: object, most: int = _SHOWN) -> Printable:
-    """Return something for a message: quoted, printable, on one line, shortened to `most` characters."""
+    """Return a value for a message: quoted, printable, on one line, shortened to `most` characters."""
     whole = text if isinstance(text, str) else repr(text)
     cut = whole if len(whole) <= most else whole[:most] + "…"
     return Printable(f"'{on_one_line(cut)}'")
@@ -97,12 +98,12 @@ def shell(line: str, /, *words: object) -> ShellLine:
     """Return a line for a shell, in which each `{}` is replaced by a word.
 
     Args:
-        line: a literal of the source; `{{` and `}}` stand for braces.
-        words: text or numbers, quoted here; what `shell_words` made is taken as it is. Control characters
-            are spelled out: what a person pastes must not steer the terminal.
+        line: a literal of the source code; `{{` and `}}` stand for braces.
+        words: text or numbers, which are quoted; results of `shell_words` are inserted unchanged. Control
+            characters are escaped, since a user may paste the line into a terminal.
 
     Raises:
-        NodeFailed: a word begins with `-` where a word begins in the line.
+        NodeFailed: a word begins with `-` at the start of a word of the line.
     """
     pieces = re.split(r"(\{\{|\}\}|\{\})", line)
     if pieces.count("{}") != len(words):
@@ -132,8 +133,8 @@ def below(folder: Path, component: str) -> PathBelow:
     """Return the path of one file or folder directly inside a folder.
 
     Raises:
-        NodeFailed: the name has a `/`, a blank or another character that is not in the alphabet of
-            `COMPONENT`, or `.` or `-` in front.
+        NodeFailed: the name contains a `/`, a blank or another character that `COMPONENT` does not allow, or
+            begins with `.` or `-`.
     """
     if not re.fullmatch(COMPONENT, component):
         expected = f"the name of one file in {folder}: letters, digits and . _ + @ = , : ~ -"
@@ -142,7 +143,7 @@ def below(folder: Path, component: str) -> PathBelow:
 
 
 def xml_text(text: str) -> XmlText:
-    """Return the text with what XML 1.0 does not allow spelled out; a writer of XML still escapes `<`."""
+    """Return the text with characters that XML 1.0 forbids escaped; an XML writer still escapes `<`."""
     return XmlText(_NOT_XML.sub(_spelled, printable(text)))
 
 
@@ -152,48 +153,48 @@ def html_text(text: str) -> HtmlText:
 
 
 def json_line(document: object) -> JsonLine:
-    """Return a document as one line of JSON in ASCII, without the newline at its end."""
+    """Return a document as one line of JSON in ASCII, without the final newline."""
     return JsonLine(json.dumps(document))
 
 
 def json_text(document: object, *, indent: int | None = 2) -> Printable:
-    """Return a document as JSON for a terminal or a file: readable, what steers a terminal as `\\u001b`."""
+    """Return a document as JSON for a terminal or a file, with terminal control characters as `\\u001b`."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return Printable(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class LogFormatter(logging.Formatter):
-    """A line a record: a node's text in a message cannot look like another record, nor steer a terminal."""
+    """A log with one line per record: a node's text can neither look like a record nor control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Return the line of the record; a traceback comes after it."""
+        """Return the line of the record; a traceback follows it."""
         record.message = on_one_line(record.message)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line and its traceback."""
+        """Return the line and the traceback of the record."""
         return printable(super().format(record))
 
 
 def regex(text: str) -> RegexText:
-    """Return a pattern of `re` that matches this text alone."""
+    """Return a pattern of `re` that matches only this text."""
     return RegexText(re.escape(text))
 
 
 def is_template(text: str) -> bool:
-    """Return whether Ansible could take the text for a template."""
+    """Return whether Ansible could expand the text as a template."""
     return _TEMPLATE.search(text) is not None
 
 
 def without_templates(document: Document, what: str) -> Document:
-    """Return a document for Ansible as it is.
+    """Return a document for Ansible unchanged.
 
     Args:
-        document: mappings, lists and scalars; their keys count, too.
-        what: what the document is, for the message.
+        document: mappings, lists and scalars; keys are checked, too.
+        what: name of the document, for the message.
 
     Raises:
-        NodeFailed: a string in it looks like a template; says where.
+        NodeFailed: a string looks like a template; the message names its place.
     """
     for place, text in _strings(document, what):
         if is_template(text):
@@ -204,20 +205,20 @@ def without_templates(document: Document, what: str) -> Document:
 
 
 def ansible_json(document: object) -> AnsibleJson:
-    """Return JSON for an inventory or `--extra-vars` in which every string is text and none is a template.
+    """Return JSON for an inventory or `--extra-vars` in which every string is marked as text.
 
     Names of groups, hosts and variables are keys, which Ansible does not expand.
 
     Raises:
-        NodeFailed: a key begins with `__ansible`, which is Ansible's own.
+        NodeFailed: a key begins with `__ansible`, which Ansible reserves.
     """
     return AnsibleJson(json.dumps(_unsafe(document), indent=1))
 
 
 def as_text(document: object) -> Any:
-    """Return a document for an inventory that people read: what looks like a template is `AnsibleText`.
+    """Return a document for a readable inventory: strings that look like a template become `AnsibleText`.
 
-    A mapping of the one key `UNSAFE` is such a string, too, as JSON has it.
+    A mapping with `UNSAFE` as its only key, the form of such a string in JSON, becomes `AnsibleText`, too.
     """
     if isinstance(document, str):
         return AnsibleText(document) if is_template(document) else document
@@ -227,7 +228,7 @@ def as_text(document: object) -> Any:
 
 
 def marked(document: object) -> Any:
-    """Return a document in which mappings of the one key `UNSAFE` are `AnsibleText`, and no others."""
+    """Return a document with `AnsibleText` in place of mappings whose only key is `UNSAFE`; keep the rest."""
     if isinstance(document, Mapping):
         if set(document) == {UNSAFE}:
             return AnsibleText(document[UNSAFE])
@@ -236,11 +237,11 @@ def marked(document: object) -> Any:
 
 
 def unmarked(document: object, *, mark: bool) -> Any:
-    """Return a document of plain strings and mappings again.
+    """Return a document converted back to plain strings and mappings.
 
     Args:
-        mark: `AnsibleText` becomes a mapping of the key `UNSAFE`, as JSON has it; else such mappings become
-            plain strings.
+        mark: whether `AnsibleText` becomes a mapping with the key `UNSAFE`, as in JSON; otherwise it and such
+            mappings become plain strings.
     """
     if isinstance(document, AnsibleText):
         return {UNSAFE: str(document)} if mark else str(document)

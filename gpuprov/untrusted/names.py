@@ -1,7 +1,7 @@
-"""Names that a machine gives of itself, each with the one pattern that it must match.
+"""Names that a machine reports about itself, each with the pattern that it must match.
 
-A function takes whatever was read, also what is no string, and returns the text as a type of its own.
-Every one raises `NodeFailed`, which says what was seen and what was expected.
+The functions accept any value, also one that is not a string, and return the text as a distinct type. They
+raise `NodeFailed` with the value and with what was expected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ModuleName = NewType("ModuleName", str)
 AbsolutePath = NewType("AbsolutePath", str)
 Architecture = NewType("Architecture", str)
 
-# uname(2) has 64 bytes for it. All of them are one component of a path.
+# uname(2) has a field of 64 bytes for it. Every match is a single component of a path.
 _RELEASE: Final = r"[0-9]{1,5}\.[0-9]{1,5}[A-Za-z0-9._+~-]{0,52}"
 # include/linux/vermagic.h: the release, then flags (SMP, preempt, mod_unload, modversions, aarch64,
-# RANDSTRUCT_ and a digest), each with a blank after it.
+# RANDSTRUCT_ and a digest), each followed by a blank.
 _VERMAGIC: Final = rf"{_RELEASE}(?: [A-Za-z0-9_]{{1,80}}){{0,12}} ?"
 _LABEL: Final = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 _UNIT: Final = (
@@ -49,7 +49,7 @@ def kernel_release(text: object) -> KernelRelease:
 
 
 def is_kernel_release(text: object) -> bool:
-    """Return whether a text is one, for lists that hold other things, too: folders, images."""
+    """Return whether a value is a kernel's release, in lists with other entries: folders, images."""
     return isinstance(text, str) and re.fullmatch(_RELEASE, text, re.ASCII) is not None
 
 
@@ -86,12 +86,12 @@ def device_name(text: object) -> DeviceName:
 
 
 def unit_name(text: object) -> UnitName:
-    """Return the name of a unit of systemd, with its type: `docker.service`."""
+    """Return the name of a systemd unit with its type: `docker.service`."""
     return UnitName(_named(text, _UNIT, "the name of a systemd unit", "docker.service or the like"))
 
 
 def package_name(text: object) -> PackageName:
-    """Return the name of a package of dpkg, RPM or PyPI, perhaps with `:arch`."""
+    """Return the name of a package of dpkg, RPM or PyPI, optionally with `:arch`."""
     pattern = r"[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(?::[a-z0-9][a-z0-9-]{0,19})?"
     expected = "letters, digits and + . _ -"
     return PackageName(_named(text, pattern, "the name of a package", expected))
@@ -104,7 +104,7 @@ def version(text: object) -> Version:
 
 
 def file_name(text: object) -> FileName:
-    """Return the name of one file without its folder: no `/`, no blank, no `.` or `-` in front."""
+    """Return the name of one file without its folder: no `/`, no blank, no leading `.` or `-`."""
     expected = "letters, digits and . _ + @ = , : ~ -, without . or - in front"
     return FileName(_named(text, COMPONENT, "the name of a file", expected))
 
@@ -116,9 +116,9 @@ def module_name(text: object) -> ModuleName:
 
 
 def absolute_path(text: object) -> AbsolutePath:
-    """Return a path from the root: printable characters, no component `.` or `..`, at most 4096.
+    """Return a path from the root: printable characters, no component `.` or `..`, at most 4096 characters.
 
-    Blanks, quotes and braces are legal in paths: it still needs the gate of whatever reads it.
+    Blanks, quotes and braces are legal in paths: the path still needs the gate of its interpreter.
     """
     path = _named(text, r"(?s)/.{0,4095}", "an absolute path", "a path that begins with /")
     if not path.isprintable() or {".", ".."} & set(path.split("/")):

@@ -1,6 +1,6 @@
-"""OpenPGP public keys as files and as text: what is in a keyring, and whether one key is all of it.
+"""OpenPGP public keys as files and as text: the contents of a keyring, and a check that it has only one key.
 
-Packets and armor are those of RFC 4880. Whether a signature holds is gpgv's to say, in `signature`.
+Packets and armor follow RFC 4880. gpgv checks signatures, see `signature`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Keys = Path | bytes
 
 UNSIGNED: Final = "unsigned"
 Keyring = Keys | Literal["unsigned"]
-"""The keys that may sign a repository, or the word of somebody who takes it unsigned."""
+"""Keys that may sign a repository, or `unsigned` for a repository that is used without signatures."""
 
 
 def label(keyring: Keys) -> str:
-    """What a complaint calls a keyring."""
+    """Return the name of a keyring for messages."""
     return str(keyring) if isinstance(keyring, Path) else "the keys given"
 
 
 def binary(keyring: Keys) -> bytes:
-    """Keys as gpgv reads them: every armored block decoded (RFC 4880, section 6.2).
+    """Return keys in the form that gpgv reads: every armored block decoded (RFC 4880, section 6.2).
 
     Raises:
         InvalidInput: the file cannot be read, or its armor does not decode.
@@ -63,7 +63,7 @@ def _unarmor(block: str) -> bytes:
 
 
 def armored(keyring: Keys) -> str:
-    """The keys as text, in one block: the same keys always give the same text (RFC 4880, section 6)."""
+    """Return the keys as text, in one block: equal keys result in equal text (RFC 4880, section 6)."""
     content = binary(keyring)
     lines = textwrap.wrap(base64.b64encode(content).decode(), 64)
     check = base64.b64encode(_crc24(content).to_bytes(3, "big")).decode()
@@ -72,7 +72,7 @@ def armored(keyring: Keys) -> str:
 
 
 def _crc24(content: bytes) -> int:
-    """RFC 4880, section 6.1."""
+    """Return the checksum of RFC 4880, section 6.1."""
     crc = 0xB704CE
     for byte in content:
         crc ^= byte << 16
@@ -82,23 +82,23 @@ def _crc24(content: bytes) -> int:
 
 
 def fingerprints(keyring: Keys) -> list[str]:
-    """Fingerprints of the primary keys in a keyring, 40 hexadecimal digits each, in capitals.
+    """Return fingerprints of the primary keys in a keyring: 40 hexadecimal digits each, in upper case.
 
     Raises:
-        InvalidInput: not a whole keyring.
+        InvalidInput: the keyring is malformed or cut off.
     """
     packets = _packets(binary(keyring))
     return [_fingerprint(body) for tag, body in packets if tag == PUBLIC_KEY and body[:1] == b"\x04"]
 
 
 def beside(keyring: Keys, fingerprint: str) -> list[str]:
-    """What a keyring holds besides the one key of that fingerprint, in words; empty when that is all of it.
+    """Return descriptions of a keyring's contents except the key with that fingerprint; empty if none.
 
-    User IDs, signatures and subkeys belong to the key that they follow: gpgv takes a subkey only with a
+    User IDs, signatures and subkeys belong to the key that they follow: gpgv accepts a subkey only with a
     binding signature of that key.
 
     Raises:
-        InvalidInput: not a whole keyring.
+        InvalidInput: the keyring is malformed or cut off.
     """
     found: list[str] = []
     for tag, body in _packets(binary(keyring)):
@@ -112,16 +112,19 @@ def beside(keyring: Keys, fingerprint: str) -> list[str]:
 
 
 def _fingerprint(body: bytes) -> str:
-    """The SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2): a name, not a signature."""
+    """Return the SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2): a name, not a signature."""
     named = b"\x99" + len(body).to_bytes(2, "big") + body
     return hashlib.sha1(named, usedforsecurity=False).hexdigest().upper()
 
 
 def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and body of each packet; raises InvalidInput where they are cut off, or of no stated length.
+    """Yield tag and body of each packet.
 
-    A length that is partial or left open (RFC 4880, sections 4.2.1 and 4.2.2.4) is for data, never for keys:
-    readers that disagree about it would see different keys.
+    Partial and indeterminate lengths (RFC 4880, sections 4.2.1 and 4.2.2.4) are for data, never for keys:
+    readers that interpret them differently would see different keys.
+
+    Raises:
+        InvalidInput: the content is not a keyring, or a packet is cut off or has no definite length.
     """
     while content:
         head, rest = content[0], content[1:]
@@ -139,12 +142,12 @@ def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _number(content: bytes, octets: int) -> int | None:
-    """A number of that many octets; None when they are not there, or when there are to be none."""
+    """Return the number in the first `octets` bytes; None if they are missing, or if `octets` is 0."""
     return int.from_bytes(content[:octets], "big") if 0 < octets <= len(content) else None
 
 
 def _new_length(content: bytes) -> tuple[int | None, bytes]:
-    """The length of a new-format packet, and what follows it (RFC 4880, section 4.2.2)."""
+    """Return the length of a new-format packet, and the content after it (RFC 4880, section 4.2.2)."""
     first = _number(content, 1)
     if first is None or 224 <= first < 255:
         return None, b""

@@ -1,4 +1,4 @@
-"""Text without passwords and tokens: what a log, a message or a state that others read may hold."""
+"""Text without passwords and tokens, for logs, messages and state that other users can read."""
 
 import re
 
@@ -18,7 +18,7 @@ _NAME = (
 _LATER = r"(?![\"'\\\s]*\(hidden\))"
 _RULES = (
     (re.compile(r"-----BEGIN [^\n-]*-----.*?(?:-----END[^\n]*|\Z)", re.S), HIDDEN),
-    # A quoted value ends at its own kind of quote, which has backslashes before it where JSON is in JSON.
+    # A quoted value ends at the same kind of quote, which follows backslashes in JSON inside JSON.
     (
         re.compile(
             r"((?:" + _NAME + r")\\*[\"']?\s*[:=]>?\s*)(\\*[\"'])(?:(?!(?<!\\)\2).)*(?:\2|$)", re.I | re.M
@@ -26,7 +26,7 @@ _RULES = (
         r"\g<1>\g<2>" + HIDDEN + r"\g<2>",
     ),
     (re.compile(r"(<[^<>]*(?:" + _WORDS + r")[^<>]*>)[^<]+", re.I), r"\g<1>" + HIDDEN),
-    # A value without quotes ends with its line: a password may hold blanks, commas and semicolons.
+    # A value without quotes ends with its line: a password may contain blanks, commas and semicolons.
     (
         re.compile(r"((?:" + _NAME + r")\\*[\"']?(?:\s*[:=]>?\s*|[ \t]+))" + _LATER + r"[^\n<]+", re.I),
         r"\g<1>" + HIDDEN,
@@ -43,7 +43,7 @@ _RULES = (
         ),
         HIDDEN,
     ),
-    # A long run of both cases and digits: no word, version or path looks so.
+    # A long run of upper case, lower case and digits, unlike words, versions and paths.
     (
         re.compile(
             r"(?<![\w+/=-])(?!(?:[A-Z]+-)?[0-9a-f]{8}-[0-9a-f]{4}-)(?=[\w+/-]*[a-z])(?=[\w+/-]*[A-Z])(?=[\w+/-]*[0-9])[\w+/-]{28,}={0,2}"
@@ -54,7 +54,7 @@ _RULES = (
 
 
 def public(text: str) -> str:
-    """Return a text with its URLs public and everything else hidden that looks like a password or token."""
+    """Return a text in which URLs are public and all else that looks like a password or token is hidden."""
     text = public_urls(text)
     for pattern, instead in _RULES:
         text = pattern.sub(instead, text)

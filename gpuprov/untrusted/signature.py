@@ -1,4 +1,4 @@
-"""OpenPGP signatures of repository indexes, judged by gpgv against one keyring and nothing else."""
+"""OpenPGP signatures of repository indexes, checked by gpgv with one keyring only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, binary, label
 
 WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
-"""Hash numbers of RFC 4880, section 9.4, that no signature may rest on."""
+"""Hash numbers of RFC 4880, section 9.4, that are not accepted in signatures."""
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What gpgv said of one signature; `trouble` is empty when it holds."""
+    """gpgv's result for one signature; `trouble` is empty if it is valid."""
 
     key: str
     trouble: str
@@ -26,10 +26,10 @@ class _Verdict:
 
 
 def require_gpgv() -> None:
-    """Say what is missing here before anything is fetched.
+    """Check that gpgv is installed; to be called before anything is fetched.
 
     Raises:
-        GpuprovError: there is no gpgv.
+        GpuprovError: gpgv is not installed.
     """
     if shutil.which("gpgv") is None:
         raise GpuprovError(
@@ -39,10 +39,10 @@ def require_gpgv() -> None:
 
 
 def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
-    """The keys to check with; None only where somebody said `unsigned`.
+    """Return the keys to check with; None only for `unsigned`.
 
     Raises:
-        InvalidInput: no one said anything: an unknown key is no reason to check none.
+        InvalidInput: no key was given: a missing key must not disable the check.
     """
     if keyring is None:
         raise InvalidInput(
@@ -53,10 +53,10 @@ def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
 
 
 def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
-    """The signed text of a clear-signed file, such as InRelease.
+    """Return the signed text of a clear-signed file, such as InRelease.
 
     Raises:
-        Refused: no signature in it holds; the message says why.
+        Refused: no signature is valid; the message gives the reason.
         InvalidInput: the keyring cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpgv-") as folder:
@@ -67,7 +67,7 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
 
 
 def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
-    """Checks a file against a signature beside it (Release.gpg, repomd.xml.asc).
+    """Check a file against its detached signature (Release.gpg, repomd.xml.asc).
 
     Raises:
         Refused, InvalidInput: as verify_inline.
@@ -95,7 +95,7 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
 
 
 def _verdicts(status: str, keyring: str) -> list[_Verdict]:
-    """One verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG)."""
+    """Return one verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG)."""
     found: list[_Verdict] = []
     for block in status.split("[GNUPG:] NEWSIG")[1:]:
         lines = {words[1]: words[2:] for line in block.splitlines() if len(words := line.split()) > 1}

@@ -1,4 +1,4 @@
-"""URLs without what opens them: users, passwords, signatures, tokens in the path.
+"""URLs without secrets: users, passwords, signatures, and tokens in the path.
 
 Also runs on nodes: Python 3.6, standard library only.
 """
@@ -8,7 +8,7 @@ import re
 HIDDEN = "(hidden)"
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
-# Up to the last @ of the run: a password may hold quotes and slashes.
+# Up to the last @ before a blank: a password may contain quotes and slashes.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://(?:\S*@)?[^\s'\"<>\\]*")
 _TRAILING = re.compile(r"[.,;:)\]}]*\Z")
 _CAPABILITY = re.compile(
@@ -19,7 +19,7 @@ _CAPABILITY = re.compile(
 def public_url(url):  # type: (str) -> str
     """Return a URL without user, password, query, fragment, and parts of its path that look like tokens.
 
-    Where a host cannot be told from a password, only the scheme is left.
+    If a host cannot be distinguished from a password, only the scheme is kept.
     """
     scheme, there, rest = url.partition("://")
     if not there:
@@ -34,12 +34,12 @@ def public_url(url):  # type: (str) -> str
 
 
 def origin(url):  # type: (str) -> str
-    """Return scheme and host of a URL: all that may be said where the path itself is the permission."""
+    """Return scheme and host of a URL whose path itself grants access."""
     return "/".join(public_url(url).split("/")[:3])
 
 
 def origin_and_file(url):  # type: (str) -> str
-    """Return scheme, host and the last part of the path: where folders of the path may be the permission."""
+    """Return scheme, host and the last part of the path, of a URL whose folders may grant access."""
     whole = public_url(url).partition("?")[0].partition("#")[0].split("/")
     if len(whole) < 5:
         return "/".join(whole)
@@ -47,18 +47,18 @@ def origin_and_file(url):  # type: (str) -> str
 
 
 def public_urls(text):  # type: (str) -> str
-    """Return a text with each of its URLs public."""
+    """Return a text with the public form of each of its URLs."""
     return _URL.sub(lambda found: _within(found.group()), text)
 
 
 def _parts(rest):  # type: (str) -> tuple[str, str, str]
-    """Split at the first of `?` and `#`: what is before, the mark, what is behind."""
+    """Split at the first `?` or `#`; return the part before it, the character, and the part after it."""
     cut = min([at for at in map(rest.find, "?#") if at >= 0] or [len(rest)])
     return rest[:cut], rest[cut : cut + 1], rest[cut + 1 :]
 
 
 def _within(url):  # type: (str) -> str
-    """Return a URL's public form, with the punctuation of the sentence that it ends."""
+    """Return a URL's public form; punctuation after it, as at the end of a sentence, is kept."""
     trailing = _TRAILING.search(url)
     cut = trailing.start() if trailing else len(url)
     return public_url(url[:cut]) + url[cut:]

@@ -1,4 +1,4 @@
-"""Workers of Dask's distributed that reach nodes for a controller: the optional extra `gpuprov[scale]`."""
+"""Dask (distributed) workers that connect to nodes for a controller: the optional extra `gpuprov[scale]`."""
 
 from __future__ import annotations
 

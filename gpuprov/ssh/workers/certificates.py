@@ -1,4 +1,4 @@
-"""Makes the certificates of a coordinator and of sites, and the authority that signs them."""
+"""Creation of certificates for a coordinator and for sites, and of the authority that signs them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _Key = ec.EllipticCurvePrivateKey
 
 
 def make_certificates(folder: Path, sites: list[str]) -> list[Path]:
-    """Make what is missing: the authority, the coordinator's certificate, and a folder for each site.
+    """Create what is missing: the authority, the coordinator's certificate, and a folder for each site.
 
     Args:
-        folder: the coordinator's; `ca.key` in it can make a certificate of any party.
-        sites: their names.
+        folder: folder of the coordinator; with its `ca.key` certificates of any party can be signed.
+        sites: names of the sites.
 
     Returns:
-        the folders of the sites; each goes to the machine that serves its site, and nowhere else.
+        folders of the sites; copy each only to the machine that serves its site.
 
     Raises:
-        InvalidInput: a name is no site's, a site has a folder already, or the folder cannot be written.
+        InvalidInput: a site's name is invalid, a site has a folder already, the authority's key does not
+            load, or the folder cannot be written.
     """
     folders = [folder / f"site-{site}" for site in sites]
     for site, own in zip(sites, folders, strict=True):
@@ -137,7 +138,7 @@ def _key_pem(key: _Key) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file, for its owner alone from its first byte on; never over one that is there."""
+    """Write a new file, with its final mode from the start; never overwrite an existing one."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -1,6 +1,6 @@
-"""Keeps a scheduler or a worker of Dask's from serving pages: no port of HTTP is opened.
+"""Preload module for Dask's scheduler and workers that keeps them from opening an HTTP port.
 
-Dask opens one also without its dashboard (`/health`, `/info`, `/metrics`). Named as a preload:
+Dask opens one even without its dashboard (`/health`, `/info`, `/metrics`). Usage:
 
     dask scheduler --preload gpuprov.ssh.workers.closed
     dask worker --preload gpuprov.ssh.workers.closed
@@ -14,11 +14,11 @@ from distributed.node import ServerNode
 
 
 def _serve_no_pages(self: ServerNode, *arguments: Any, **options: Any) -> None:
-    """Stand in for `ServerNode.start_http_server`."""
+    """Replace `ServerNode.start_http_server`; open no port."""
 
 
 ServerNode.start_http_server = _serve_no_pages
 
 
 def dask_setup(server: Any) -> None:
-    """Do nothing: a preload is imported before its server opens a port, and that is when pages are closed."""
+    """Do nothing: Dask imports a preload before a port is opened, and the import disables the HTTP server."""

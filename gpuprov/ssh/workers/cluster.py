@@ -1,4 +1,4 @@
-"""Dask's scheduler and workers of one site: started on this machine, or those of a scheduler over TLS."""
+"""Dask's scheduler and workers of one site: started on this machine, or running elsewhere behind TLS."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from gpuprov.ssh.workers import closed
 CONNECT_S = 10
 CLOSE_S = 3
 THREADS = 2
-"""Of a worker that is started here: while one shard waits for its last node the other goes on."""
+"""Threads of a worker started here: while one shard waits for its last node, the other one continues."""
 DOCS = "see docs/SCALE.md"
 TLS = "distributed.comm.tls"
 Connect = Callable[[], AbstractContextManager[Any]]
-"""Makes a client of the site's scheduler."""
+"""Factory of clients of the site's scheduler."""
 
 
 def hush() -> None:
-    """Silence what Dask logs of a broken connection: the crew says it. Its import sets levels of its own."""
+    """Silence Dask's log messages about broken connections, which `DaskCrew` reports.
+
+    Dask sets its own log levels when it is imported.
+    """
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -33,10 +36,10 @@ def hush() -> None:
 
 @contextmanager
 def own_cluster(count: int) -> Iterator[Connect]:
-    """Start workers on this machine meanwhile.
+    """Run workers on this machine within the context; yield a factory of their clients.
 
-    Other users of the machine reach loopback: all connections need a certificate that is made now and is
-    nowhere but in these processes. No pages are served.
+    Other users of the machine can connect to its loopback address. All connections therefore need a
+    certificate that is created here and exists only in these processes. No HTTP port is opened.
     """
     security = distributed.Security.temporary()
     preload = [closed.__name__]
@@ -58,11 +61,11 @@ def own_cluster(count: int) -> Iterator[Connect]:
 
 
 def cluster_at(stated: str) -> Connect:
-    """Return what connects to a scheduler of the site.
+    """Return a factory of clients of the site's scheduler.
 
     Raises:
-        InvalidInput: it is no address, or no certificates are configured.
-        Refused: plain TCP. Whoever answers there is believed, and that is any user of the machine.
+        InvalidInput: the address is invalid, or no certificates are configured.
+        Refused: plain TCP, over which the answers of any user of the machine would be accepted.
     """
     found = re.fullmatch(r"(?:(tcp|tls)://)?((?:\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5})", stated)
     if not found:
@@ -93,5 +96,5 @@ def _connected(address: str, security: Any) -> Iterator[Any]:
     try:
         yield client
     finally:
-        with suppress(OSError, TimeoutError):  # a scheduler that is gone was said already
+        with suppress(OSError, TimeoutError):  # the loss of the scheduler is reported already
             client.close(timeout=CLOSE_S)

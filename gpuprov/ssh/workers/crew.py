@@ -1,10 +1,11 @@
-"""A crew of Dask's workers, all of one site: shards of nodes go to them, and to others when one is lost.
+"""Dask workers of one site: they get shards of nodes; if a worker is lost, others get its shards.
 
-It runs in the service of the site (`gpuprov.ssh.workers.service`) and never in a controller: Dask unpickles
-what its scheduler and its workers send.
+This code runs in the service of the site (`gpuprov.ssh.workers.service`) and never in a controller: Dask
+unpickles data from its scheduler and its workers.
 
-Each attempt is a task bound to one worker. Dask alone would run it again where and when it likes; here a
-later attempt must have a higher number, by which nodes tell it from one that thaws (`gpuprov.apply.hands`).
+Each attempt is a task bound to one worker. Dask by itself would run it again at any time on any worker. Here
+a later attempt has a higher number, by which nodes distinguish it from an earlier one that resumes after a
+freeze (`gpuprov.apply.hands`).
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ from gpuprov.ssh.workers.shard import EVENT, Shard, perform, stop
 from gpuprov.ssh.workers.version import VERSION
 
 SHARD = 32
-"""The most nodes of a shard; a worker's loss costs so many again, and testinfra's process has as many."""
+"""Maximum number of nodes in a shard: the loss of a worker repeats the work on as many, and one testinfra
+process tests as many."""
 TRIES = 3
 LOOK_S = 2.0
 STOP_S = 60.0
-"""How long what changes nodes may take to end after an interruption: the current task of a play."""
+"""Seconds for work that changes nodes to end after an interruption: the current task of a play."""
 LAST_WORDS_S = 3.0
 
 
 @dataclass
 class _Part:
-    """Some nodes, and the workers that were lost over them."""
+    """A shard of nodes, and the workers that were lost during its attempts."""
 
     names: list[str]
     lost: list[str] = field(default_factory=list)
@@ -53,7 +55,7 @@ class _Part:
 
 @dataclass
 class _Job:
-    """One call of `do`, and what comes in for it: tasks that ended, and events."""
+    """One call of `do`; `inbox` receives tasks that ended, and events."""
 
     work: bytes
     each: Mapping[str, Any]
@@ -67,10 +69,10 @@ class _Job:
 
 
 class DaskCrew:
-    """Workers behind one scheduler.
+    """Workers of one scheduler.
 
     Args:
-        narrate: gets a line for a person.
+        narrate: called with each line for the user.
     """
 
     def __init__(self, client: Client, narrate: Callable[[str], None]) -> None:
@@ -81,10 +83,11 @@ class DaskCrew:
 
     @contextmanager
     def ready(self) -> Iterator[DaskCrew]:
-        """Listen to the workers, once they are known to be of our version.
+        """Receive the workers' events within the context, after a check that they have this version.
 
         Raises:
-            Refused: they are not.
+            Refused: there are no workers, or one has another version.
+            Unreachable: a worker does not answer.
         """
         self.roster.refuse_others()
         self._client.subscribe_topic(self._topic, self._receive)
@@ -104,15 +107,15 @@ class DaskCrew:
         first: int,
         over: threading.Event,
     ) -> Iterator[Mapping[str, Any]]:
-        """Do work on nodes; results of some of them come as they are ready.
+        """Do work on nodes; yield results of some of them at a time, as they become ready.
 
         Args:
-            hear: gets the number of an attempt and an event.
+            hear: called with the number of an attempt and an event.
             first: the number of the first attempt; later ones have higher numbers.
             over: set when no more results are wanted.
 
         Raises:
-            CrewLost: the scheduler is gone; says what was where.
+            CrewLost: the scheduler cannot be reached; the message names nodes that may still be changed.
         """
         waiting = deque(self._parts(each, changes=changes))
         job = _Job(cloudpickle.dumps(work), each, hear, changes, waiting, itertools.count(first))
@@ -132,7 +135,7 @@ class DaskCrew:
             yield _Part(names[at : at + size])
 
     def _start(self, job: _Job) -> Iterator[Mapping[str, GpuprovError]]:
-        """Give parts to workers that have a free hand, those with the most of them first."""
+        """Assign parts to workers with a free slot, least loaded first; yield failures of parts given up."""
         hands = sum(worker.hands(changes=job.changes) for worker in self.roster.alive.values())
         for _ in range(len(job.waiting)):
             if 0 < hands <= len(job.running):
@@ -173,7 +176,7 @@ class DaskCrew:
                 pure=False,
                 priority=0 if job.changes else 10,
             )
-        except ClosedClientError:  # the scheduler is gone, which `_look` is about to say
+        except ClosedClientError:  # the connection to the scheduler is lost; `_look` reports it
             del self._jobs[number]
             job.waiting.append(part)
             return
@@ -187,7 +190,7 @@ class DaskCrew:
             job.inbox.put(told)
 
     def _take_in(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
-        """What came in, waited for a while; the end of a part comes after its events."""
+        """Wait for one event or ended task, and process it; yield the results of an ended part."""
         try:
             told = job.inbox.get(timeout=seconds)
         except Empty:
@@ -222,7 +225,7 @@ class DaskCrew:
         yield found
 
     def _await_words(self, job: _Job, number: int, count: int) -> None:
-        """Events go another way than results, and may be behind."""
+        """Process outstanding events of a part: they are sent separately, and may arrive after the result."""
         deadline, kept = time.monotonic() + LAST_WORDS_S, []
         while job.heard.get(number, 0) < count and time.monotonic() < deadline:
             with suppress(Empty):
@@ -241,10 +244,10 @@ class DaskCrew:
         job.waiting.append(part)
 
     def _look(self, job: _Job) -> Iterator[Mapping[str, Any]]:
-        """See which workers are gone or frozen; what they were at goes to others.
+        """Detect lost and frozen workers, and return their parts to the queue.
 
         Raises:
-            CrewLost: the scheduler is gone.
+            CrewLost: the scheduler cannot be reached.
         """
         try:
             fresh = self.roster.look()
@@ -261,7 +264,7 @@ class DaskCrew:
         yield from ()
 
     def _leave(self, job: _Job) -> None:
-        """Whoever takes no more results: end what changes nodes where that is safe, and say what is where."""
+        """End changes of nodes where that is safe, report those that continue, and cancel all tasks."""
         left = {part.number: part for part in job.running.values()}
         for number in left:
             self._jobs.pop(number, None)
@@ -275,7 +278,7 @@ class DaskCrew:
             future.cancel()
 
     def _stop(self, parts: Mapping[int, _Part]) -> set[int]:
-        """Numbers of the attempts that have not ended in time."""
+        """Stop attempts; return the numbers of those that have not ended in time."""
         deadline, still = time.monotonic() + STOP_S, set(parts)
         while still and time.monotonic() < deadline:
             addresses = [part.worker.address for part in parts.values() if part.worker]
@@ -311,5 +314,5 @@ def _of_worker(part: _Part, error: GpuprovError) -> GpuprovError:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether a task ended because its worker did."""
+    """Return whether a task ended because its worker was lost."""
     return type(error).__name__ in ("KilledWorker", "NoValidWorkerError", "FutureCancelledError")

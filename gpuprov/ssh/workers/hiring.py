@@ -1,4 +1,4 @@
-"""From `--workers` to a crew: services of sites over TLS, or workers of this machine over a socketpair."""
+"""Start of `--workers`: services of sites over TLS, or workers of this machine over a socketpair."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpuprov.untrusted import shown
 
 CONNECT_S = 10.0
 READY_S = 120.0
-"""How long a service may take until it has found its workers; those of this machine are started meanwhile."""
+"""Seconds for a service to find its workers; workers of this machine are started in that time."""
 END_S = 75.0
 HERE = re.compile(r"local(?::(?P<count>[1-9]\d{0,2}))?")
 ADDRESS = re.compile(r"(?:(?P<protocol>tcp|tls)://)?(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
@@ -43,20 +43,20 @@ def hire(
     narrate: Callable[[str], None] = lambda line: None,
     folder: Path | None = None,
 ) -> Iterator[Any]:
-    """Engage workers meanwhile.
+    """Engage workers within the context.
 
     Args:
         stated: `local`, `local:4`, or the addresses of services, `tls://gw.fra1:8790,tls://gw.iad1:8790`.
-        sites: node → where it stands; workers that are started here reach every one.
-        password: whether sudo's is going to be needed.
-        narrate: gets a line for a person.
-        folder: where the coordinator's certificates are, if not in the default place.
+        sites: node → its site; workers started on this machine connect to every node.
+        password: whether sudo's password is needed.
+        narrate: called with each line for the user.
+        folder: folder of the coordinator's certificates, if not the default one.
 
     Raises:
-        InvalidInput: no such address, the extra is not installed, or there are no certificates.
-        Unreachable: no service answers there.
-        Refused: sudo's password, plain TCP, a service that does not prove its site, one of another version,
-            or none of a site.
+        InvalidInput: an address is invalid, the extra is not installed, or there are no certificates.
+        Unreachable: no service answers at an address.
+        Refused: sudo's password is needed, plain TCP, a service does not prove its site or has another
+            version, or a site has no service.
     """
     if not find_spec("cloudpickle") or not find_spec("distributed"):
         raise InvalidInput("--workers needs Dask", do="pip install 'distributed>=2025.1'")
@@ -89,7 +89,7 @@ def _address(stated: str) -> tuple[str, int]:
     """Return host and port of a service.
 
     Raises:
-        InvalidInput: it is no address.
+        InvalidInput: the address is invalid.
         Refused: plain TCP.
     """
     found = ADDRESS.fullmatch(stated)
@@ -104,7 +104,7 @@ def _address(stated: str) -> tuple[str, int]:
 
 @contextmanager
 def _started(count: int) -> Iterator[socket.socket]:
-    """Start workers on this machine, behind a socket that has no name: nobody else can open it."""
+    """Start workers on this machine, connected by a socketpair, which other processes cannot open."""
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
@@ -112,7 +112,7 @@ def _started(count: int) -> Iterator[socket.socket]:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is this process's, which has the workers end where it is safe
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the workers safely
         )
     try:
         yield ours
@@ -168,11 +168,11 @@ async def _meet(host: str, port: int, context: ssl.SSLContext) -> Link:
 
 
 async def _greet(link: Link) -> Link:
-    """Tell a service our version, and wait until it has found its workers.
+    """Send this version to a service, and wait until it has found its workers.
 
     Raises:
-        Unreachable: it is gone.
-        Refused: it is of another version, or has no workers that can be used.
+        Unreachable: the connection is lost, or no answer comes in time.
+        Refused: the service has another version, or no usable workers.
     """
     try:
         await link.stream.write({"say": "hello", "version": VERSION})

@@ -1,8 +1,8 @@
-"""Who is at the other end of a connection: what its certificate says, signed by the authority of the fleet.
+"""Identity of a connection's peer: the party that its certificate names, signed by the fleet's authority.
 
-A certificate names one party: `gpuprov:coordinator`, or `gpuprov:site:NAME`, as a URI among its alternative
-names. A coordinator's can only call, a site's can only be called. Addresses prove nothing and are not
-compared.
+A certificate names one party, `gpuprov:coordinator` or `gpuprov:site:NAME`, as a URI among its subject
+alternative names. A coordinator's certificate is only valid for a client, a site's only for a server.
+Addresses prove nothing and are not compared.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAKE = "gpuprov workers certificates --site NAME"
 
 
 def default_folder() -> Path:
-    """Return where a coordinator's certificates are: `$XDG_CONFIG_HOME/gpuprov/workers`."""
+    """Return the folder of a coordinator's certificates: `$XDG_CONFIG_HOME/gpuprov/workers`."""
     return Path(platformdirs.user_config_dir("gpuprov")) / "workers"
 
 
 def coordinator_context(folder: Path) -> ssl.SSLContext:
-    """Return what a coordinator connects with.
+    """Return the TLS context with which a coordinator connects.
 
     Raises:
         InvalidInput: there are no certificates, or they are damaged.
-        Refused: others can read the key.
+        Refused: other users can read the key.
     """
     return _context(ssl.PROTOCOL_TLS_CLIENT, folder, "coordinator")
 
 
 def site_context(folder: Path) -> ssl.SSLContext:
-    """Return what the service of a site listens with; raises as `coordinator_context`."""
+    """Return the TLS context with which the service of a site listens; raises as `coordinator_context`."""
     return _context(ssl.PROTOCOL_TLS_SERVER, folder, "site")
 
 
@@ -68,10 +68,10 @@ def proven_site(certificate: Mapping[str, Any] | None, where: str) -> str:
 
     Args:
         certificate: as `ssl.SSLSocket.getpeercert` returns it.
-        where: the address, for a message.
+        where: the address, for the message.
 
     Raises:
-        Refused: it names none, several, or something else beside it.
+        Refused: the certificate names no site, several, or a site and another party.
     """
     named = _parties(certificate)
     found = SITE.fullmatch(named[0]) if len(named) == 1 else None

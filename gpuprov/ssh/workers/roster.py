@@ -1,4 +1,4 @@
-"""The workers that a scheduler knows: who is alive, and of which version."""
+"""List of a scheduler's workers: which of them are alive, and which version they have."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LOOK_S = 2.0
 ANSWER_S = 5.0
 ASK_S = 15.0
 SILENT_S = 30.0
-"""A worker tells its scheduler every few seconds that it is there; one that has not for so long is frozen,
-or cut off."""
+"""Workers send heartbeats to their scheduler every few seconds; one without a heartbeat for so long is
+frozen, or disconnected."""
 GONE_S = 10.0
-"""How long a scheduler may not answer."""
+"""Seconds without an answer after which a scheduler is lost."""
 AWAITED_S = 60.0
-"""How long a scheduler may be without a worker."""
+"""Seconds for which a scheduler may be without a worker."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker; `slots` is how many shards it has at a time.
+    """A worker; `slots` is the number of shards that it can have at a time.
 
-    What changes nodes leaves one of them free: leases have to be renewed meanwhile.
+    Work that changes nodes leaves one slot free, with which leases are renewed.
     """
 
     address: str
@@ -37,12 +37,12 @@ class Worker:
     slots: int
 
     def hands(self, *, changes: bool) -> int:
-        """How many shards it may have at a time."""
+        """Return the number of shards that the worker may have at a time."""
         return max(1, self.slots - 1) if changes else self.slots
 
 
 class Roster:
-    """See the module."""
+    """The workers of one scheduler; `alive` maps addresses to workers."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._address = client, client.scheduler.address
@@ -53,7 +53,7 @@ class Roster:
         self._read(client.scheduler_info(n_workers=-1))
 
     def look(self) -> bool:
-        """Look again, if it is time; whether it was.
+        """Update the list, at most every `LOOK_S` seconds; return whether it was updated.
 
         Raises:
             CrewLost: the scheduler has not answered for `GONE_S`.
@@ -75,14 +75,15 @@ class Roster:
         return True
 
     def given_up(self) -> bool:
-        """Return whether there was no worker for so long that none is waited for any more."""
+        """Return whether there has been no worker for longer than `AWAITED_S`."""
         return self._missing is not None and time.monotonic() - self._missing > AWAITED_S
 
     def refuse_others(self) -> None:
-        """Refuse workers of another version, and to be without any.
+        """Check that there are workers, and that all have this version.
 
         Raises:
-            Refused: says which.
+            Refused: there are no workers, or one has another version; the message names it.
+            Unreachable: not all workers answer.
         """
         if not self.alive:
             raise Refused(
@@ -101,7 +102,7 @@ class Roster:
     def ask(
         self, addresses: Collection[str], function: Callable[..., Any], *arguments: Any
     ) -> dict[str, Any]:
-        """Have workers answer at once, whatever they are at; address → answer, or what went wrong.
+        """Call a function on workers immediately, also on busy ones; return address → result or exception.
 
         Raises:
             TimeoutError: not all have answered.
@@ -128,7 +129,7 @@ def _worker(address: str, told: Any) -> Worker:
 
 
 def _version_asker() -> Any:
-    """A function that travels as it is: a worker without gpuprov can say so."""
+    """Return a function that is pickled by value, so that workers without gpuprov can run it, too."""
 
     def version() -> str:
         import sys

@@ -1,7 +1,8 @@
-"""The service of a site: takes orders of a coordinator, has Dask's workers carry them out, answers in JSON.
+"""Service of a site: it receives a coordinator's orders, runs them on Dask workers, and answers in JSON.
 
-What Dask unpickles it unpickles here, from workers of the same site. A coordinator gets JSON alone. Its
-orders are pickles, and are read after its certificate has shown that it is the coordinator.
+Pickles from Dask's workers of the same site are loaded only here; a coordinator gets nothing but JSON. A
+coordinator's orders are pickles, too, and are read after its certificate has proven that it is the
+coordinator.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from gpuprov.ssh.workers.version import VERSION
 from gpuprov.ssh.workers.wire import ANSWER_BYTES, WORK_BYTES, Closed, Message, Stream, field
 
 QUIET_S = 60.0
-"""A coordinator says every two seconds that it is there; one that has not for so long is gone."""
+"""A coordinator sends a ping every two seconds; after so long without a message it is lost."""
 HANDSHAKE_S = 10.0
 GUESTS = 64
-"""Connections at a time; more are closed at once."""
+"""Maximum number of simultaneous connections; others are closed at once."""
 
 
 def encoded(
     work: Callable[[Mapping[str, Any]], Mapping[str, Any]], answer: Any, each: Mapping[str, Any]
 ) -> dict[str, Message]:
-    """Do work on a worker; returns node → the message that the coordinator is to get."""
+    """Do work on a worker; return node → the message for the coordinator."""
     return {name: _message(found, answer) for name, found in work(each).items()}
 
 
@@ -57,7 +58,7 @@ def _addressed(order: int, name: str, found: Any) -> Message:
 
 
 class Session:
-    """One coordinator and its orders."""
+    """One coordinator's connection, and its orders."""
 
     def __init__(self, stream: Stream, connect: Connect) -> None:
         self._stream, self._connect = stream, connect
@@ -65,7 +66,7 @@ class Session:
         self._threads: list[threading.Thread] = []
 
     async def run(self) -> None:
-        """Answer until the coordinator is gone; what changes nodes is then ended where that is safe."""
+        """Process messages until the coordinator disconnects; then end changes of nodes as soon as safe."""
         loop, stack = asyncio.get_running_loop(), ExitStack()
         try:
             await self._welcome()
@@ -158,7 +159,7 @@ class Session:
 async def serve(
     context: ssl.SSLContext, host: str, port: int, connect: Connect, say: Callable[[str], None]
 ) -> None:
-    """Listen without end; who is not the coordinator is turned away before anything of it is read."""
+    """Listen without end; close other connections than a coordinator's before any data is read."""
     hush()
     here = 0
 
@@ -188,9 +189,9 @@ async def _serve_parent(handle: int, connect: Connect) -> None:
 
 
 def main() -> None:
-    """Serve the process that started this one, over a socket that it passed on.
+    """Serve the parent process over the socket that it passed.
 
-    Its arguments are the socket's number and that of the workers.
+    Arguments are the socket's file descriptor and the number of workers.
     """
     handle, count = map(int, sys.argv[1:])
     hush()

@@ -1,4 +1,4 @@
-"""What a worker does: one attempt on a shard of nodes, and what it says meanwhile."""
+"""Task of a worker: one attempt at a shard of nodes, and the events that it sends meanwhile."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ EVENT = "event"
 
 @dataclass(frozen=True)
 class Shard:
-    """An attempt on some nodes.
+    """An attempt at some nodes.
 
     Attributes:
-        version: of the controller.
-        topic: where events go.
-        number: of the attempt; its events and its stop are told by it.
+        version: version of the controller.
+        topic: Dask's topic for the events.
+        number: number of the attempt, which identifies it in events and in requests to stop.
         work, each: pickled, see `gpuprov.ssh.elsewhere.spread`.
-        counted: whether to say at the end how many events there were.
     """
 
     version: str
@@ -40,7 +39,7 @@ _AT_WORK: dict[tuple[str, int], threading.Event] = {}
 
 
 def perform(shard: Shard) -> bytes:
-    """Do it; returns what came of it, pickled: (node → result, or the error; how many events were told)."""
+    """Do the work; return a pickled pair: node → result, or the error; and the number of events sent."""
     import cloudpickle
 
     if shard.version != VERSION:
@@ -73,7 +72,7 @@ def _found(shard: Shard, worker: str) -> dict[str, Any] | GpuprovError:
 
 
 def stop(topic: str, numbers: list[int]) -> list[int]:
-    """Have attempts end as soon as that is safe; returns those that are still at work."""
+    """Have attempts end as soon as that is safe; return those that are still running."""
     still = [number for number in numbers if (topic, number) in _AT_WORK]
     for number in still:
         _AT_WORK[topic, number].set()
@@ -81,5 +80,5 @@ def stop(topic: str, numbers: list[int]) -> list[int]:
 
 
 def host() -> str:
-    """The machine that a worker runs on."""
+    """Return the name of the machine that a worker runs on."""
     return platform.node()

@@ -1,7 +1,7 @@
-"""A controller's crew: services of sites, each trusted with the nodes of the site that its certificate names.
+"""Services of sites as a controller's workers: each is trusted with the nodes of the site in its certificate.
 
-What a service sends is JSON, bounded, read by the type of the answer. It counts for the nodes of the order
-alone, once each; the rest is dropped. Nothing here imports Dask or unpickles.
+A service sends JSON of limited size, validated against the type of the answer. Answers are accepted only for
+the nodes of the order, once for each; others are dropped. This module neither imports Dask nor unpickles.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from gpuprov.untrusted import on_one_line
 
 PING_S = 2.0
 GONE_S = 20.0
-"""How long a service may say nothing."""
+"""Seconds without a message after which a service is lost."""
 LOOK_S = 1.0
 STOP_S = 75.0
-"""How long what changes nodes may take to end after an interruption: the service itself waits for 60 s."""
+"""Seconds for work that changes nodes to end after an interruption; the service itself waits for 60 s."""
 ORDER_BYTES = 64 << 20
 NODE_BYTES = 4 << 20
-"""What a service may send in all for an order: so much, and so much again for each node."""
+"""Maximum size of all messages of a service about an order: a fixed part, and a part for each node."""
 COST = 512
-"""What an empty message counts for: many of them fill the memory, too."""
+"""Bytes that are added for each message, since many empty messages fill the memory, too."""
 NUMBERS, NUMBERS_EACH = 64, 8
-"""Numbers that are kept for the attempts of an order, and for each of its nodes."""
+"""Attempt numbers reserved for an order: a fixed count, and a count for each of its nodes."""
 
 
 @dataclass
 class _Order:
-    """Nodes that a service was asked to work on, and those that it has not answered for."""
+    """Nodes that a service has to work on; `waiting` are those without an answer so far."""
 
     id: int
     link: Link
@@ -53,7 +53,7 @@ class _Order:
 
 
 class Link:
-    """One service. `site` is what its certificate names; None for workers of this machine."""
+    """Connection to one service. `site` is the site in its certificate; None for workers of this machine."""
 
     def __init__(self, stream: Stream, site: str | None, where: str) -> None:
         self.site, self.where, self.stream = site, where, stream
@@ -63,7 +63,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """What it is called in a message."""
+        """Name of the service in messages."""
         return f"the service of {self.site} at {self.where}" if self.site else "the workers of this machine"
 
     def abort(self) -> None:
@@ -71,14 +71,14 @@ class Link:
         self.stream.abort()
 
     def send(self, message: Message, then: bytes | None = None) -> None:
-        """Send; a service that takes nothing is lost."""
+        """Send a message; a service that does not accept it is lost."""
         try:
             self.stream.send(message, then=then)
         except Closed as error:
             self.lost = self.lost or str(error)
 
     async def run(self) -> None:
-        """Read what it sends, until it is lost."""
+        """Read the service's messages until it is lost."""
         beat = asyncio.create_task(self._beat())
         try:
             while True:
@@ -91,7 +91,7 @@ class Link:
             beat.cancel()
             self.stream.abort()
             for order in list(self.orders.values()):
-                order.inbox.put((order, {}))  # wakes who waits
+                order.inbox.put((order, {}))  # wakes the thread that waits for the order
 
     def _take(self, told: Message) -> None:
         number = told.get("id")
@@ -116,12 +116,12 @@ class Link:
 
 
 class SiteCrew:
-    """See `gpuprov.ssh.elsewhere.Crew`.
+    """Workers of all services, see `gpuprov.ssh.elsewhere.Crew`.
 
     Args:
-        links: all services.
-        sites: node → where it stands; one without a site goes to any service.
-        narrate: gets a line for a person.
+        links: connections to all services.
+        sites: node → its site; a node without a site can be assigned to any service.
+        narrate: called with each line for the user.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class SiteCrew:
         self._looks, self._changes = 1, 0
 
     def refuse_missing(self) -> None:
-        """Refuse sites that no service is proven to be of.
+        """Check that each site has a service with a certificate for it.
 
         Raises:
-            Refused: says which.
+            Refused: a site has no service; the message names it.
         """
         for site in sorted({site for site in self._sites.values() if site}):
             if not self._at(site):
@@ -151,7 +151,7 @@ class SiteCrew:
     def do(
         self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        """See `gpuprov.ssh.elsewhere.spread`."""
+        """Do work on nodes, see `gpuprov.ssh.elsewhere.spread`."""
         inbox: SimpleQueue[tuple[_Order, Message]] = SimpleQueue()
         orders: dict[int, _Order] = {}
         try:
@@ -206,7 +206,7 @@ class SiteCrew:
         *,
         changes: bool,
     ) -> Iterator[tuple[str, Any]]:
-        """Take in a message; one that is not as it should be is dropped, and its nodes stay unanswered."""
+        """Process a message; an invalid one is dropped, and its nodes remain without an answer."""
         if order.id not in orders:
             return
         with suppress(NodeFailed):
@@ -223,7 +223,7 @@ class SiteCrew:
     def _answered(self, order: _Order, told: Message, answer: Any) -> Iterator[tuple[str, Any]]:
         name = told.get("node")
         if not isinstance(name, str) or name not in order.waiting:
-            return  # another's node, or one that is answered for
+            return  # another service's node, or one with an answer
         order.waiting.discard(name)
         found = contained(name, partial(_read, order.link, name, told, answer))
         yield name, found
@@ -243,7 +243,7 @@ class SiteCrew:
     def _lose(
         self, orders: dict[int, _Order], order: _Order, said: str, do: str = "", *, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        """Account for an order that nobody carries out any more.
+        """Yield failures for the unanswered nodes of an order whose service is lost.
 
         Raises:
             CrewLost: nodes were being changed, or no other service is left.
@@ -264,7 +264,7 @@ class SiteCrew:
     def _leave(
         self, orders: dict[int, _Order], inbox: SimpleQueue[tuple[_Order, Message]], *, changes: bool
     ) -> None:
-        """Have services end what nobody waits for; what changes nodes is waited for, as far as it is safe."""
+        """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds."""
         for order in orders.values():
             order.link.send({"say": "stop", "id": order.id})
         deadline = time.monotonic() + STOP_S
@@ -307,7 +307,7 @@ def _pickled(order: Any) -> bytes:
 
 @contextmanager
 def running(loop: asyncio.AbstractEventLoop, links: Iterable[Link]) -> Iterator[None]:
-    """Have links read what their services send meanwhile."""
+    """Read the services' messages within the context."""
     tasks = [call(loop, link.run()) for link in links]
     try:
         yield

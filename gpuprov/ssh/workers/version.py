@@ -1,4 +1,4 @@
-"""What has to be alike here and on workers: functions travel as they are, and mean the same only there."""
+"""Version that must be equal here and on workers: functions are sent pickled, and need the same code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Frames of JSON between a controller and the service of a site, bounded in size.
+"""Frames of JSON between a controller and the service of a site, limited in size.
 
-A frame is its length in four bytes and as many bytes. Frames of a service are JSON objects and nothing else;
-the only frame that is not JSON is a controller's order, which a service reads once it knows the controller.
+A frame is its length in four bytes, big-endian, followed by as many bytes. A service's frames are JSON
+objects only. The only frame that is not JSON is a controller's order, which a service reads after it has
+authenticated the controller.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import shown
 
 ANSWER_BYTES = 16 << 20
-"""The most of one node's answer as JSON: twice what a node may send, as JSON escapes quotation marks."""
+"""Maximum size of one node's answer as JSON: twice what a node may send, as JSON escapes quotation marks."""
 MESSAGE_BYTES = 2 * ANSWER_BYTES + (1 << 20)
-"""The answer is a string of the message, so its quotation marks are escaped once more."""
+"""Maximum size of a message: the answer is a string in it, so its quotation marks are escaped once more."""
 WORK_BYTES = 256 << 20
-"""The most of an order, which has the lock of a site's nodes and what is to be done there."""
+"""Maximum size of an order, which contains the lock of a site's nodes and the work on them."""
 SEND_S = 60.0
 Message = dict[str, Any]
 
 
 class Closed(Exception):
-    """The other end is gone, or sent what is no frame."""
+    """The end of a connection: the peer closed it, or sent an invalid frame."""
 
 
 class Stream:
-    """One connection; `send` may be called from any thread but the loop's."""
+    """One connection; `send` may be called from any thread except the loop's."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self.size = 0
-        """Bytes of the frame that was read last."""
+        """Size in bytes of the last frame read."""
 
     async def read(self) -> Message:
         """Return the next message.
 
         Raises:
-            Closed: none comes, or it is no JSON object.
+            Closed: no message comes, or it is not a JSON object.
         """
         try:
             found = json.loads(await self.read_bytes(MESSAGE_BYTES))
@@ -56,10 +57,10 @@ class Stream:
         return found
 
     async def read_bytes(self, most: int) -> bytes:
-        """Return the next frame as it is.
+        """Return the next frame as bytes.
 
         Raises:
-            Closed: none comes, or it is larger than `most` bytes.
+            Closed: no frame comes, or it is larger than `most` bytes.
         """
         try:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -74,7 +75,7 @@ class Stream:
         """Write messages, and a frame of bytes after them.
 
         Raises:
-            Closed: the other end takes nothing any more.
+            Closed: the peer does not accept them.
         """
         frames = [json.dumps(message).encode() for message in messages]
         if then is not None:
@@ -89,10 +90,10 @@ class Stream:
                 raise Closed("takes nothing any more") from None
 
     def send(self, *messages: Message, then: bytes | None = None) -> None:
-        """Write from another thread.
+        """Write from a thread other than the loop's.
 
         Raises:
-            Closed: the other end takes nothing any more.
+            Closed: the peer does not accept the messages.
         """
         try:
             asyncio.run_coroutine_threadsafe(self.write(*messages, then=then), self._loop).result()
@@ -100,7 +101,7 @@ class Stream:
             raise Closed("is closed") from None
 
     def abort(self) -> None:
-        """Close it at once, in the loop's thread."""
+        """Close the connection at once, in the loop's thread."""
         self._writer.transport.abort()
 
 
@@ -110,7 +111,7 @@ def _size(frame: bytes) -> bytes:
 
 @contextmanager
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread meanwhile."""
+    """Run an event loop in a thread within the context."""
     made = asyncio.new_event_loop()
     thread = threading.Thread(target=made.run_forever, name="gpuprov-workers", daemon=True)
     thread.start()
@@ -132,15 +133,15 @@ async def _end_all() -> None:
 
 
 def call(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-    """Run a coroutine in a loop of another thread."""
+    """Run a coroutine in the loop of another thread."""
     return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def field(message: Message, name: str, kind: type, most: int = 4000) -> Any:
-    """Return a field of a message that must have a type; text is cut off at `most` characters.
+    """Return a field of a message, which must have the type; text is cut off at `most` characters.
 
     Raises:
-        NodeFailed: it has another one.
+        NodeFailed: the field has another type.
     """
     found = message.get(name)
     if type(found) is not kind:
