@@ -1,7 +1,7 @@
-"""The command line: one module per verb, nothing but arguments, calls and exit codes.
+"""The command line: one module per verb, with only arguments, calls and exit codes.
 
-Importing click costs more than all of `gpuprov --help` may take, so the overview is printed from
-the table of verbs before click is imported.
+The import of click takes longer than `gpuprov --help` may take, so the overview is printed from the table of
+verbs before click is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuprov.cli.common.verbs import overview
 
 
 def main() -> None:
-    """Entry point of `gpuprov`; never returns, never shows a traceback for a user's mistake."""
+    """Run `gpuprov` and exit; show no traceback for a user's mistake."""
     asked_for_overview = sys.argv[1:] in ([], ["--help"], ["-h"])
     if asked_for_overview and "_GPUPROV_COMPLETE" not in os.environ:
         sys.stdout.write(overview())

@@ -1,4 +1,4 @@
-"""`gpuprov accept`: prove under load that a node's GPUs deliver."""
+"""`gpuprov accept`: measure a node's GPUs under load and judge them."""
 
 from __future__ import annotations
 
@@ -215,14 +215,14 @@ def _floors(stated: tuple[str, ...]) -> dict[str, float]:
 
 
 def _stated_floors(chosen: options.Chosen) -> dict[str, dict[str, float]]:
-    """Node → what the lock states for its group."""
+    """Return node → the floors that the lock states for its group."""
     from gpuprov.accept.floors import of_lock
 
     return of_lock(chosen.lock) if chosen.lock_path.is_file() else {}
 
 
 def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
-    """Node → what it measured in a former run."""
+    """Return node → its measurements in an earlier run."""
     if stated is None:
         return None
     from gpuprov.report.plots import KEPT
@@ -254,7 +254,7 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 
 def _keep(judged: list[Acceptance], told: dict[str, Any], fleet: str) -> None:
-    """Keep the figures in a run's folder, for --baseline, and the faults in the history."""
+    """Keep the measurements in a run's folder, for --baseline, and the faults in the history."""
     from gpuprov.model.documents import write_text
     from gpuprov.report.history import keep
     from gpuprov.report.history.record import of_acceptance

@@ -1,4 +1,4 @@
-"""`gpuprov accept --across`: the node or the link that holds up the others."""
+"""`gpuprov accept --across`: find the node or the link that slows down the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure_across(
     floors: Mapping[str, float],
     of_node: Mapping[str, Mapping[str, float]],
 ) -> Exit:
-    """Measure between nodes, keep what came of it, and print it.
+    """Measure between nodes, keep the result, and print it.
 
     Raises:
         InvalidInput: fewer than two nodes, or workers are engaged.

@@ -155,7 +155,7 @@ def _check(run: RunContext, proposal: Proposal, progress: Progress) -> Convergen
 def _change(
     run: RunContext, proposal: Proposal, progress: Progress, lock_path: Path, *, verified: bool
 ) -> tuple[Convergence, Verdict | None]:
-    """Change nodes, keep the run in the history and verify; they are leased to us until that is done."""
+    """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile."""
     from gpuprov.apply.converge import verify
     from gpuprov.apply.leased import converge_leased
     from gpuprov.apply.leases import Leases
@@ -173,7 +173,7 @@ def _change(
 
 
 def _continue(name: str, output: str) -> Exit:
-    """Go on with an apply after the reboot of this machine that it asked for."""
+    """Continue an apply after the reboot of this machine that it requested."""
     from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`gpuprov bootstrap`: first contact."""
+"""`gpuprov bootstrap`: first login to new hosts, keys, sudo and host keys."""
 
 from __future__ import annotations
 
@@ -136,7 +136,10 @@ def _password(descriptor: int | None, *, ask: bool) -> str | None:
 
 
 def _asked_once() -> Callable[[], str | None]:
-    """Asks for the password of nodes that take no key, once for all; no one without a terminal."""
+    """Return a function that asks once for the password of all nodes that accept no key.
+
+    Without a terminal the function returns None.
+    """
     mutex = Lock()
     known: list[str] = []
 
@@ -187,6 +190,6 @@ def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -
 
 
 def _paths(files: Mapping[str, HostKeys]) -> str | list[str]:
-    """The file of host keys; a list where hosts of the fleet have several."""
+    """Return the file of host keys, or a list if the fleet's hosts have several files."""
     paths = [str(each.path) for each in files.values()]
     return paths[0] if len(paths) == 1 else paths

@@ -1,4 +1,4 @@
-"""`gpuprov catalog`: browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep the catalog true."""
+"""`gpuprov catalog`: browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep the catalog current."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TablesToo(click.Group):
     """A group whose first argument may also be a table, or `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What is no verb of the group is browsed."""
+        """Browse the table that the first argument names, unless it is a verb of the group."""
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [BROWSE, *args]
         return super().parse_args(ctx, args)

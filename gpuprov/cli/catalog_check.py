@@ -1,4 +1,4 @@
-"""`gpuprov catalog check`: what of the catalog, or of a lock's pin, is stale."""
+"""`gpuprov catalog check`: find stale parts of the catalog, or a lock that pins a stale one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov catalog refresh`: what the world's lists would change in the catalog, as a diff to review."""
+"""`gpuprov catalog refresh`: changes of the catalog from published lists, as a diff to review."""
 
 from __future__ import annotations
 

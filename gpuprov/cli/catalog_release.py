@@ -1,4 +1,4 @@
-"""`gpuprov catalog release`: data files, signed, as a folder and as a wheel."""
+"""`gpuprov catalog release`: sign the data files, and write them as a folder and as a wheel."""
 
 from __future__ import annotations
 

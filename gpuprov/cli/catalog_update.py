@@ -1,4 +1,4 @@
-"""`gpuprov catalog update`: a newer signed catalog for this gpuprov."""
+"""`gpuprov catalog update`: install a newer signed catalog for this gpuprov."""
 
 from __future__ import annotations
 

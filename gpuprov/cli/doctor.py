@@ -1,4 +1,4 @@
-"""`gpuprov doctor`: what is wrong with a GPU server, how that is known, and what mends it."""
+"""`gpuprov doctor`: find faults of a GPU server, with evidence and remedies."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _examined_here() -> Examination:
 
 
 def _examined(target: Target, password: str | None) -> Examination:
-    """Look at one node.
+    """Examine one node.
 
     Raises:
         GpuprovError: it was not reached, or did not answer.

@@ -1,4 +1,4 @@
-"""`gpuprov drift`: what differs from the lock, in seconds."""
+"""`gpuprov drift`: show the nodes' differences from the lock, in seconds."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
-    """Look until interrupted; only a run that differs from the one before is said and kept."""
+    """Check nodes until interrupted; print and keep only runs that differ from the previous one."""
     from gpuprov.report.documents import drift_document
     from gpuprov.report.history import changes, keep
     from gpuprov.report.text import change_lines, drift_lines

@@ -1,4 +1,4 @@
-"""`gpuprov explain`: why this version, which rules bound it, what a newer one would need."""
+"""`gpuprov explain`: show why a version was chosen, which rules limit it, and what a newer one would need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov facts`: what a node says of itself, or what a saved `nvidia-smi -q -x` says."""
+"""`gpuprov facts`: show a node's facts, or those of a saved `nvidia-smi -q -x`."""
 
 from __future__ import annotations
 

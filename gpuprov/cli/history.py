@@ -1,4 +1,4 @@
-"""`gpuprov history`: what runs saw, one node's story, and what changed between two runs."""
+"""`gpuprov history`: show recorded runs, the history of one node, and changes between two runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _journal(name: str, output: str) -> Exit:
 
 
 def _signed(last: int, output: str) -> Exit:
-    """Show the journal of signatures; -n counts modules."""
+    """Show the journal of signatures; -n limits the number of modules."""
     from dataclasses import asdict
 
     from gpuprov.apply.modules.journal import read
@@ -134,7 +134,7 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
 
 
 def _changes(history: History, since: str, until: str, output: str) -> Exit:
-    """Exit 3 when anything changed."""
+    """Show the changes between two runs; return exit code 3 if there are any."""
     from dataclasses import asdict
 
     from gpuprov.report.history import changes

@@ -1,4 +1,4 @@
-"""`gpuprov init`: a fleet.yml to start from."""
+"""`gpuprov init`: write a first fleet.yml."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def command(
 
 
 def _of_instance(name: str) -> dict[str, Any]:
-    """A group's keys for a machine type: its profile, and what it is laid over with."""
+    """Return a group's keys for a machine type: its profile, and overrides of the profile's hardware."""
     from gpuprov.catalog import load
     from gpuprov.inventory.instances import find_instance, instance_hardware
     from gpuprov.model.profile import load_profile

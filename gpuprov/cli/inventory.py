@@ -1,4 +1,4 @@
-"""`gpuprov inventory`: hosts and groups for Ansible, from a fleet and back; what live hosts are."""
+"""`gpuprov inventory`: convert a fleet to Ansible and back; discover and export hosts."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def import_command(
 
 
 def _by_group(stated: tuple[str, ...]) -> dict[str, str]:
-    """`train=hgx-h100-8` by group, `hgx-h100-8` for all."""
+    """Return group → name from `train=hgx-h100-8`; `hgx-h100-8` has the key "", for all groups."""
     pairs = (text.rpartition("=") for text in stated)
     return {group: name for group, _, name in pairs}
 

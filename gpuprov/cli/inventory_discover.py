@@ -1,4 +1,4 @@
-"""`gpuprov inventory discover`: what live hosts are, and the fleet file for them."""
+"""`gpuprov inventory discover`: find the profiles of live hosts, and propose a fleet file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov inventory export`: nodes in the words of schedulers and launchers."""
+"""`gpuprov inventory export`: print nodes in the formats of schedulers and launchers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
 
 
 def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
-    """Write the store's modules for a group, and say where machines find them."""
+    """Write the store's modules for a group to a file; return their URL and hash for the machines."""
     from gpuprov.apply.modules.build import digest
     from gpuprov.apply.modules.signing import store_of
     from gpuprov.apply.modules.store import bundled
@@ -134,7 +134,7 @@ def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
 
 
 def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Access]]:
-    """How most of the nodes are reached, and those that are reached otherwise."""
+    """Return the SSH settings of most nodes, and node → settings for the other nodes."""
     from gpuprov.inventory.exports import Access
     from gpuprov.ssh.transport import targets
 

@@ -1,4 +1,4 @@
-"""`gpuprov lab`: throwaway real nodes on this machine."""
+"""`gpuprov lab`: create temporary real nodes on this machine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
 
 
 def _stated(option: str) -> bool:
-    """Whether somebody typed the option of the command that runs."""
+    """Return whether an option is given on the command line."""
     return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
 
 

@@ -1,4 +1,4 @@
-"""`gpuprov launch`: the exact lines that start a job on these nodes."""
+"""`gpuprov launch`: print the exact command lines that start a job on nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuprov.launch/1"
 
-# Whatever stands behind PROGRAM is the program's own.
+# All words after PROGRAM are arguments of the program.
 _OPTIONS_FIRST = {"allow_interspersed_args": False}
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ def command() -> None:
 
 
 def _job_options(verb: F) -> F:
-    """What every launcher is told."""
+    """Add the options that all launchers share."""
     for decorate in reversed(
         (
             click.argument("program", nargs=-1, required=True, metavar="PROGRAM [ARGUMENTS]..."),
@@ -58,7 +58,7 @@ def _job_options(verb: F) -> F:
 
 
 def _add(name: str, summary: str) -> None:
-    """A subcommand for one of the launchers that need nothing of their own."""
+    """Add the subcommand of a launcher that has only the shared options."""
 
     @command.command(name, help=summary, context_settings=_OPTIONS_FIRST)
     @_job_options
@@ -139,7 +139,7 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
 
 
 def _locked_environment(lock_path: Path, hosts: list[Host]) -> dict[str, str]:
-    """NCCL's variables as far as all nodes have the same: containers do not see /etc/nccl.conf, nor Gloo."""
+    """Return NCCL's variables that all nodes share: containers and Gloo do not read /etc/nccl.conf."""
     from gpuprov.model.lock import read_lock
 
     groups = read_lock(lock_path).hosts()

@@ -1,4 +1,4 @@
-"""`gpuprov nccl`: read NCCL's own log and judge it."""
+"""`gpuprov nccl`: judge NCCL's log, and measure an all-reduce."""
 
 from __future__ import annotations
 

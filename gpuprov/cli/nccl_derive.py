@@ -1,4 +1,4 @@
-"""`gpuprov nccl derive`: NCCL's network environment, from live nodes or saved facts."""
+"""`gpuprov nccl derive`: derive NCCL's network environment from live nodes or saved facts."""
 
 from __future__ import annotations
 

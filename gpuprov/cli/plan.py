@@ -1,4 +1,4 @@
-"""`gpuprov plan`: what apply would do, where and why."""
+"""`gpuprov plan`: show what apply would do, where and why."""
 
 from __future__ import annotations
 

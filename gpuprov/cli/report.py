@@ -1,4 +1,4 @@
-"""`gpuprov report`: a recorded run again, on the screen or as files."""
+"""`gpuprov report`: print a recorded run, or write it to files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov resolve`: one machine's stack, or why there is none."""
+"""`gpuprov resolve`: choose one machine's stack, or show why no stack works."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def command(
 
 
 def _batch(name: str, catalog: Catalog) -> int:
-    """Answers line by line as they come; 2 when a line was not understood, refusals are answers like
-    others."""
+    """Answer requests line by line; return 2 if a line is not valid. A refusal is an ordinary answer."""
     if name == "-":
         return _answer_all(sys.stdin, catalog)
     try:

@@ -1,4 +1,4 @@
-"""`gpuprov rollback`: back to the last good set."""
+"""`gpuprov rollback`: return nodes to their last good set."""
 
 from __future__ import annotations
 

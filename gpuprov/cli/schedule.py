@@ -1,4 +1,4 @@
-"""`gpuprov schedule`: nightly drift and modules, or an upgrade in its window, by systemd, cron or CI."""
+"""`gpuprov schedule`: write files for nightly drift or modules, or an upgrade: systemd, cron or CI."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) 
 
 
 def _as_user(user: str, *needed: Path) -> None:
-    """What makes a user for it, who has to reach what is needed."""
+    """Print the commands that create the job's user; warn of needed paths that this user cannot reach."""
     from gpuprov.upgrade.schedule import HOME
 
     options.note(f"useradd --system --home-dir {HOME} --shell /usr/sbin/nologin {user}")
@@ -139,7 +139,7 @@ def _as_user(user: str, *needed: Path) -> None:
 
 
 def closed(path: Path, user: str) -> Path | None:
-    """The first part of a path that a user may not enter, or the path itself; groups do not count."""
+    """Return the first part of a path that a user cannot enter; permissions of groups are ignored."""
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:

@@ -1,4 +1,4 @@
-"""`gpuprov status`: every GPU of the fleet as it is now; live with --watch."""
+"""`gpuprov status`: show the present state of every GPU of the fleet; live with --watch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(
 
 @dataclass
 class View:
-    """How the table is shown now; keys change it."""
+    """Display settings of the table; keys change them."""
 
     folded: bool
     only_odd: bool
@@ -160,7 +160,7 @@ def _follow(watch: Watch, interval: float, output: str, view: View) -> int:
 
 
 def _full_screen(watch: Watch, view: View) -> int:
-    """Draw until `q`; the terminal's size is asked for each time, so a resize shows at once."""
+    """Draw until `q`; read the terminal's size each time, so that a resize takes effect at once."""
     from rich.console import Console
     from rich.live import Live
 
@@ -201,7 +201,7 @@ def _turn(view: View, key: str, lines: int) -> None:
 
 @contextmanager
 def _keys() -> Iterator[_Pressed]:
-    """Keys as they are pressed; the terminal is as before afterwards."""
+    """Provide a reader of keys that need no Enter; restore the terminal at the end."""
     if not sys.stdin.isatty():
         yield _Pressed(None)
         return
@@ -218,11 +218,11 @@ def _keys() -> Iterator[_Pressed]:
 
 
 KEYS = re.compile(r"\x1b\[[\d;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
-"""One key each: what arrows and the like send, or one character."""
+"""Pattern of one key: the escape sequence of an arrow or page key, or one character."""
 
 
 class _Pressed:
-    """Waits for keys for some seconds; those that came together are told one by one."""
+    """A reader of keys: a call waits for some seconds, and returns the pressed keys one by one in a list."""
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""`gpuprov topo`: how the GPUs, NICs and CPUs of a node are joined, and what that means."""
+"""`gpuprov topo`: show and judge the links between GPUs, NICs and CPUs of a node."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(
 def _ask(
     host: str, lock_path: Path, identity: str | None, known_hosts: str | None, expect_nvlink: bool
 ) -> tuple[str, bool]:
-    """A host's answer, and whether NVLink between all GPUs is expected of it."""
+    """Return a host's answer, and whether NVLink between all its GPUs is expected."""
     from gpuprov.model.lock import read_lock
     from gpuprov.ssh.transport import fan_out
     from gpuprov.topology.live import ask_matrix
@@ -81,7 +81,7 @@ def _ask(
 
 
 def _read(source: str | None, local: bool) -> tuple[str, str]:
-    """The text to read, and the picture's title."""
+    """Return the text to read, and the picture's title."""
     if local == (source is not None):
         raise InvalidInput(
             "nothing to read" if source is None else f"both --local and {source}",
@@ -98,7 +98,7 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
 
 
 def _complain(complaint: str, output: str, code: Exit) -> int:
-    """What a driver said instead of a matrix; a saved text is read rightly all the same."""
+    """Print a driver's error message in place of a matrix; return the exit code."""
     if output == "json":
         options.print_json({"schema": SCHEMA, "error": complaint})
     else:

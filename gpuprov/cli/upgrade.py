@@ -1,4 +1,4 @@
-"""`gpuprov upgrade`: canary, batches, a gate before, a way back after."""
+"""`gpuprov upgrade`: move a fleet to a new lock: gate, canaries, batches, and rollback after failures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def command(
 
 
 def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], output: str) -> bool:
-    """Show the gate; returns whether it is open."""
+    """Show the gate; return whether it is open."""
     from datetime import UTC, datetime
 
     from gpuprov.upgrade.text import gate_lines, order_lines, plan_document

@@ -1,4 +1,4 @@
-"""`gpuprov validate`: what is wrong with fleet.yml, profiles and the lock, without a network."""
+"""`gpuprov validate`: find mistakes in fleet.yml, profiles and the lock, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov workers`: certificates of a coordinator and of sites, and the service of a site."""
+"""`gpuprov workers`: create certificates of a coordinator and of sites, and run the service of a site."""
 
 from __future__ import annotations
 

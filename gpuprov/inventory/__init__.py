@@ -1,1 +1,1 @@
-"""Fleet and lock as Ansible sees them."""
+"""Fleet and lock as Ansible inventories, and the import and export of other formats."""

@@ -1,10 +1,10 @@
-"""A fleet as an Ansible inventory: its groups, groups by what the hosts are, and the lock's variables.
+"""A fleet as an Ansible inventory: its groups, groups by property of the hosts, and the lock's variables.
 
-Groups by profile, GPU model, architecture, system and site hold the fleet's groups as children. Variables
-keep what Ansible has no place for: `gpuprov_group` what the fleet states of a group, `gpuprov_host` what it
-states of the way to a host, `gpuprov_name` a name that Ansible would not take; in the group `all`,
-`gpuprov_fleet` what the fleet states of all, `gpuprov_kinds` which groups were added. So nothing is lost, and
-`gpuprov inventory import` finds it again.
+Groups by profile, GPU model, architecture, system and site have the fleet's groups as children. Variables
+keep the keys that Ansible does not have: `gpuprov_group` a group's keys in the fleet, `gpuprov_host` a host's
+SSH settings, `gpuprov_name` a name that is not valid in Ansible; in the group `all`, `gpuprov_fleet` the
+fleet's keys outside groups, and `gpuprov_kinds` the names of the added groups. Nothing is lost:
+`gpuprov inventory import` reads these variables.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ class AnsibleGroup:
 
 @dataclass(frozen=True)
 class AnsibleInventory:
-    """Groups by name, `all` among them, and the variables of hosts that have some."""
+    """Groups by name, including `all`, and the variables of hosts that have some."""
 
     groups: dict[str, AnsibleGroup]
     host_vars: dict[str, Variables]
 
     @property
     def hosts(self) -> list[str]:
-        """Every host once."""
+        """All hosts, each once."""
         return list(dict.fromkeys(host for group in self.groups.values() for host in group.hosts))
 
 
 def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = None) -> AnsibleInventory:
-    """The fleet's inventory.
+    """Return the inventory of a fleet.
 
     Args:
-        models: group → GPU model, where it is known.
-        lock: gives roles' variables; without it only groups, addresses and the way in are told.
+        models: group → GPU model, if known.
+        lock: source of the roles' variables; without it there are only groups, addresses and connection
+            variables.
 
     Raises:
-        InvalidInput: the site's own variables state what the lock decides.
+        InvalidInput: the site sets a variable that the lock decides.
     """
     names = _names(fleet)
     everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
@@ -86,7 +87,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
 
 
 def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
-    """What an inventory script answers to `--list`, with the variables of all hosts in `_meta`."""
+    """Return an inventory script's answer to `--list`, with the variables of all hosts in `_meta`."""
     below_all = [name for name in inventory.groups if name != "all"]
     answer: dict[str, Any] = {"_meta": {"hostvars": unmarked(inventory.host_vars, mark=True)}}
     for name, group in inventory.groups.items():
@@ -97,7 +98,7 @@ def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
 
 
 def _stated(record: Fleet | Group, *without: str) -> Variables:
-    """What a person stated, as it can be stated again."""
+    """Return the keys that a file sets, as JSON values, without defaults."""
     plain: Variables = record.model_dump(mode="json", exclude_unset=True, exclude=set(without))
     return plain
 
@@ -112,12 +113,12 @@ def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) ->
 
 
 def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables:
-    """What is told of one host: its address, the way to it where that is its own, the site's variables."""
+    """Return one host's variables: its address, its connection variables, the site's variables."""
     address, ssh = group.entries[host].address, group.entries[host].ssh
     told = {"ansible_host": address} if address != host else {}
     kept: Variables = {"ssh": ssh.model_dump(exclude_none=True)} if ssh else {}
     site = fleet.host_vars.get(host, {})
-    if ours := [key for key in way if key not in site]:  # for the way back
+    if ours := [key for key in way if key not in site]:  # for the import
         kept["variables"] = ours
     decided = as_text(told | way | ({HOST_VARIABLE: kept} if kept else {}))
     return {**decided, **marked(site)}
@@ -126,7 +127,7 @@ def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables
 def _kinds(
     fleet: Fleet, models: Mapping[str, str], names: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Groups by what hosts are: `gpu_h200_sxm` and the fleet's groups in it."""
+    """Yield groups by property of the hosts, `gpu_h200_sxm`, each with its groups of the fleet."""
     kinds: dict[str, list[str]] = {}
     for name, group in fleet.groups.items():
         stated = {
@@ -146,7 +147,7 @@ def _kinds(
 
 
 def _names(fleet: Fleet) -> dict[str, str]:
-    """The fleet's group → a name that Ansible takes without a warning: no sign, no host's name."""
+    """Return the fleet's group → a name that Ansible accepts without a warning and that no host has."""
     taken = {host for group in fleet.groups.values() for host in group.hosts} | RESERVED
     names: dict[str, str] = {}
     for name in [*fleet.groups, *fleet.also]:
@@ -156,7 +157,7 @@ def _names(fleet: Fleet) -> dict[str, str]:
 
 
 def renamed_groups(inventory: AnsibleInventory) -> dict[str, str]:
-    """Groups of the fleet that have another name in Ansible, and that name."""
+    """Return the fleet's groups that have another name in Ansible → that name."""
     stated = {
         name: group.vars[GROUP_VARIABLE]["name"]
         for name, group in inventory.groups.items()
@@ -172,9 +173,9 @@ def _free(name: str, taken: set[str], suffix: str) -> str:
 
 
 def group_name(text: str) -> str:
-    """`HGX H200-8` → `hgx_h200_8`: letters, digits and `_`, the first no digit, as Ansible wants names.
+    """Return a valid name of an Ansible group: letters, digits and `_`, no digit first.
 
-    Only what has to change does: a name that is fit keeps its capitals.
+    `HGX H200-8` becomes `hgx_h200_8`. A valid name is not changed and keeps its capitals.
     """
     if re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
         return text

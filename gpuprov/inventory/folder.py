@@ -1,4 +1,4 @@
-"""An inventory as the folder that people keep: hosts.yml, group_vars, host_vars."""
+"""An inventory as a folder: hosts.yml, group_vars, host_vars."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEADER = "# Written by `gpuprov inventory generate` from the fleet; change that,
 
 
 def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
-    """Write the folder; files of an earlier writing that are not needed any more are removed.
+    """Write the folder; remove files of an earlier run that are not needed any more.
 
     Returns:
         The files, hosts.yml first.
 
     Raises:
-        InvalidInput: the folder holds files of somebody else's, or cannot be written.
+        InvalidInput: the folder contains files that gpuprov did not write, or cannot be written.
     """
     files = dict(_files(inventory))
     earlier = _earlier(folder)
@@ -39,7 +39,7 @@ def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
 
 
 def _files(inventory: AnsibleInventory) -> list[tuple[str, Any]]:
-    """Name → content. Addresses stand in hosts.yml; a host with more to tell has a file of its own."""
+    """Return file names and contents. Addresses are in hosts.yml, a host's other variables in host_vars."""
     children: dict[str, Any] = {}
     found: list[tuple[str, Any]] = []
     reached = {
@@ -66,7 +66,11 @@ def _address(address: str | None) -> dict[str, str]:
 
 
 def _earlier(folder: Path) -> set[Path]:
-    """What we wrote here before."""
+    """Return the files that an earlier run wrote.
+
+    Raises:
+        InvalidInput: a file does not start with `HEADER`.
+    """
     found = {path for path in folder.rglob("*") if path.is_file()} if folder.exists() else set()
     for path in found:
         with path.open(encoding="utf-8", errors="replace") as lines:
@@ -78,10 +82,10 @@ def _earlier(folder: Path) -> set[Path]:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """As fast as there is: 10,000 hosts are many lines. The same value twice is written twice."""
+    """A YAML writer without aliases, in C if available: 10,000 hosts are many lines."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Never write `&id001`."""
+        """Return True, so that a repeated value is written in full and not as an alias (`&id001`)."""
         return True
 
 
@@ -89,6 +93,6 @@ _Dumper.add_representer(AnsibleText, lambda dumper, text: dumper.represent_scala
 
 
 def render(plain: Any) -> str:
-    """YAML of plain data."""
+    """Return plain data as YAML."""
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

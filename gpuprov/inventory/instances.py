@@ -1,4 +1,4 @@
-"""Machine types of clouds as hardware that a fleet states."""
+"""Machine types of clouds, and their hardware as a fleet states it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuprov.model.hardware import GpuHardware, HardwareProfile, NicHardware, Nv
 
 
 def find_instance(catalog: Catalog, name: str) -> InstanceType:
-    """The machine type of that id, with its cloud or without (`aws:p5.48xlarge`), in any case.
+    """Return the machine type with an id, with or without its cloud (`aws:p5.48xlarge`), in any case.
 
     Raises:
-        InvalidInput: the catalog knows no such type; names what is near.
+        InvalidInput: the catalog has no such type; the message names similar ones.
     """
     if found := instance_named(catalog, name):
         return found
@@ -29,10 +29,10 @@ def find_instance(catalog: Catalog, name: str) -> InstanceType:
 
 
 def instance_hardware(instance: InstanceType, profile: HardwareProfile) -> HardwareProfile:
-    """The hardware of a machine type, to be laid over that of its profile.
+    """Return the hardware of a machine type, as overrides of its profile.
 
-    What the catalog does not know of it is stated as None: what a profile says of a whole server does not
-    hold for a part of one.
+    Values that the catalog does not have become None: a profile's values for a whole server do not hold for
+    a part of one.
     """
     whole = instance.gpus == profile.gpu.count
     nvlink = profile.gpu.nvlink if whole else None

@@ -1,4 +1,4 @@
-"""Which GPU model the groups of a fleet have."""
+"""GPU models of a fleet's groups."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuprov.model.profile import load_profile, overlay
 
 
 def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str, str]:
-    """Group → the catalog's name of its GPU; from the lock, or from the profiles of groups not locked yet.
+    """Return group → GPU model as the catalog names it, from the lock, or from the profile if not locked yet.
 
     Args:
-        folder: where the fleet's file stands.
+        folder: the folder of the fleet's file.
 
     Raises:
-        InvalidInput: a profile or a GPU that is not known.
+        InvalidInput: a profile or GPU is unknown.
     """
     locked = lock.groups if lock else {}
     models = {name: locked[name].hardware.gpu_model for name in fleet.groups if name in locked}

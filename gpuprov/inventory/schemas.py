@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that people write, for editors."""
+"""JSON Schemas of profile, fleet and lock, for editors."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ HOSTS = {
 
 
 def json_schema(what: str) -> dict[str, Any]:
-    """The schema (draft 2020-12) of `profile`, `fleet` or `lock`.
+    """Return the schema (draft 2020-12) of `profile`, `fleet` or `lock`.
 
-    Every property is described; those that people write have an example.
+    Every property has a description; in `profile` and `fleet` also an example.
     """
     shape = SHAPES[what]
     schema = shape.model_json_schema(by_alias=True, mode="validation")
     records = schema["$defs"]
     for name, record in {shape.__name__: schema, **records}.items():
         _describe(name, record, examples=what != "lock")
-    if what != "lock":  # a lock is written, never typed
+    if what != "lock":  # a lock is generated
         _allow_short_forms(records)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": IDENTITY.format(what)}
     return {**head, **schema, "title": TITLES[what]}
@@ -48,13 +48,13 @@ def json_schema(what: str) -> dict[str, Any]:
 
 @cache
 def keys() -> dict[str, dict[str, dict[str, Any]]]:
-    """Record → key → what is said of it beside its model: a description, an example."""
+    """Return record → key → the `description` and `example` that its model does not have."""
     said: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(KEYS.read_text(encoding="utf-8"))
     return said
 
 
 def _describe(name: str, record: dict[str, Any], *, examples: bool) -> None:
-    """Say of each property what its model leaves out."""
+    """Add missing descriptions, and examples, to the properties of a record."""
     said = {**keys().get(PARENTS.get(name, ""), {}), **keys().get(name, {})}
     for key, stated in record.get("properties", {}).items():
         more = said.get(key, {})
@@ -65,7 +65,7 @@ def _describe(name: str, record: dict[str, Any], *, examples: bool) -> None:
 
 
 def _allow_short_forms(records: dict[str, Any]) -> None:
-    """What people may write shorter than the record that it becomes."""
+    """Allow the short forms that a file may have in place of a record."""
     for name, hosts in HOSTS.items():
         if name in records:
             said = records[name]["properties"]["hosts"].get("examples", [])
@@ -77,7 +77,7 @@ def _allow_short_forms(records: dict[str, Any]) -> None:
             "anyOf": [serial["items"], {"type": "array", "items": serial["items"], "minItems": 1}],
         }
         records["Hook"] = {"anyOf": [TEXT, records["Hook"]], "description": records["Hook"]["description"]}
-    records.get("Host", {}).pop("required", None)  # an address that is not stated is the name
+    records.get("Host", {}).pop("required", None)  # the address defaults to the name
     if "Mirror" in records:
         whole = records["Mirror"]
         records["Mirror"] = {"anyOf": [whole["properties"]["url"], whole]}

@@ -1,4 +1,4 @@
-"""The fleet.yml to start from: what is stated, and beside it, as comments, the keys that people look for."""
+"""A first fleet.yml: the stated keys, and other common keys as comments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REBOOT = {"allowed": False, "batch": 1}
 
 
 def schema_file(fleet: Path) -> Path:
-    """Where editors find the schema of a fleet file: beside it, so that it may be committed with it."""
+    """Return the path of a fleet file's schema for editors: in the same folder, to be committed with it."""
     return fleet.with_name(f".{fleet.stem}.schema.json")
 
 
@@ -36,12 +36,12 @@ def write_fleet(
     """Write a fleet file, and the schema that its first line names.
 
     Args:
-        document: the keys of the fleet; `groups` and `ssh` of them count.
-        about: a line of comment before the groups.
-        keys_beside: whether keys that are not stated stand beside those that are, as comments.
+        document: the keys of the fleet; `groups` is required, `ssh` defaults to the user root.
+        about: a comment line before the groups.
+        keys_beside: whether to add common keys that are not stated, as comments.
 
     Raises:
-        InvalidInput: the document is no fleet, or the folder cannot be written.
+        InvalidInput: the document is not a fleet, or the folder cannot be written.
     """
     schema = schema_file(fleet)
     text = HEADER.format(schema=schema.name) + (f"# {about}\n" if about else "")
@@ -52,7 +52,7 @@ def write_fleet(
 
 
 def starting_text(document: Mapping[str, Any]) -> str:
-    """The document as YAML, and below each part what else may be said there."""
+    """Return the document as YAML, each part followed by further keys as comments."""
     rest = {key: value for key, value in document.items() if key not in ("groups", "ssh")}
     parts = ["groups:\n"]
     for name, group in document["groups"].items():
@@ -71,13 +71,13 @@ def starting_text(document: Mapping[str, Any]) -> str:
 
 
 def _offered(key: str, record: str, names: tuple[str, ...]) -> Iterator[str]:
-    """A record that is not stated, with some of its keys, as comments."""
+    """Yield a record that is not stated, with some of its keys, as comment lines."""
     yield f"# {key}:\n"
     yield from (line.replace("# ", "#   ", 1) for line in _keys(record, names))
 
 
 def _keys(record: str, names: Iterable[str]) -> Iterator[str]:
-    """`# cuda: ["12.8"]  # toolkits`, a line a key."""
+    """Yield one comment line per key, such as `# cuda: ["12.8"]  # toolkits`."""
     properties = _properties(record)
     for name in names:
         stated = {name: keys()[record][name]["example"]}

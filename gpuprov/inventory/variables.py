@@ -1,4 +1,4 @@
-"""A locked group as Ansible variables: how its hosts are reached, and all that the roles are told."""
+"""A locked group as Ansible variables: connection variables of its hosts, and the variables of all roles."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from gpuprov.ssh.route import Route, route
 
 Variables = dict[str, Any]
 PYTHON = "/usr/bin/python3"
-"""Ansible would look for one in PATH, and find gpuprov's own first, which knows nothing of apt."""
+"""Python on this machine. In PATH Ansible would find gpuprov's own first, which lacks the module for apt."""
 Reached = Mapping[str, tuple[str, Connection]]
-"""Host → its address, and what is stated of the way to it."""
+"""Host → its address and its connection settings."""
 
 
 def reached(group: LockedGroup) -> Reached:
-    """How the hosts of a group are reached."""
+    """Return the address and the connection settings of each host of a group."""
     return {host: (address, group.connection_of(host)) for host, address in group.hosts.items()}
 
 
 def group_variables(group: LockedGroup) -> Variables:
-    """Variables of every host of a group. Roles take nothing from anywhere else."""
+    """Return the variables that all hosts of a group share. Roles read no other source."""
     return variables_of(reached(group), group)[0]
 
 
 def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, dict[str, Variables]]:
-    """Variables of all the hosts, and host → those of it alone.
+    """Return the variables that all hosts share, and host → the variables that only it has.
 
     Args:
-        group: tells what roles are told; without it only the way in is.
+        group: source of the roles' variables; without it only connection variables are returned.
 
     Raises:
-        InvalidInput: ssh's own configuration cannot be read.
+        InvalidInput: ssh's configuration cannot be read.
     """
     ways = {host: route(*way) for host, way in hosts.items()}
     told = {host: _way_in(way) for host, way in ways.items()}
@@ -54,7 +54,7 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
 
 
 def _way_in(way: Route) -> Variables:
-    """User, port, key, and what ssh is told; of this machine that it needs none of these."""
+    """Return connection variables: user, port, key and ssh options; for this machine a local connection."""
     if way.local:
         return {
             "ansible_connection": "local",

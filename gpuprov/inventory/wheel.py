@@ -1,7 +1,7 @@
-"""gpuprov's own wheel by its hash: what first boots and jobs install.
+"""gpuprov's wheel with its hash, which first boots and jobs install.
 
-No package index is asked for gpuprov: its name there belongs to whoever registers it. The wheel carries
-the hashes of everything that it needs (`requirements.lock`), so that one hash pins all of them.
+gpuprov is never installed from a package index, where any user could register its name. The wheel contains
+the hashes of all dependencies (`requirements.lock`), so that one hash pins all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuprov.untrusted.urls import public_url
 HASH = "#sha256="
 EXPECTED = f"https://…/gpuprov-VERSION-py3-none-any.whl{HASH}HASH"
 MAKE = "scripts/release wheel dist"
-"""Makes the wheel in a checkout, and prints its hash as `--wheel` takes it."""
+"""Command that builds the wheel in a checkout and prints its hash as `--wheel` expects it."""
 LARGEST = 64 << 20
 _NAME = re.compile(r"gpuprov-[0-9A-Za-z.+!_]{1,60}-py3-none-any\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +33,7 @@ class Wheel:
 
     Attributes:
         place: its URL, or its path in the repository of a job.
-        sha256: of the file, in hexadecimal.
+        sha256: hash of the file, in hexadecimal.
     """
 
     place: str
@@ -41,7 +41,7 @@ class Wheel:
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """The file name."""
         return urlsplit(self.place).path.rpartition("/")[2]
 
     @property
@@ -57,7 +57,7 @@ def wheel_by_url(stated: str | None) -> Wheel:
         stated: URL#sha256=HASH; the URL may have a query, such as a signature.
 
     Raises:
-        InvalidInput: nothing is stated, or it is no such URL; a file's hash is part of what to type.
+        InvalidInput: nothing is stated, or not such a URL; for a local file the message contains its hash.
     """
     if stated is None:
         raise InvalidInput(
@@ -90,8 +90,8 @@ def wheel_of_job(stated: str | None, folder: Path) -> Wheel:
         folder: the repository.
 
     Raises:
-        InvalidInput: nothing is stated, the URL has a password or signature, which a repository would
-            keep, or the file is not in the repository.
+        InvalidInput: nothing is stated, the URL has a password or signature, which would be committed with
+            the job, or the file is not in the repository.
     """
     if stated is None or "://" in stated:
         wheel = wheel_by_url(stated)
@@ -117,10 +117,10 @@ def wheel_of_job(stated: str | None, folder: Path) -> Wheel:
 
 
 def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]:
-    """Return lines of sh that install a wheel and what it needs, all by hash, as wheels alone.
+    """Return lines of sh that install a wheel and its dependencies by hash, only as wheels.
 
     Args:
-        lock: the file that the hashes are written to, for pip.
+        lock: the requirements file for pip that the hashes are written to.
     """
     path, lines = wheel.place, []
     if wheel.fetched:

@@ -1,1 +1,1 @@
-"""Moves a running fleet from one lock to another; the worst outcome is a few nodes on their old stack."""
+"""Upgrade of a running fleet from one lock to another; at worst a few nodes stay on their old stack."""

@@ -1,4 +1,4 @@
-"""Nodes that have to prove under load that their GPUs deliver, before they serve again."""
+"""Acceptance of upgraded nodes under GPU load, before they return to service."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KEPT = "accept.json"
 
 
 def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[str, str]:
-    """Node → why it was not accepted; nothing is loaded where `rollout.accept` states no level.
+    """Return node → why it was not accepted; without a level in `rollout.accept` nothing is measured.
 
-    Nodes are drained by then, so a scheduler's program that runs there gives out no jobs.
+    The nodes are drained, so an installed scheduler starts no jobs on them.
     """
     level = context.rollout.accept
     if level is None or not names:

@@ -1,4 +1,4 @@
-"""In which order nodes move, and how many at a time: a pure function of the fleet and its rules."""
+"""Order of nodes and size of batches: a pure function of the fleet and its rollout rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprov.model.nodeset import expand
 from gpuprov.model.rollout import Rollout, portion
 
 Unit = tuple[str, ...]
-"""Nodes that move as one; most nodes are a unit alone."""
+"""Nodes that move together; most units have a single node."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Batch:
 
 
 def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch]:
-    """Canaries first, then batches of the sizes that `serial` says.
+    """Return the canaries as the first batch, then batches of the sizes in `serial`.
 
-    A batch holds whole units: it is smaller than its size where the next unit does not fit, and larger only
-    where one unit alone is.
+    A batch contains whole units: it is smaller than its size if the next unit does not fit, and larger only
+    if its single unit is.
 
     Args:
         groups: the nodes to move, by group, in order.
 
     Raises:
-        Refused: only a part of nodes that move together is to move.
+        Refused: only some of the nodes that move together are to move.
         InvalidInput: `together` or `canary` is not a set of nodes.
     """
     nodes = [node for hosts in groups.values() for node in hosts]
@@ -52,7 +52,7 @@ def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch
 
 
 def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
-    """Every node's unit, in the order of their first nodes."""
+    """Return the units of all nodes, in the order of their first nodes."""
     unit_of: dict[str, Unit] = {node: (node,) for node in nodes}
     for text in together:
         members = _hosts(text)
@@ -76,7 +76,7 @@ def _hosts(text: str) -> set[str]:
 def _canaries(
     groups: Mapping[str, Sequence[str]], units: Sequence[Unit], canary: str | list[str]
 ) -> list[Unit]:
-    """The units that go first; where none of the named canaries is to move, one of each group."""
+    """Return the units that move first; if no named canary is to move, one of each group."""
     if canary == "none":
         return []
     named = set().union(*map(_hosts, canary)) if isinstance(canary, list) else set()
@@ -87,7 +87,7 @@ def _canaries(
 
 
 def _fitting(waiting: Sequence[Unit], size: int) -> list[Unit]:
-    """The first units that fit into a batch together, one at least."""
+    """Return the first units that fit into one batch, at least one."""
     chosen = [waiting[0]]
     for unit in waiting[1:]:
         if len(_flat(chosen)) + len(unit) > size:

@@ -1,4 +1,4 @@
-"""The new module, built before anything is drained: tried on canaries, or made by builders for all."""
+"""Builds of the new kernel module before any node is drained: tried on canaries, or by builders for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprov.upgrade.context import UpgradeContext
 
 
 class Ahead:
-    """Which nodes build what."""
+    """The builds of an upgrade and the nodes that run them."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class Ahead:
     ) -> None:
         """
         Args:
-            canaries: those that try to build where every node compiles; where builders do it for all, those
-                that are among the names do.
+            canaries: nodes that try the build if every node compiles for itself; otherwise those of the
+                builders that are in `names` build.
 
         Raises:
-            Refused: a build in the store was changed, or nodes that cannot compile for themselves would be
-                left without a module.
+            Refused: a build in the store was changed, or nodes that cannot compile for themselves would
+                have no module.
         """
         self._context, self._store = context, store or store_of(context.lock, context.id)
         self._groups = {name: context.groups[name][1] for name in names}
@@ -57,7 +57,7 @@ class Ahead:
         """Refuse to drain nodes that would get no module for any of their kernels.
 
         Raises:
-            Refused: says which, and whose builds they wait for.
+            Refused: there are such nodes; the message names them and the builders that they depend on.
         """
         stranded = [
             name
@@ -73,27 +73,28 @@ class Ahead:
             )
 
     def _may_compile(self, name: str) -> bool:
-        """Return whether a module that a node compiles for itself is of use there."""
+        """Return whether a node can use a module that it compiles for itself."""
         group = self._groups[name]
         return group.secure_boot is None and group.components.driver.may_compile(name)
 
     def kernels(self, name: str) -> list[str]:
-        """Return those that a node is to build the module for."""
+        """Return the kernels that a node builds the module for."""
         mine = [build.kernel for build, builders in self._builders.items() if name in builders]
         return mine or self._tried.get(name, [])
 
     def hands_out(self, name: str) -> bool:
-        """Return whether what a node builds is for others."""
+        """Return whether a node builds for other nodes."""
         return any(name in builders for builders in self._builders.values())
 
     def take(self, built: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Put what builders have built into the store.
+        """Put the builders' archives into the store.
 
         Args:
-            built: node → what it packed, each with its kernel; nothing where the driver does not move.
+            built: node → its archives, each with its kernel; none if the driver does not change.
 
         Raises:
-            NodeFailed, Unreachable: it cannot be had, is not what was asked for, or builders do not agree.
+            NodeFailed, Unreachable: an archive cannot be fetched, is not the expected one, or the builders'
+                archives differ.
         """
         for build, builders in self._builders.items():
             packed = {

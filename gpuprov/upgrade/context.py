@@ -1,4 +1,4 @@
-"""What every step of an upgrade needs to know: both locks, the run's folder, how to reach nodes."""
+"""Context of an upgrade's steps: both locks, the run's folder, connection options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.writing import replace_file
 OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"
 FLEET = "fleet"
-"""A file with the path of the fleet that both locks are of."""
+"""Name of the file with the path of the locks' fleet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +23,17 @@ class UpgradeContext(RunContext):
     """A run between two locks; `lock` is the new one.
 
     Attributes:
-        old: where nodes come from, and where a failed one goes back to.
-        source: the folder of the run whose records lead back: this one, or for a rollback the one that is
-            undone.
+        old: the present lock of the nodes, which a failed node returns to.
+        source: the folder of the run whose records are restored: this run, or for a rollback the run that it
+            undoes.
     """
 
     old: Lock
     source: Path
 
     def toward(self, lock: Lock, folder: Path) -> RunContext:
-        """The run of one step, to a lock, with a folder of the step's own."""
-        consent = Consent(downgrade=True)  # the gate showed both versions; a lock of older ones is meant
+        """Return the context of one step, with its lock and its folder."""
+        consent = Consent(downgrade=True)  # the gate showed both versions: older ones are intended
         return RunContext(
             lock,
             folder,
@@ -47,18 +47,18 @@ class UpgradeContext(RunContext):
 
     @cached_property
     def rollout(self) -> Rollout:
-        """The rules: those of the lock that is rolled out."""
+        """The rollout rules of the new lock."""
         return self.lock.rollout or Rollout()
 
     @cached_property
     def groups(self) -> dict[str, tuple[LockedGroup, LockedGroup]]:
-        """Node → its group in the old lock and in the new one, of the nodes that are in both."""
+        """Node → its group in the old lock and in the new one, for the nodes that are in both."""
         old, new = self.old.hosts(), self.lock.hosts()
         return {name: (old[name], new[name]) for name in old if name in new}
 
 
 def pack(run: Path, old: Lock, new: Lock) -> None:
-    """Make the run's folder, with both locks and the path of their fleet: it can be resumed without these."""
+    """Create the run's folder with copies of both locks and their fleet's path, to resume the run from."""
     make_folder(run)
     write_lock(old, run / OLD)
     write_lock(new, run / NEW)
@@ -68,10 +68,10 @@ def pack(run: Path, old: Lock, new: Lock) -> None:
 
 
 def unpack(run: Path) -> tuple[Lock, Lock]:
-    """The locks that a run was started with, old and new.
+    """Return the old and the new lock that a run was started with.
 
     Raises:
-        InvalidInput: they are not there any more.
+        InvalidInput: they do not exist any more.
     """
     old, new = read_lock(run / OLD), read_lock(run / NEW)
     if not (run / FLEET).exists():
@@ -81,7 +81,7 @@ def unpack(run: Path) -> tuple[Lock, Lock]:
 
 
 def rebooting(lock: Lock, *, together: int) -> Lock:
-    """The lock with leave to reboot so many nodes at a time; with 0, none."""
+    """Return the lock with permission to reboot `together` nodes at a time; 0 allows no reboot."""
     groups = {}
     for name, group in lock.groups.items():
         reboot = Reboots(allowed=together > 0, batch=max(together, 1), timeout_s=group.reboot.timeout_s)

@@ -1,6 +1,6 @@
-"""Takes nodes along their way, batch by batch: a step is in the journal before it is done, its end after it.
+"""Engine that runs the steps of nodes batch by batch, with each step in the journal before and after it.
 
-Started anew over the same journal, it goes on where the journal ends.
+Started again with the same journal, it continues where the journal ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FETCH = "fetch"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `stopped` says why nodes were left where they were; nodes → end and reason."""
+    """Result of a run: node → end, failed node → reason, and in `stopped` why the run ended early."""
 
     ends: dict[str, End]
     reasons: dict[str, str]
@@ -37,12 +37,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> Exit:
-        """0 when every node came where it was to go."""
+        """0 if no node failed and the run did not end early."""
         return Exit.FAILED if self.reasons or self.stopped else Exit.OK
 
 
 class Engine:
-    """One run over one journal."""
+    """One run with its journal."""
 
     def __init__(self, context: UpgradeContext, journal: Journal) -> None:
         self.leases = leases.leases_for(context)
@@ -50,19 +50,19 @@ class Engine:
         self.header = header(journal.entries)
 
     def progress(self) -> dict[str, NodeProgress]:
-        """Where every node stands, by the journal."""
+        """Return the progress of every node, from the journal."""
         about = self.header
         return progress_by_node(self.journal.entries, about.nodes, course=about.course, hold=about.hold)
 
     def go(self) -> Outcome:
-        """Take every batch along its way, until one is bad; the leases are given back at the end.
+        """Run every batch until one is bad; release the leases at the end.
 
-        A run that is cut off keeps them: its nodes are to be found as it left them.
+        An interrupted run keeps its leases, so that no other run changes its nodes.
 
         Raises:
-            Refused: another run holds a node, or what is needed cannot be fetched (nothing has moved); the
-                window closed, or another run took a node over (the run can be resumed).
-            CrewLost: no worker can be sent any more (the run can be resumed).
+            Refused: another run holds a node, or a package cannot be fetched (no node has moved); the window
+                closed, or another run took over a node (the run can be resumed).
+            CrewLost: no worker is available any more (the run can be resumed).
         """
         with self.leases:
             return self._go()
@@ -83,7 +83,7 @@ class Engine:
         return outcome
 
     def _refuse_outside_window(self, batch: Batch) -> None:
-        """Stop before a batch whose window has closed; a batch that has begun is brought to its end."""
+        """Stop before a batch if the window has closed; a batch that has begun is finished."""
         window = self.context.rollout.window
         begun = any(self.progress()[node].begun for node in batch.nodes)
         if window and not begun and not is_open(window, datetime.now(UTC)):
@@ -95,7 +95,7 @@ class Engine:
             )
 
     def _fetch(self) -> None:
-        """Have on every node what leads there and back, before any of them moves."""
+        """Fetch on every node what upgrade and rollback need, before any of them moves."""
         fetched = any(entry.step == FETCH and entry.event == "done" for entry in self.journal.entries)
         if self.header.course == "back" or fetched:
             return
@@ -111,7 +111,7 @@ class Engine:
         self.journal.write(FETCH, "done")
 
     def _move(self, batch: Batch) -> None:
-        """Every node's next step, those of all nodes at the earliest step together, until none has one."""
+        """Run the earliest step that is due, for all its nodes together, until no step is left."""
         while True:
             known = self.progress()
             due = {node: step for node in batch.nodes if (step := known[node].next_step)}
@@ -124,13 +124,13 @@ class Engine:
         leases.hold(self.leases, nodes, self.context.narrate)
         self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
-        # A folder of its own each time: events of a step that was cut off are not this one's.
+        # A new folder each time: the folder of an interrupted attempt contains its events.
         folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
         begun = time.monotonic()
         failed = contained(fold(nodes), lambda: steps.BY_NAME[step](self.context, nodes, folder))
         if isinstance(failed, CrewLost):
             do = f"start it again, then: gpuprov upgrade --resume {self.context.id} --workers …"
-            raise CrewLost(failed.seen, do=do)  # the step is done again by who resumes the run
+            raise CrewLost(failed.seen, do=do)  # a resumed run repeats the step
         if isinstance(failed, GpuprovError):
             failed = dict.fromkeys(nodes, str(failed))
         for node, reason in failed.items():

@@ -1,4 +1,4 @@
-"""Packages fetched ahead: what the new lock needs and what would undo it, on every node, before any moves."""
+"""Packages of the new lock and of a rollback, fetched on every node before any node moves."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from gpuprov.upgrade.remote import PACKAGES_S, act
 
 
 def closure(group: LockedGroup) -> dict[str, str]:
-    """Every locked package of a group at its version."""
+    """Return all locked packages of a group with their versions."""
     return {name: version for _, each in group.components.each() for name, version in each.closure.items()}
 
 
 def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[str]) -> None:
-    """Fetch on all nodes at once; apt checks every sum. Some build the module, too.
+    """Fetch on all nodes in parallel; apt checks every checksum. Some nodes also build the module.
 
     Raises:
-        Refused: a node cannot have something, or apt would remove what no lock names. Nothing has moved.
+        Refused: a node cannot fetch or build something, or apt would remove a package that no lock names. No
+            node has moved.
     """
     ahead, arguments = Ahead(context, names, canaries), {}
     for name in names:
@@ -57,7 +58,7 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
 
 
 def _built(told: Any) -> list[dict[str, Any]]:
-    """What a node has built for others, as it tells it."""
+    """Return the archives that a node has built for others, from its answer."""
     return [
         {"kernel": str(each["kernel"]), "path": str(each["path"]), "size": int(each["size"])}
         | {"sha256": str(each["sha256"])}
@@ -66,13 +67,13 @@ def _built(told: Any) -> list[dict[str, Any]]:
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:
-    """Repositories of the new lock that the old one has not, as apt reads them (deb822-style)."""
+    """Return the repositories that only the new lock has, in apt's deb822 format."""
     added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
     return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)
 
 
 def stanza(repository: Repository) -> Iterator[str]:
-    """The lines of a repository in apt's sources (deb822-style)."""
+    """Yield the lines of a repository in apt's deb822 format."""
     yield "Types: deb"
     yield f"URIs: {repository.url}"
     yield f"Suites: {' '.join(repository.suites) or '/'}"

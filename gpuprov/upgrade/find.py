@@ -1,4 +1,4 @@
-"""Runs of this controller that have a journal: by name, the latest, those that did not come to their end."""
+"""Search for runs of this controller that have a journal: by name, the latest, or unfinished ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATEST = "latest"
 
 
 def find_run(name: str, *verbs: str) -> Path:
-    """The folder of a run with a journal: by id, by the end of one, or the latest.
+    """Return the folder of a run with a journal: by id, by the end of an id, or the latest.
 
     Args:
         verbs: `upgrade`, `rollback`.
@@ -32,10 +32,10 @@ def find_run(name: str, *verbs: str) -> Path:
 
 
 def find_unfinished(name: str, verb: str) -> Path:
-    """The folder of a run that did not come to its end.
+    """Return the folder of a run that has not ended.
 
     Raises:
-        InvalidInput: no such run, or it did.
+        InvalidInput: no such run, or it has ended.
     """
     run = find_run(name, verb)
     if ended(read(run)):
@@ -44,13 +44,13 @@ def find_unfinished(name: str, verb: str) -> Path:
 
 
 def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str]]:
-    """An upgrade's folder, and those of the nodes that it changed.
+    """Return an upgrade's folder, and which of the nodes it changed.
 
     Args:
-        name: as `find_run`; None means the latest that changed one of the nodes.
+        name: as for `find_run`; None means the latest upgrade that changed one of the nodes.
 
     Raises:
-        InvalidInput: no such run, or it changed none of them.
+        InvalidInput: no such run, or it changed none of the nodes.
     """
     runs = [find_run(name, "upgrade")] if name else _with_journal("upgrade")[::-1]
     for run in runs:

@@ -1,4 +1,4 @@
-"""A run followed to its end: what became of its nodes goes into the lock file and the history."""
+"""A run until its end, with its result in the lock file and in the history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprov.upgrade.journal import NAME, Journal
 
 
 def follow(context: UpgradeContext, lock_path: Path) -> Outcome:
-    """Take a run to its end; when every node of the lock has moved, the lock file moves with them.
+    """Run until the end; if every node of the lock has moved, replace the lock file by the lock they are on.
 
     Raises:
         Refused: as `Engine.go`.
@@ -38,7 +38,7 @@ def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
 
 
 def _record(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
-    """Keep the run in the history: a node that came where it was to go was verified there."""
+    """Add the run to the history; nodes without a failure are in sync, because the run verified them."""
     nodes = [
         NodeDrift(name, "error" if reason else "in_sync", reason=reason)
         for name in outcome.ends

@@ -1,4 +1,4 @@
-"""Jobs for forges: each installs gpuprov, has a key, keeps what was said and opens an issue. Text only."""
+"""CI jobs that install gpuprov, load a key, keep the output and open an issue. Text only."""
 
 from __future__ import annotations
 
@@ -101,22 +101,22 @@ def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
     Args:
         command: a line of sh.
         cron: five fields, in UTC.
-        wheel: what is installed.
+        wheel: the wheel to install.
     """
     install = ("\n" + " " * 10).join(install_lines(wheel))
     return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, install=install)
 
 
 def gitlab(name: str, command: str, wheel: Wheel) -> str:
-    """Return a job; when it runs is a pipeline schedule of the project."""
-    # A block each: a line ends the job where it fails, and quotes stay the shell's.
+    """Return a job; a pipeline schedule of the project starts it."""
+    # One block per line: a line that fails ends the job, and YAML does not interpret the shell's quotes.
     install = ("\n" + " " * 4).join(f"- |\n      {line}" for line in install_lines(wheel))
     text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=install)
     return text if JUNIT in command else text.replace(f"    reports: {{junit: {JUNIT}}}\n", "")
 
 
 def in_a_forge(program: str, words: tuple[str, ...]) -> str:
-    """The command line with its words for people, and JUnit XML where the verb has it."""
+    """Return the command line with text output instead of JSON, and for drift with JUnit XML."""
     plain = [word for word in words if word not in ("-o", "json")]
     junit = ["--junit", JUNIT] if words[0] == "drift" else []
     return shlex.join([program, *plain, *junit])

@@ -1,4 +1,4 @@
-"""The gate: everything that speaks against moving a node, found before anything moves. One visit a node."""
+"""The gate: checks that every node may move, before any node moves. One request per node."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ MODULES = (
     PROBE[-1],
 )
 COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "secure_boot", "state")
-"""What the gate reads beside drift."""
+"""Collectors of the gate, in addition to those of drift."""
 AGAIN_S = 2.0
 
 
 @dataclass(frozen=True)
 class NodeGate:
-    """One node before an upgrade.
+    """The gate's result for one node.
 
     Args:
-        moves: package → (installed version or None, version to come).
-        awake_s: seconds since it booted.
+        moves: package → (installed version or None, new version).
+        awake_s: seconds since the node booted.
     """
 
     name: str
@@ -63,15 +63,15 @@ class NodeGate:
 
     @property
     def shut(self) -> tuple[Finding, ...]:
-        """What has to be otherwise before this node may move."""
+        """The findings that do not allow this node to move."""
         return tuple(finding for finding in self.findings if finding.level == "bad")
 
     def wakes(self, settle_s: float) -> bool:
-        """Whether what speaks against the node may be that its units have not run yet."""
+        """Return whether the node has drift, but booted so recently that units may not have run yet."""
         return self.awake_s < settle_s and any(finding.rule == "drift" for finding in self.shut)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "name": self.name,
             "verdict": worst_level(self.findings),
@@ -83,12 +83,12 @@ class NodeGate:
 def ask_gate(
     context: UpgradeContext, names: Collection[str], accepted: Collection[str] = ()
 ) -> list[NodeGate]:
-    """Ask every node, and judge it; in the order of `names`.
+    """Ask and judge every node; return the results in the order of `names`.
 
-    One that has just booted is asked again until its units have run, or its time to settle is over.
+    A node that has just booted is asked again until its units have run, or its time to settle is over.
 
     Args:
-        accepted: checks of drift that somebody accepts.
+        accepted: checks of drift that the user accepts.
     """
     made: dict[tuple[int, int], Payload] = {}
     payloads: dict[str, Payload] = {}
@@ -118,7 +118,7 @@ def ask_gate(
 
 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
-    """The probe's question with the gate's beside it, the same for all nodes of a group."""
+    """Return the request for the probe and the gate, the same for all nodes of a group."""
     asked = asdict(drift_parameters(old))
     asked["collectors"] = sorted({*asked["collectors"], *COLLECTORS})
     asked["packages"] = sorted({*closure(old), *closure(new)})
@@ -132,7 +132,7 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
 def judge_node(
     context: UpgradeContext, name: str, answer: Facts | GpuprovError, accepted: Collection[str]
 ) -> NodeGate:
-    """One node's gate from what it answered."""
+    """Return the gate's result for one node from its answer."""
     if not isinstance(answer, Facts):
         return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
     judged = contained(name, lambda: _judge_facts(context, name, answer, accepted))
@@ -168,7 +168,7 @@ def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
 
 
 def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterator[Finding]:
-    """Nodes that are not what the old lock says have no way back to it."""
+    """Yield drift from the old lock: a node with drift could not return to that lock."""
     for each in judge("", facts, expectations(old)).drift:
         if each.check in accepted:
             yield Finding("warn", "drift", f"{difference(each)}; accepted")
@@ -179,7 +179,7 @@ def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterato
 def _packages(
     facts: Facts, old: LockedGroup, new: LockedGroup, moves: Mapping[str, tuple[str | None, str]]
 ) -> Iterator[Finding]:
-    """What will be installed, and what would undo it, is in a repository or on the node already."""
+    """Yield problems of packages: an upgrade or rollback that needs a missing one, a broken or busy dpkg."""
     told = facts.raw("gate")
     offered = {(name, version) for name, version in told["offered"]}
     kept, arch = set(told["kept"]), told["architecture"]
@@ -212,7 +212,7 @@ def _files(name: str, version: str, arch: str) -> set[str]:
 
 
 def _room(facts: Facts) -> Iterator[Finding]:
-    """As much free space as the roles ask for, where it is mounted."""
+    """Yield folders with less free space than the roles need."""
     for folder, wanted in preflight_values("defaults")["preflight_free_mb"].items():
         free = facts.state.free_mib.get(folder)
         if free is not None and free < wanted:
@@ -220,7 +220,7 @@ def _room(facts: Facts) -> Iterator[Finding]:
 
 
 def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
-    """A module that is compiled here needs headers of each kernel that counts, and a key that is enrolled."""
+    """Yield missing headers for each relevant kernel, and a missing key, if the node compiles its module."""
     if not new.components.driver.compiled:
         return
     offered = {name for name, _ in facts.raw("gate")["offered"]}
@@ -232,7 +232,7 @@ def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
 
 
 def _trust(facts: Facts, stated: LockedSecureBoot | None) -> Iterator[Finding]:
-    """Under Secure Boot: whose signature the new module will have is trusted already."""
+    """Yield, for Secure Boot, that the node may not trust the signature of the new module."""
     if stated is None:
         if facts.loaded_driver is None:
             yield Finding(
@@ -249,7 +249,7 @@ def _named_kernel(group: LockedGroup) -> list[str]:
 
 
 def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
-    """GPUs that somebody works on; NVIDIA's own daemons do not count."""
+    """Yield programs that use the GPUs; NVIDIA's own daemons do not count."""
     if users := gpu_users(facts):
         said = f"the GPUs are in use by {', '.join(users)}"
         yield Finding("warn", "idle", f"{said}; to be drained") if drained else Finding("bad", "idle", said)

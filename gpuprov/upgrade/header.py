@@ -1,4 +1,4 @@
-"""What a run is, decided once at its start: the first entry of its journal."""
+"""The header of a run, fixed at its start: the first entry of its journal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.state import Course, Entry
 
 RUN = "run"
-"""The step that speaks of the run as a whole: begun with its header, done with how it ended."""
+"""The step of the whole run: begun with its header, done or failed with its result."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """A run's course and order, who started it, and which drift its gate accepted."""
+    """A run's course and batches, the user who started it, and the drift that its gate accepted."""
 
     course: Course
     hold: bool
@@ -33,15 +33,15 @@ class Header:
         return [node for batch in self.batches for node in batch.nodes]
 
     def write(self, journal: Journal) -> None:
-        """The first entry of a journal."""
+        """Write the first entry of a journal."""
         journal.write(RUN, "begun", data=asdict(self))
 
 
 def header(entries: Sequence[Entry]) -> Header:
-    """The header of a journal.
+    """Return the header of a journal.
 
     Raises:
-        InvalidInput: the journal is empty: the run had not begun.
+        InvalidInput: the journal has no header: the run had not begun.
     """
     if not entries or entries[0].step != RUN:
         raise InvalidInput("the run's journal has no beginning: nothing was done", do="start a new one")
@@ -51,5 +51,5 @@ def header(entries: Sequence[Entry]) -> Header:
 
 
 def ended(entries: Sequence[Entry]) -> bool:
-    """Whether a run came to its end, good or bad."""
+    """Return whether a run has ended, successfully or not."""
     return bool(entries) and entries[-1].step == RUN and entries[-1].event != "begun"

@@ -1,4 +1,4 @@
-"""Hooks: commands around a node's change, the site's own or ready ones, on the controller or on the node."""
+"""Hooks: commands before and after a node's change, custom or known, on the controller or on the node."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- 
 
 
 def check_hooks(context: UpgradeContext) -> None:
-    """Refuse a hook that no one knows before anything moves.
+    """Refuse an unknown hook before any node moves.
 
     Raises:
-        InvalidInput: `use` names nothing, or something that has no command for that moment.
+        InvalidInput: `use` names an unknown hook, or one without a command for that moment.
     """
     for moment in ("drain", "snapshot", "resume"):
         hook = getattr(context.rollout.hooks, moment)
@@ -34,7 +34,7 @@ def check_hooks(context: UpgradeContext) -> None:
 
 
 def command(hook: Hook, moment: str) -> tuple[str, str]:
-    """The shell command of a hook, and where it runs.
+    """Return the shell command of a hook, and where it runs.
 
     Raises:
         InvalidInput: as `check_hooks`.
@@ -52,7 +52,7 @@ def command(hook: Hook, moment: str) -> tuple[str, str]:
 
 
 def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[str, str]:
-    """Run a hook for every node at once; node → why it failed there. No hook, no failure."""
+    """Run a hook for all nodes in parallel, if there is one; return node → why it failed."""
     hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:
         return {}
@@ -75,7 +75,7 @@ def _environment(context: UpgradeContext, node: Target) -> dict[str, str]:
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
-    """Run it in a session of its own, so that all of a hook that hangs can be ended."""
+    """Run a command in a new session, so that all its processes can be killed; return why it failed."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", text],
         env=os.environ | environment,

@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON document a line, on the disk before the step that it announces is begun."""
+"""The journal of a run: one JSON document per line, synced to the disk before the step begins."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NAME = "journal.jsonl"
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Appends to the journal of a run; one process at a time may.
+    """A run's journal, open for appending by one process at a time.
 
-    Half a line at the end, which a dying machine leaves, is cut off: what it announced was not begun.
+    An incomplete last line, left by a crash, is removed: its step had not begun.
 
     Raises:
-        InvalidInput: the file is not a journal, or has been tampered with.
-        Refused: another process writes it.
+        InvalidInput: the file is not a journal, or was changed.
+        Refused: another process has it open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.close()
 
     def write(self, step: str, event: Event, nodes: Iterable[str | None] = (None,), data: Any = None) -> None:
-        """Append one entry for each node; on the disk when this returns."""
+        """Append one entry for each node, and sync them to the disk."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         fresh = [
             Entry(len(self.entries) + count, at, step, event, node, data)
@@ -66,10 +66,10 @@ class Journal(AbstractContextManager["Journal"]):
 
 
 def read(folder: Path) -> list[Entry]:
-    """The entries of a run that may still be going on.
+    """Return the entries of a run, which may still be in progress.
 
     Raises:
-        InvalidInput: the run has no journal, or one that is damaged.
+        InvalidInput: the run has no journal, or a damaged one.
     """
     path = folder / NAME
     if not path.exists():
@@ -78,10 +78,10 @@ def read(folder: Path) -> list[Entry]:
 
 
 def parse(text: bytes, name: str) -> list[Entry]:
-    """Entries out of a journal's bytes, without half a line at the end.
+    """Return the entries in a journal's bytes, without an incomplete last line.
 
     Raises:
-        InvalidInput: a whole line is not an entry, or entries are missing between others.
+        InvalidInput: a complete line is not an entry, or entries between others are missing.
     """
     entries: list[Entry] = []
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):

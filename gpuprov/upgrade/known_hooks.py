@@ -1,7 +1,7 @@
-"""Known hooks: what well-known programs are told around a node's change.
+"""Known hooks: commands of common programs before and after a node's change.
 
-Each can be told twice: a snapshot carries the run in its name, and a second one is not made. Each fails
-when a program that it asks does not answer: what is not known counts as a job that runs, or as no snapshot.
+Each can run twice: a snapshot's name contains the run, and no second one is created. Each fails if its
+program does not answer: an unknown state counts as a running job, or as a missing snapshot.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class KnownHook:
-    """Commands of a program, and where it runs. A moment it has nothing for is left out."""
+    """Commands of a program by moment, and where they run. Moments without a command are left out."""
 
     on: Literal["controller", "node"]
     commands: Mapping[str, str]
 
 
-# Slurm: suspended and stopped jobs keep their memory on the node; CF and CG are on their way in and out.
+# Slurm: suspended and stopped jobs keep their memory on the node; CF jobs are starting, CG jobs are ending.
 KNOWN_HOOKS: dict[str, KnownHook] = {
     "slurm": KnownHook(
         "controller",
@@ -82,7 +82,7 @@ aws ec2 create-snapshots --instance-specification "InstanceId=$machine" \\
 """,
         },
     ),
-    # The boot disk of a Compute Engine machine carries the machine's name unless somebody chose another.
+    # The boot disk of a Compute Engine machine has the machine's name by default.
     "gcloud": KnownHook(
         "controller",
         {

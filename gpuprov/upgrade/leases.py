@@ -1,4 +1,4 @@
-"""The leases of an upgrade: all of its nodes or none, and proved before each step."""
+"""Leases of an upgrade: on all of its nodes or on none, confirmed before each step."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.upgrade.context import UpgradeContext
 
 TERMS = Terms(seconds=3600.0, resumable=True)
-"""A controller that died is resumed within the hour; a resumed run need not wait for the end of its own."""
+"""Leases of one hour, to resume a run after its controller died; it need not wait for its own to expire."""
 
 
 def leases_for(context: UpgradeContext) -> Leases:
-    """The leases of a run, on nodes as the old lock reaches them, or as the new one does."""
+    """Return the leases of a run; nodes are reached as in the old lock, or else as in the new one."""
     options = context.options
     locks = (context.old, context.lock)
     return Leases(locks, context.folder, forks=options.forks, password=options.become_password, terms=TERMS)
 
 
 def take_all(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
-    """Take all nodes, or none.
+    """Take the leases of all nodes, or of none. A node that does not answer fails at its first step.
 
     Raises:
-        Refused: another run has one, or a worker of this one is still at work there; then the others are
-            kept. A node that does not answer fails at its first step.
+        Refused: another run holds a node, or a worker of this run is still at work on one; in the second case
+            the other leases are kept.
     """
     refused = _waited(leases, _refused(leases.take(nodes)), narrate)
     if not all(_is_own(error) for error in refused.values()):
@@ -36,10 +36,10 @@ def take_all(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None
 
 
 def hold(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
-    """Prove, before something is done to nodes, that they are still ours.
+    """Check, before a step, that this run still holds its nodes.
 
     Raises:
-        Refused: another run took one: this controller slept until its lease was over.
+        Refused: another run took one, because this controller was suspended until its lease expired.
     """
     if lost := _waited(leases, leases.prove(nodes), narrate):
         raise _told(lost)
@@ -48,7 +48,7 @@ def hold(leases: Leases, nodes: Sequence[str], narrate: Callable[[str], None]) -
 def _waited(
     leases: Leases, errors: Mapping[str, GpuprovError], narrate: Callable[[str], None]
 ) -> Mapping[str, GpuprovError]:
-    """The errors that are left once workers of this very run that were cut off are done, or long silent."""
+    """Return the errors that remain after interrupted workers of this run have ended, or `PATIENCE_S`."""
     if not errors or not all(map(_is_own, errors.values())):
         return errors
     narrate(f"waiting for workers that were cut off and may be at work on {fold(errors)}")

@@ -1,6 +1,6 @@
-"""The files and units of a node's last good set: whatever our roles write, but for SSH and firewall.
+"""Files and units of a node's last good set: all that gpuprov's roles write, except SSH and firewall.
 
-Those two can shut everybody out: on the way back their own roles set them, under the dead man's switch.
+Those two could lock all users out: in a rollback their roles set them, under the dead man's switch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FILES = (
     "/var/lib/gpuprov/daemon.json",
     "/var/lib/gpuprov/containerd.json",
 )
-"""As the shell matches them."""
+"""Patterns as in the shell."""
 EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade\.sources$|gpuprov-dead"
-"""Ansible's backups, what has a guard of its own, what an upgrade itself leaves for a moment."""
+"""Pattern of Ansible's backups, files under the dead man's switch, and temporary files of an upgrade."""
 
 
 def managed(group: LockedGroup) -> dict[str, Any]:
-    """What a node of the group is asked to remember and put back."""
+    """Return the files and units that a node of the group records and restores."""
     units = [unit for unit in parameters(group).units if "firewall" not in unit]
     return {"files": list(FILES), "excepted": EXCEPTED, "units": units}

@@ -1,4 +1,4 @@
-"""What a dead controller left at work on this machine: Ansible goes on when gpuprov is killed."""
+"""Processes that a dead controller left on this machine: Ansible continues when gpuprov is killed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ WAIT_S = 1800.0
 
 
 def wait_for_orphans(context: UpgradeContext) -> None:
-    """Let it finish: a transaction that is cut off is worse than one that is waited for.
+    """Wait until they end: an interrupted transaction is worse than a delay.
 
     Raises:
-        Refused: it is still at work after `WAIT_S`.
+        Refused: one still runs after `WAIT_S`.
     """
     deadline = time.monotonic() + WAIT_S
     told = False

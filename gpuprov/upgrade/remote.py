@@ -1,4 +1,4 @@
-"""An upgrade's acts on many nodes at once, and waiting for nodes that are out of reach."""
+"""Acts of an upgrade on many nodes in parallel, and a wait for unreachable nodes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MODULES = (
 )
 AGAIN_S = 2.0
 PATIENCE = 0.75
-"""The part of an act's time that it waits for another one that has to end first."""
+"""Fraction of an act's time limit that it waits for another act to end first."""
 PACKAGES_S = 3600.0
-"""A transaction that compiles a module for several kernels, behind another that has to end first."""
+"""Time limit in seconds of a transaction that compiles a module for several kernels, after another one."""
 
 
 def act(
@@ -46,15 +46,15 @@ def act(
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
-    """Have nodes do one of the acts of `gpuprov.upgrade.node.main`.
+    """Run one of the acts of `gpuprov.upgrade.node.main` on nodes.
 
     Args:
-        arguments: node → what its act is given.
-        holds: the leases that the nodes must have; None where no one else can be at work on them.
-        read: makes of a node's result what is returned; what it raises is that node's failure.
+        arguments: node → the arguments of its act.
+        holds: the leases that the nodes must have; None if no other run can change them.
+        read: conversion of a node's result; its exception is that node's failure.
 
     Returns:
-        node → the act's result, or the error that stood in its way.
+        node → the act's result, or the error.
     """
     run = RunContext(lock, holds.file.parent if holds else Path(), options, leases=holds)
     return read_all(change(partial(_act, name, seconds), run, arguments, answer=Any), read)
@@ -79,7 +79,7 @@ def _act(
 
 
 def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: float) -> None:
-    """Return when all nodes let us in, or so many seconds have passed: a cut line is no reason to give up."""
+    """Wait until all nodes accept a login, or for some seconds: a lost connection is not yet a failure."""
     deadline = time.monotonic() + seconds
     waiting = list(names)
     while waiting:
@@ -91,5 +91,5 @@ def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: flo
 
 
 def failures(answers: Mapping[str, Answer]) -> dict[str, str]:
-    """Node → what went wrong there."""
+    """Return node → its error, for nodes that failed."""
     return {name: str(answer) for name, answer in answers.items() if isinstance(answer, GpuprovError)}

@@ -1,4 +1,4 @@
-"""What runs gpuprov by itself: units for systemd, a crontab, a CI job. Text only; nothing is installed."""
+"""Scheduled runs of gpuprov: systemd units, a crontab, a CI job. Text only; nothing is installed."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 
 Kind = Literal["systemd", "cron", "github", "gitlab"]
 NIGHTLY = "03:17"
-"""Off the full hour, at which everybody else's jobs start."""
+"""Not on the full hour, when most scheduled jobs start."""
 BEFORE = "02:17"
-"""What drift would name is brought before it looks."""
+"""Before the nightly drift, which would report missing modules."""
 
 
 USER = "gpuprov"
 HOME = "/var/lib/gpuprov-controller"
-"""Of that user: runs and history are kept here, and its key is in `.ssh`. Nodes keep what root
-runs in /var/lib/gpuprov, also where the controller is one."""
+"""Home directory of `USER`, with runs, history, and its key in `.ssh`. Nodes keep programs of root in
+/var/lib/gpuprov, also if the controller is a node."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to be done at its time.
+    """A scheduled run.
 
     Args:
         name: `drift`, `modules` or `upgrade`.
-        words: gpuprov's own arguments.
-        folder: where fleet.yml and its lock are.
-        days: of the week; all of them means every day.
+        words: gpuprov's arguments.
+        folder: the folder of fleet.yml and its lock.
+        days: days of the week; all of them means every day.
         at: HH:MM in `zone`.
-        zone: a time zone, UTC or of a place.
-        notify: a command that gets the result on standard input when something is to be said; exit code in
-            GPUPROV_EXIT.
-        user: who runs it on this machine: a user of its own, who needs no rights but to read the folder.
-        metrics: the file that node_exporter's textfile collector reads, written after each drift.
-        wheel: what the job of a forge installs.
+        zone: a time zone, `UTC` or such as `Europe/Berlin`.
+        notify: a command that gets the output on standard input unless the exit code is 0; the exit code is
+            in GPUPROV_EXIT.
+        user: the user that runs it on this machine: a dedicated one, which only has to read the folder.
+        metrics: the file for node_exporter's textfile collector, written after each drift.
+        wheel: the wheel that a CI job installs.
     """
 
     name: str
@@ -57,23 +57,23 @@ class Job:
 
     @property
     def command_words(self) -> tuple[str, ...]:
-        """gpuprov's arguments with those that follow from the rest."""
+        """gpuprov's arguments, including those from other attributes."""
         return (*self.words, "--prometheus", str(self.metrics)) if self.metrics else self.words
 
 
 def drift(folder: Path, notify: str | None) -> Job:
-    """Drift of the whole fleet, every night."""
+    """Return the job that checks the whole fleet for drift every night."""
     return Job("drift", ("drift", "-o", "json"), folder, notify=notify)
 
 
 def modules(folder: Path, notify: str | None) -> Job:
-    """Modules for kernels that came with updates, before nodes boot them; nothing where none is missing."""
+    """Return the job that adds missing modules for updated kernels, before nodes boot these kernels."""
     words = ("apply", "--role", "nvidia_driver", "--yes", "-o", "json")
     return Job("modules", words, folder, at=BEFORE, notify=notify)
 
 
 def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -> Job:
-    """An upgrade when the fleet's window opens. Where the gate is shut by then, nothing moves.
+    """Return the job that upgrades when the fleet's window opens. If the gate is shut then, no node moves.
 
     Raises:
         InvalidInput: the fleet states no window.
@@ -85,17 +85,17 @@ def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -
 
 
 def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
-    """File name → text.
+    """Return file name → text.
 
     Args:
-        program: how `gpuprov` is started, a full path for timers and cron.
+        program: the command `gpuprov`, with its absolute path for timers and cron.
     """
     ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
     return ways[kind](job, program)
 
 
 def _command(job: Job, program: str) -> str:
-    """A line of sh: what is said goes to the hook unless all is well; the exit code is gpuprov's own."""
+    """Return a line of sh: if gpuprov fails, `notify` gets its output; the exit code is gpuprov's."""
     return _told(job, shlex.join([program, *job.command_words]))
 
 
@@ -108,7 +108,7 @@ def _told(job: Job, line: str) -> str:
 
 def _systemd(job: Job, program: str) -> dict[str, str]:
     days = "" if len(job.days) == len(DAYS) else ",".join(day.capitalize() for day in job.days) + " "
-    # In ExecStart % and $ are systemd's own; doubled they are the shell's.
+    # systemd interprets % and $ in ExecStart; doubled they reach the shell.
     command = shlex.join(["/bin/sh", "-c", _command(job, program)]).replace("%", "%%").replace("$", "$$")
     return {
         f"gpuprov-{job.name}.service": (
@@ -128,11 +128,11 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
 
 
 def _who(job: Job) -> str:
-    """Whom a service runs as, and what it may write."""
+    """Return the settings of a service for its user and its writable folders."""
     if job.user == "root":
         return ""
     writes = f"ReadWritePaths=-{job.metrics.parent}\n" if job.metrics else ""
-    # sudo would not work on a host that is `local`: that needs --user root.
+    # NoNewPrivileges= prevents sudo: a host with the address `local` needs --user root.
     return (
         f"User={job.user}\nStateDirectory={HOME.rpartition('/')[2]}\nStateDirectoryMode=0700\n"
         f"Environment=HOME={HOME} XDG_STATE_HOME={HOME}/state\n"
@@ -151,7 +151,7 @@ def _cron(job: Job, program: str) -> dict[str, str]:
 
 
 def _github(job: Job, program: str) -> dict[str, str]:
-    """For a forge whose runner reaches the nodes; its cron speaks UTC."""
+    """Return a workflow for a runner that reaches the nodes; GitHub's cron is in UTC."""
     hour, minute = _in_utc(job)
     days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
     command = _told(job, in_a_forge(program, job.words))

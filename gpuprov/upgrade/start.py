@@ -1,4 +1,4 @@
-"""How a run begins: which batches it takes, and its first line on the disk before anything is done."""
+"""Start of a run: its batches, and its header on the disk before any step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DEBIANS = ("debian", "ubuntu")
 
 
 def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
-    """The batches of an upgrade, if both locks can speak of its nodes.
+    """Return the batches of an upgrade, after a check of its nodes in both locks.
 
     Raises:
-        Refused: a node is not in the new lock, changes its system, or has one that cannot be taken back.
+        Refused: a node is not in the new lock, would change its system, or has a system without rollback.
         InvalidInput: the rules or the hooks of the rollout are not valid.
     """
     if missing := [name for name in names if name not in context.groups]:
@@ -40,13 +40,13 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
 
 
 def rollback_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
-    """The batches of a rollback, which needs no canaries."""
+    """Return the batches of a rollback, which needs no canaries."""
     rollout = context.rollout.model_copy(update={"canary": "none"})
     return batches(_grouped(context.old, names), rollout)
 
 
 def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
-    """Nodes by group, in the lock's order."""
+    """Return nodes by group, in the lock's order."""
     wanted = set(names)
     found = {name: [host for host in group.hosts if host in wanted] for name, group in lock.groups.items()}
     return {name: hosts for name, hosts in found.items() if hosts}
@@ -55,18 +55,18 @@ def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
 def begin_upgrade(
     context: UpgradeContext, order: Iterable[Batch], accepted: tuple[str, ...], because: str
 ) -> None:
-    """Put an upgrade on the disk.
+    """Write folder and header of an upgrade.
 
     Args:
-        accepted: checks of drift that the gate let pass.
-        because: why.
+        accepted: checks of drift that the gate accepts.
+        because: the reason for accepting them.
     """
     hold = context.rollout.on_failure == "hold"
     _begin(context, Header("forward", hold, tuple(order), context.id, started_by(), accepted, because))
 
 
 def begin_rollback(context: UpgradeContext, order: Iterable[Batch]) -> None:
-    """Put a rollback on the disk."""
+    """Write folder and header of a rollback."""
     _begin(context, Header("back", False, tuple(order), context.source.name, started_by()))
 
 

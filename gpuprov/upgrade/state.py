@@ -1,8 +1,8 @@
-"""What a journal says of each node, and which step comes next: a pure state machine.
+"""State of each node from the journal, and its next step: a pure state machine.
 
-A node goes forward (`FORWARD`). A failure turns it: back to its last good set (`BACK`), or it is held as it
-is. A step that was begun and not ended, because the controller died, is simply the next step again: every
-step looks at the node first and does only what is left.
+A node takes the steps of `FORWARD`. After a failure it returns to its last good set (`BACK`), or is held as
+it is. A step that has begun and not ended, because the controller died, is the next step again: every step
+checks the node first and does only what is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 Course = Literal["forward", "back"]
 End = Literal["new", "old", "held", "stuck"]
-"""On the new lock; on the old one; left drained as it is; neither, and in need of a hand."""
+"""On the new lock; on the old one; left drained as it is; neither, to be repaired manually."""
 Event = Literal["begun", "done", "failed"]
 
 FORWARD = ("record", "snapshot", "drain", "apply", "reboot", "verify", "resume")
@@ -21,12 +21,12 @@ BACK = ("restore", "mend", "confirm", "resume")
 RETURN = ("drain", *BACK)
 """The steps of `gpuprov rollback`, which finds the node in service."""
 STEPS = (*FORWARD, *BACK[:-1])
-"""In the order in which a batch takes them: who is well serves again before others are brought back."""
+"""Steps in the order within a batch: healthy nodes return to service before others are rolled back."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a journal. `node` None speaks of the whole run."""
+    """One line of a journal. `node` is None for the whole run."""
 
     number: int
     at: str
@@ -38,12 +38,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class NodeProgress:
-    """How far one node has come.
+    """Progress of one node.
 
     Attributes:
-        begun: steps that were begun, in order, without repetitions.
-        done: those that ended well.
-        failed: step → why, of those that did not.
+        begun: steps that have begun, in order, without repetitions.
+        done: steps that succeeded.
+        failed: pairs of failed step and reason.
     """
 
     course: Course = "forward"
@@ -54,12 +54,12 @@ class NodeProgress:
 
     @property
     def failed_steps(self) -> frozenset[str]:
-        """The steps that did not end well."""
+        """The steps that failed."""
         return frozenset(step for step, _ in self.failed)
 
     @property
     def reason(self) -> str | None:
-        """The first failure, as a person reads it."""
+        """The first failure as text."""
         return f"{self.failed[0][0]}: {self.failed[0][1]}" if self.failed else None
 
     @property
@@ -69,7 +69,7 @@ class NodeProgress:
 
     @property
     def route(self) -> tuple[str, ...]:
-        """All steps that this node has to take, as far as is known now."""
+        """All steps of this node, as far as known now."""
         if self.course == "back":
             return ("drain", "resume") if "drain" in self.failed_steps else RETURN
         turned = next((step for step, _ in self.failed if step != "resume"), None)
@@ -82,7 +82,7 @@ class NodeProgress:
 
     @property
     def next_step(self) -> str | None:
-        """What is to be done now; None when there is nothing left."""
+        """The next step; None at the end."""
         if self.failed_steps.intersection(BACK):
             return None
         ended = self.done | self.failed_steps
@@ -90,7 +90,7 @@ class NodeProgress:
 
     @property
     def end(self) -> End | None:
-        """Where the node came to stand; None while it is on its way."""
+        """The node's end; None while steps are left."""
         if self.next_step is not None:
             return None
         if self.course == "back" and "restore" not in self.begun:
@@ -104,7 +104,7 @@ class NodeProgress:
         return "held" if self.hold and not self.failed_steps.intersection(BACK) else "stuck"
 
     def after(self, entry: Entry) -> NodeProgress:
-        """The same with one more entry."""
+        """Return the progress after one more entry."""
         match entry.event:
             case "begun":
                 return replace(self, begun=tuple(dict.fromkeys((*self.begun, entry.step))))
@@ -117,7 +117,7 @@ class NodeProgress:
 def progress_by_node(
     entries: Iterable[Entry], nodes: Iterable[str], *, course: Course, hold: bool
 ) -> dict[str, NodeProgress]:
-    """How far every node has come, by a run's journal."""
+    """Return the progress of every node from a run's journal."""
     found = {node: NodeProgress(course, hold) for node in nodes}
     for entry in entries:
         if entry.node in found and entry.step in STEPS:
@@ -126,7 +126,7 @@ def progress_by_node(
 
 
 def out_of_service(entries: Iterable[Entry]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Moment → the nodes that are out of service from then on: drained, and not put back yet."""
+    """Yield a time and the nodes that are out of service from then on: drained and not resumed yet."""
     out: frozenset[str] = frozenset()
     for entry in entries:
         before = out

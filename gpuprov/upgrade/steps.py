@@ -1,6 +1,6 @@
-"""The steps of a node's way, each for many nodes at once. Every step looks first and does only what is left.
+"""Steps of an upgrade, each for many nodes in parallel. Each checks first and does only what is missing.
 
-A step gets the context, the nodes, and a folder of its own; it returns node → why it failed there.
+A step gets the context, the nodes, and a folder for its files; it returns node → why it failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN_S = 5.0
 
 
 def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Write down each node's last good set, there and here."""
+    """Record each node's last good set, on the node and on the controller."""
     arguments = {}
     for name in names:
         alone = context.old.model_copy(update={"groups": _only(context.old, name)})
@@ -45,7 +45,7 @@ def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 
 def snapshot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """The site's own way back, if it has one."""
+    """Run the site's snapshot hook, if it has one."""
     return hooks.run_hook(context, "snapshot", names)
 
 
@@ -55,12 +55,12 @@ def drain(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 
 def resume(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Put nodes into service again."""
+    """Return nodes to service."""
     return hooks.run_hook(context, "resume", names)
 
 
 def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Roles bring nodes to the new lock, as far as that goes without a reboot."""
+    """Bring nodes to the new lock with roles, as far as possible without a reboot."""
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)
     moved = [name for name in names if name not in failed]
     return failed | failures(
@@ -69,22 +69,22 @@ def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 
 def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Reboot what needs it, all at once: they are out of service anyway."""
+    """Reboot the nodes that need it, all in parallel, because they are out of service."""
     plans = [NodePlan(name, (), reboot=True, because=(), beyond=()) for name in names]
     lock = rebooting(context.lock, together=len(names))
     return _wrong(converge(context.toward(lock, folder), plans), names)
 
 
 def verify(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Testinfra judges by the new lock, as often as the time to settle allows; then a load, if asked for."""
+    """Verify nodes with testinfra by the new lock, within the time to settle; then measure if configured."""
     failed = _judged(context, context.lock, names, folder)
     return failed | accepted(context, [name for name in names if name not in failed], folder)
 
 
 def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Packages in one transaction, files and units of the last good set.
+    """Restore files, packages (in one transaction) and units of the last good set.
 
-    A node that was just lost gets the time of a boot to answer again.
+    An unreachable node gets the time of a boot to answer again.
     """
     patience = max(context.groups[name][0].reboot.timeout_s for name in names)
     await_nodes(context.old, names, context.options, patience)
@@ -101,12 +101,12 @@ def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures
 
 
 def mend(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """What still differs from the old lock: roles, and a reboot where the wrong module is loaded."""
+    """Repair remaining differences from the old lock with roles, and reboot if the wrong module is loaded."""
     return _roles(context, rebooting(context.old, together=len(names)), names, folder)
 
 
 def confirm(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Testinfra judges by the old lock."""
+    """Verify nodes with testinfra by the old lock."""
     return _judged(context, context.old, names, folder)
 
 
@@ -134,7 +134,7 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
 
 
 def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Why roles or reboots failed; nodes that were lost afterwards among them."""
+    """Return why roles or reboots failed, including nodes that were lost afterwards."""
     failed = {}
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
@@ -150,7 +150,7 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
 
 
 def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) -> Failures:
-    """Why nodes fail verification, those asked again that did until the time to settle is over."""
+    """Return why nodes fail verification; failing ones are retried until the time to settle is over."""
     deadline = time.monotonic() + context.rollout.settle_s
     failed: Failures = {}
     asked = names

@@ -1,4 +1,4 @@
-"""Upgrades in words and in JSON: the gate, the order, how a run ended, its journal."""
+"""Text and JSON of upgrades: the gate, the batches, the result of a run, its journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STANDS = {
 
 
 def gate_lines(gates: Sequence[NodeGate]) -> Iterator[str]:
-    """What moves and what speaks against it, nodes folded."""
+    """Yield the changes and the findings of the gate, with nodes folded."""
     moving: dict[str, list[str]] = defaultdict(list)
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for gate in gates:
@@ -43,13 +43,13 @@ def gate_lines(gates: Sequence[NodeGate]) -> Iterator[str]:
 
 
 def order_lines(batches: Iterable[Batch]) -> Iterator[str]:
-    """`canary   gpu01`, `batch 1  gpu[02-05], 1 may fail`."""
+    """Yield a line for each batch: `canary   gpu01`, `batch 1  gpu[02-05], 1 may fail`."""
     for batch in batches:
         yield f"{batch.name:<9}{fold(batch.nodes)}" + (f", {batch.may_fail} may fail" * bool(batch.may_fail))
 
 
 def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_open: bool) -> dict[str, Any]:
-    """Schema gpuprov.upgrade-plan/1."""
+    """Return a document of the schema gpuprov.upgrade-plan/1."""
     return {
         "schema": "gpuprov.upgrade-plan/1",
         "open": window_open and not any(gate.shut for gate in gates),
@@ -60,7 +60,7 @@ def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_op
 
 
 def outcome_lines(outcome: Outcome) -> Iterator[str]:
-    """Where every node stands, alike ones together."""
+    """Yield the end of every node, with equal ones on one line."""
     alike: dict[str, list[str]] = defaultdict(list)
     for node, end in outcome.ends.items():
         reason = outcome.reasons.get(node)
@@ -72,7 +72,7 @@ def outcome_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
-    """Schema gpuprov.upgrade/1."""
+    """Return a document of the schema gpuprov.upgrade/1."""
     nodes = [
         {"name": node, "stands": end, "reason": outcome.reasons.get(node)}
         for node, end in outcome.ends.items()
@@ -81,7 +81,7 @@ def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
-    """What a run did, as its journal tells it: one line for each step of each batch, nodes folded."""
+    """Yield the steps of a run from its journal: one line for each step of each batch, with nodes folded."""
     yield f"{entries[0].at}  begun by {about.who}: {about.course}, {len(about.nodes)} nodes"
     if about.accepted:
         yield f"{entries[0].at}  accepted {', '.join(about.accepted)}: {about.because or 'no reason given'}"

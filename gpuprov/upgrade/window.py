@@ -1,4 +1,4 @@
-"""Whether a maintenance window is open."""
+"""Maintenance windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuprov.model.rollout import DAYS, Window
 
 
 def is_open(window: Window | None, now: datetime) -> bool:
-    """Whether nodes may move at that moment (an aware one); without a window always."""
+    """Return whether nodes may move at a time (with time zone); always without a window."""
     if window is None:
         return True
     there = now.astimezone(ZoneInfo(window.zone))
@@ -23,5 +23,5 @@ def is_open(window: Window | None, now: datetime) -> bool:
 
 
 def describe_window(window: Window) -> str:
-    """`sat, sun 22:00 to 04:00 (UTC)`."""
+    """Return a window as text: `sat, sun 22:00 to 04:00 (UTC)`."""
     return f"{', '.join(window.days)} {window.start} to {window.end} ({window.zone})"

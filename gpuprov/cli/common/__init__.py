@@ -1,1 +1,1 @@
-"""What several verbs share: options, output, the choice of nodes."""
+"""Code that several verbs share: options, output, the selection of nodes."""

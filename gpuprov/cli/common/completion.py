@@ -1,6 +1,6 @@
-"""What the shell offers after a tab: nodes and groups of the lock, profiles, components, tables.
+"""Shell completion: nodes and groups of the lock, profiles, components, tables.
 
-Completion never fails and never says anything: where a file is missing or wrong there is nothing to offer.
+Completion never fails and prints no message: without a valid file there are no suggestions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _quietly(names: Callable[[click.Context], Iterable[str]]) -> Complete:
 
 @_quietly
 def nodes(ctx: click.Context) -> Iterable[str]:
-    """Groups and hosts of the lock that the command line names."""
+    """Return groups and hosts of the lock that the command line names."""
     from gpuprov.model.lock import read_lock
 
     lock = read_lock(_path(ctx, "lock_path", "fleet.lock.yml"))
@@ -37,7 +37,7 @@ def nodes(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def hosts_of_fleet(ctx: click.Context) -> Iterable[str]:
-    """Groups and hosts of fleet.yml, where nothing is locked yet."""
+    """Return groups and hosts of fleet.yml, which needs no lock."""
     from gpuprov.model.fleet import read_fleet
 
     fleet = read_fleet(_path(ctx, "fleet", "fleet.yml"))
@@ -46,7 +46,7 @@ def hosts_of_fleet(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def profiles(ctx: click.Context) -> Iterable[str]:
-    """Profiles that are shipped, and those in ./profiles."""
+    """Return the shipped profiles, and those in ./profiles."""
     from gpuprov.model.profile import profile_paths
 
     return sorted(profile_paths([Path("profiles")]))
@@ -54,7 +54,7 @@ def profiles(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def components(ctx: click.Context) -> Iterable[str]:
-    """Components that a lock can move."""
+    """Return the components that a lock can move."""
     from gpuprov.model.components import MOVABLE
 
     return MOVABLE
@@ -62,7 +62,7 @@ def components(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def systems(ctx: click.Context) -> Iterable[str]:
-    """Systems of the catalog."""
+    """Return the systems of the catalog."""
     from gpuprov.catalog import load
 
     return load().systems
@@ -70,7 +70,7 @@ def systems(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def gpus(ctx: click.Context) -> Iterable[str]:
-    """GPUs of the catalog."""
+    """Return the GPUs of the catalog."""
     from gpuprov.catalog import load
 
     return [gpu.id for gpu in load().gpus]
@@ -78,7 +78,7 @@ def gpus(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def tables(ctx: click.Context) -> Iterable[str]:
-    """Tables of the catalog."""
+    """Return the tables of the catalog, and `show`."""
     from gpuprov.catalog.browse import TABLES
 
     return ["show", *TABLES]
@@ -86,7 +86,7 @@ def tables(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def roles(ctx: click.Context) -> Iterable[str]:
-    """Roles that change a node."""
+    """Return the roles that change a node."""
     from gpuprov.roles import ROLES
 
     return [role.name for role in ROLES if role.variables]
@@ -94,7 +94,7 @@ def roles(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def runs(ctx: click.Context) -> Iterable[str]:
-    """Runs that are recorded."""
+    """Return the recorded runs, and `latest`."""
     from gpuprov.report.history import History
 
     with History() as history:

@@ -1,4 +1,4 @@
-"""What may be said of a machine's first boot: options of `gpuprov inventory export cloud-init`."""
+"""Options of a machine's first boot, for `gpuprov inventory export cloud-init`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstBoot:
-    """The options as they were given."""
+    """The options as given on the command line."""
 
     wheel: str | None
     index: str | None
@@ -33,10 +33,10 @@ class FirstBoot:
 
     @property
     def wishes(self) -> Wishes:
-        """What they mean.
+        """The options of the first boot's files.
 
         Raises:
-            InvalidInput: no wheel, a wheel without its hash, or what is fetched and written nowhere.
+            InvalidInput: no wheel, a wheel without its hash, or only one of URL and file of lock or modules.
         """
         from gpuprov.inventory.firstboot.files import Installation, Wishes
         from gpuprov.inventory.wheel import wheel_by_url
@@ -53,7 +53,7 @@ class FirstBoot:
 
 
 def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options; it is called with `first_boot`."""
+    """Add the options to a verb, which is called with `first_boot`."""
 
     @click.option(
         "--wheel",

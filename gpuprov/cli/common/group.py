@@ -1,4 +1,4 @@
-"""The click group behind `gpuprov`: loads a verb's module when it is called, turns errors into exit codes."""
+"""The click group of `gpuprov`: imports a verb's module when it is called, and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FULL = "make room, or name folders that can be written: XDG_STATE_HOME, XDG_CACH
 
 
 class VerbGroup(click.Group):
-    """A group whose commands are the table of verbs."""
+    """A group with the commands of the table of verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the table's order."""
+        """Return all verbs, in the table's order."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, imported now."""
+        """Import and return the verb's command."""
         if cmd_name not in VERBS:
             return None
         command = importlib.import_module(f"gpuprov.cli.{VERBS[cmd_name][0]}").command
@@ -39,19 +39,19 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that is called; one that is mistyped is told with those that are near."""
+        """Return the called verb; for a mistyped one the error names similar verbs."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             meant = did_you_mean(args[0], VERBS) or "`gpuprov --help` lists them"
             raise click.UsageError(f"there is no verb {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the same overview that `--help` alone prints."""
+        """Write the overview that `gpuprov --help` prints."""
         formatter.write(overview())
 
 
 def named(command: click.Command, name: str) -> click.Command:
-    """The command under the name that it is called by, and so those below it."""
+    """Set the name of a command, and the names of its subcommands; return the command."""
     command.name = name
     if isinstance(command, click.Group):
         for below, each in command.commands.items():
@@ -70,20 +70,20 @@ def gpuprov() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns its exit code.
+    """Run one command line; return its exit code.
 
-    What is written is for no one else to write, whatever the umask.
+    Group and others get no write permission for new files, independent of the umask.
     """
     os.umask(os.umask(0o077) | 0o022)
     try:
         code = kept(arguments, lambda: _run(arguments))
-    except GpuprovError as error:  # where the log should be kept
+    except GpuprovError as error:  # from the folder of the log
         code = _told(error)
     return _flushed(code)
 
 
 def _flushed(code: int) -> int:
-    """Write what is left for standard output, which may be a file on a full disk."""
+    """Flush standard output, which may be a file on a full disk; return the exit code."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -124,13 +124,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """What this machine raises; sqlite does only where it is imported."""
+    """Return the exceptions of this machine's files; that of sqlite only if it is imported."""
     database = sys.modules.get("sqlite3")
     return (OSError, database.OperationalError) if database else (OSError,)
 
 
 def _of_this_machine(error: Exception) -> GpuprovError:
-    """What stood in the way here that no verb has words for: a full disk, a file that may not be written."""
+    """Return the error of an exception that no verb handles: a full disk, a file that cannot be written."""
     if not isinstance(error, OSError):
         return GpuprovError(f"the history cannot be read or written: {error}", do=FULL)
     place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""

@@ -1,4 +1,4 @@
-"""An image in the making: what `apply --image` and `verify --image` do."""
+"""Images of a group's machines: `apply --image` and `verify --image`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def group_of(chosen: options.Chosen) -> str:
-    """The group that machines made from this image will be of.
+    """Return the group of the machines that will be made from this image.
 
     Raises:
-        InvalidInput: none is named, or several.
+        InvalidInput: not exactly one group is named.
     """
     named = chosen.stated or tuple(chosen.lock.groups)
     if len(named) != 1:
@@ -41,11 +41,11 @@ def apply_image(
     modules: Path | None = None,
     modules_out: Path | None = None,
 ) -> Exit:
-    """Bring this tree to the lock, as far as an image can be, and leave the rest for the first boot.
+    """Bring this tree to the lock as far as possible in an image, and prepare the rest for the first boot.
 
     Args:
-        modules: of the fleet's builders, which the controller exported.
-        modules_out: gets the modules that were compiled here, for the controller's store.
+        modules: file with modules of the fleet's builders, exported by the controller.
+        modules_out: file for the modules that are compiled here, for the controller's store.
     """
     from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
@@ -82,7 +82,7 @@ def apply_image(
 
 
 def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
-    """Look at what this tree shows, and name what it cannot."""
+    """Verify this tree, and list the checks that are not possible in an image."""
     from gpuprov.apply.image import image_lock
     from gpuprov.report.image import waiting_lines
     from gpuprov.report.verification import recap
@@ -98,7 +98,7 @@ def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
 
 
 def left_out(lock: Lock) -> dict[str, list[str]]:
-    """What is waited for → the checks that no image shows."""
+    """Return the event to wait for → the checks that are not possible before it."""
     from gpuprov.roles.image import postponed
     from gpuprov.verify.wanted import wanted
 

@@ -1,8 +1,8 @@
-"""One log file for each call of a verb that says or asks something, and `-v` and `--debug` for every verb.
+"""One log file for each call of a verb that prints messages or asks, and `-v` and `--debug` for every verb.
 
-A log has the command line, what was said to a person, each node's answer and the exit code; with --debug also
-what was typed on nodes, and where an error came from. No one's password is in it. Logs are for their owner
-alone; the newest `KEPT` stay.
+A log contains the command line, the messages to the user, each node's answer and the exit code; with --debug
+also the commands on nodes and the origin of errors. It contains no passwords. Only the owner can read logs;
+the newest `KEPT` are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEVELS = {"verbose": logging.INFO, "debug": logging.DEBUG}
 
 
 def with_verbosity(command: click.Command) -> click.Command:
-    """Give a verb, and those below it, `-v` where it has none of its own, and `--debug`."""
+    """Add `-v` and `--debug` to a verb and its subcommands, unless they have these options."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             with_verbosity(each)
@@ -66,7 +66,7 @@ def _to_stderr(level: int) -> None:
 
 
 class Kept(logging.FileHandler):
-    """A log file that is made with the first line that is worth it, and never stops a verb."""
+    """A log file that is created with its first line; its errors never stop a verb."""
 
     def __init__(self, path: Path, words: list[str]) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
@@ -74,7 +74,7 @@ class Kept(logging.FileHandler):
         self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; the first one makes the file and says what was typed."""
+        """Write a line; before the first one create the file and write the command line."""
         try:
             if self.stream is None:
                 self._make()
@@ -83,7 +83,7 @@ class Kept(logging.FileHandler):
             LOG.removeHandler(self)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """A full disk is no reason to end a verb, or to print a traceback."""
+        """Ignore an error: a full disk must neither end a verb nor print a traceback."""
 
     def _make(self) -> None:
         folder = Path(self.baseFilename).parent
@@ -100,7 +100,7 @@ def kept(words: list[str], call: Callable[[], int]) -> int:
 
     Args:
         words: the command line.
-        call: runs it and gives its exit code.
+        call: function that runs it and returns its exit code.
     """
     verb = next((word for word in words if not word.startswith("-")), "help")
     handler = Kept(state_dir() / "logs" / f"{new_id(verb)}.log", words)
@@ -123,11 +123,11 @@ def kept(words: list[str], call: Callable[[], int]) -> int:
 
 
 def said(text: str) -> None:
-    """Keep what was said to a person on stderr."""
+    """Log a message that the user gets on stderr."""
     LOG.info("%s", text, extra={"said": True})
 
 
 def failed(error: GpuprovError) -> None:
-    """Keep an error, with --debug also where it came from."""
+    """Log an error, with --debug also its traceback."""
     LOG.error("%s", error, extra={"said": True})
     LOG.debug("where that came from", exc_info=error)

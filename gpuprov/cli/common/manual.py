@@ -1,4 +1,4 @@
-"""The manual page gpuprov(1), made from the table of verbs and the tree of errors."""
+"""The manual page gpuprov(1), generated from the table of verbs and the exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 
 
 def manual() -> str:
-    """The page in the macros of man(7)."""
+    """Return the page in the macros of man(7)."""
     verbs = {f"gpuprov {name}": line for name, (_, line) in VERBS.items()}
     return "".join(
         [

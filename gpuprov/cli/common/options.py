@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they mean."""
+"""Options that several verbs share, and the nodes that they select."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ output_option = click.option(
 
 
 def fleet_option(meaning: str, *, envvar: str | None = None) -> Callable[[Any], Any]:
-    """-F/--fleet, which is fleet.yml of this folder where it is not stated."""
+    """Return the option -F/--fleet; its default is fleet.yml of the current folder."""
     return click.option(
         "-F",
         "--fleet",
@@ -83,11 +83,11 @@ yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
 @dataclass(frozen=True)
 class Chosen:
-    """The nodes that a verb is to look at, and how to get there; read and asked for when needed.
+    """The nodes that a command line selects, and how to reach them; lock and password are read when needed.
 
     Args:
-        stated: what was said of nodes, on the command line and with --limit.
-        local: this machine is the node, whatever the lock says of the way to it.
+        stated: nodes and groups on the command line and in --limit.
+        local: whether this machine is the node, in place of the address in the lock.
     """
 
     lock_path: Path
@@ -105,7 +105,7 @@ class Chosen:
 
     @cached_property
     def names(self) -> list[str]:
-        """Those nodes of the lock that are meant."""
+        """The selected nodes of the lock."""
         if not self.local:
             return select(self.lock, self.stated, None)
         from gpuprov.model.here import the_node
@@ -113,7 +113,7 @@ class Chosen:
         return [the_node(self.lock, select(self.lock, self.stated, None), stated=bool(self.stated))]
 
     def placed(self, lock: Lock) -> Lock:
-        """The lock, with this machine in place of its node where that is meant."""
+        """Return the lock, with this machine in place of its node if `local`."""
         if not self.local:
             return lock
         from gpuprov.model.here import the_node, with_here
@@ -123,10 +123,10 @@ class Chosen:
 
     @cached_property
     def hosts(self) -> list[str]:
-        """What was said of nodes, where no lock knows them: `root@192.0.2.[1-8]:22` spelled out.
+        """The stated hosts without a lock, with ranges such as `root@192.0.2.[1-8]:22` expanded.
 
         Raises:
-            InvalidInput: nothing was said.
+            InvalidInput: no host is stated.
         """
         from gpuprov.model.nodeset import expand
 
@@ -139,12 +139,15 @@ class Chosen:
 
     @cached_property
     def password(self) -> str | None:
-        """sudo's, if -K was given."""
+        """sudo's password, if -K is given."""
         return ask_password(self.ask_become_pass)
 
 
 def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb NODES, --lock, --limit, --forks, -K and -o; it is called with `chosen` and `output`."""
+    """Add NODES, --lock, --limit, --forks, -K, --workers and -o to a verb.
+
+    The verb is called with `chosen` and `output`, while the workers are engaged.
+    """
 
     @nodes_argument
     @lock_option
@@ -180,7 +183,7 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _controllers(chosen: Chosen) -> str | None:
-    """What the lock says of workers; it is not read for those that say nothing."""
+    """Return the workers that the lock states; a lock without them is not parsed."""
     try:
         said = b"\ncontrollers:" in chosen.lock_path.read_bytes()
     except OSError:
@@ -190,12 +193,12 @@ def _controllers(chosen: Chosen) -> str | None:
 
 @contextmanager
 def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> Iterator[None]:
-    """Workers that reach the nodes meanwhile.
+    """Provide workers that reach the nodes meanwhile.
 
     Args:
-        workers: as --workers states them.
-        hosts: those nodes that a lock knows, and their groups.
-        password: whether sudo's is going to be sent.
+        workers: as for --workers.
+        hosts: the nodes of the lock, and their groups.
+        password: whether sudo's password will be sent.
 
     Raises:
         InvalidInput: this machine is one of the nodes.
@@ -211,15 +214,15 @@ def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> I
 
 
 def ask_password(wanted: bool) -> str | None:
-    """sudo's password, if -K was given."""
+    """Ask for sudo's password, if -K is given."""
     return click.prompt("sudo password", hide_input=True, err=True) if wanted else None
 
 
 def ask(what: str, *, yes: bool) -> None:
-    """Ask on a terminal; without one, only --yes will do.
+    """Ask for confirmation on a terminal, unless --yes is given.
 
     Raises:
-        InvalidInput: neither is there.
+        InvalidInput: there is neither a terminal nor --yes.
     """
     if yes:
         return
@@ -229,10 +232,10 @@ def ask(what: str, *, yes: bool) -> None:
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
-    """Names of the lock's hosts that are meant: node sets or group names; nothing given means all.
+    """Return the hosts of the lock that node sets and group names select; without any, all hosts.
 
     Raises:
-        InvalidInput: a name that the lock does not know, with those that are near.
+        InvalidInput: the lock does not have a name; the message lists similar ones.
     """
     from gpuprov.model.nodeset import expand
 
@@ -265,10 +268,10 @@ def _expand(text: str, expand: Any) -> list[str]:
 
 
 def way_to(host: str, lock_path: Path, identity: str | None, known_hosts: str | None) -> Target:
-    """The way to a host: the lock's where it has that host, else as the command line says.
+    """Return the target of a host: from the lock if it has the host, otherwise from the command line.
 
     Raises:
-        InvalidInput: it is no host.
+        InvalidInput: the text is not a host.
     """
     from gpuprov.model.lock import read_lock
     from gpuprov.ssh.transport import targets
@@ -278,10 +281,10 @@ def way_to(host: str, lock_path: Path, identity: str | None, known_hosts: str | 
 
 
 def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
-    """The way to `[USER@]HOST[:PORT]`, which no lock names.
+    """Return the target `[USER@]HOST[:PORT]`, which is not in a lock.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the text has another format.
     """
     from gpuprov.model.connection import Connection, parse_destination
     from gpuprov.ssh.transport import Target
@@ -295,12 +298,12 @@ def target(host: str, identity: str | None, known_hosts: str | None) -> Target:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     show(json_text(document))
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Rows in columns, the head first."""
+    """Print rows in columns, the head first."""
     from gpuprov.report.table import aligned
 
     for line in aligned(rows):
@@ -308,11 +311,11 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def warn(text: str) -> None:
-    """A warning for a person, on stderr."""
+    """Print a warning on stderr."""
     note(f"Warning: {text}")
 
 
 def note(text: str = "") -> None:
-    """A line for a person, on stderr."""
+    """Print a line on stderr, and log it."""
     show(text, err=True)
     said(text)

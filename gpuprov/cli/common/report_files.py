@@ -1,4 +1,4 @@
-"""The files that a run is written to when they are asked for."""
+"""Report files of a run that the command line requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Files to write; None where none was asked for."""
+    """Files to write; None for those that are not requested."""
 
     junit: Path | None
     html: Path | None
@@ -26,14 +26,14 @@ class ReportFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether any file was asked for."""
+        """Whether any file is requested."""
         return any((self.junit, self.html, self.prometheus))
 
     def write(self, run: Run) -> None:
-        """Write them.
+        """Write the requested files.
 
         Raises:
-            InvalidInput: one cannot be written.
+            InvalidInput: a file cannot be written.
         """
         if self.junit:
             from gpuprov.model.documents import write_text
@@ -55,7 +55,7 @@ class ReportFiles:
 
 
 def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb --html, --junit and --prometheus; it is called with `reports`."""
+    """Add --html, --junit and --prometheus to a verb, which is called with `reports`."""
 
     @click.option("--html", type=FILE, help="write a page here: a heat map, or what accept measured as plots")
     @click.option("--junit", type=FILE, help="write JUnit XML here")

@@ -1,4 +1,4 @@
-"""The options that describe one machine to the resolver, shared by `resolve` and `explain`."""
+"""Options that describe one machine for the resolver, shared by `resolve` and `explain`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _OPTIONS = (
 
 
 def request_options(command: Command) -> Command:
-    """Adds the options of one request to a command; they arrive under the names of `Request`'s fields."""
+    """Add the options of one request to a command; they have the names of `Request`'s fields."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -72,10 +72,10 @@ catalog_option = click.option(
 
 
 def read_request(stated: dict[str, Any]) -> Request:
-    """The request of a command line.
+    """Return the request of a command line.
 
     Raises:
-        InvalidInput: no GPU or no system.
+        InvalidInput: no GPU or no system is stated.
     """
     from gpuprov.locking.resolve import Request
 
@@ -93,7 +93,7 @@ def read_request(stated: dict[str, Any]) -> Request:
 
 
 def read_catalog(folders: tuple[Path, ...]) -> Catalog:
-    """The catalog with the site's folders."""
+    """Return the catalog with the site's folders."""
     from gpuprov.catalog import load
 
     return load(folders)

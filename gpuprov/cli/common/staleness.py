@@ -1,4 +1,4 @@
-"""Says so where the lock is not the fleet's any more: people change fleet.yml and forget `gpuprov lock`."""
+"""Warning of a lock that is older than its fleet, because `gpuprov lock` was forgotten after a change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def warn_if_stale(lock: Lock, lock_path: Path) -> None:
-    """Warn where fleet.yml beside the lock, or one of its profiles, was changed since."""
+    """Warn if the lock's fleet.yml, or one of its profiles, has changed since the lock was made."""
     from gpuprov.locking.inputs import STALE, changed_since
 
     try:

@@ -1,4 +1,4 @@
-"""What a terminal gets more than a file: colour where it helps, and a line while something is waited for."""
+"""Output, and additions for a terminal: colour, and a line while answers are awaited."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COLOURS = (
     (re.compile(r"\b(REFUSED|refused|unreachable|degraded|warning|reboot needed)\b"), "yellow"),
     (re.compile(r"(?<=expected ).+(?=, is )"), "cyan"),
 )
-"""Words that a reader looks for, each in its colour; the first of a line decides nothing but itself."""
+"""Patterns of important words, and their colours."""
 SLOW_S = 0.5
 
 
 def colourful(stream: TextIO) -> bool:
-    """Whether colour is wanted there: a terminal, and neither NO_COLOR nor TERM=dumb says otherwise.
+    """Return whether output is coloured: on a terminal, unless NO_COLOR is set or TERM is `dumb`.
 
     Source: https://no-color.org
     """
@@ -33,17 +33,17 @@ def colourful(stream: TextIO) -> bool:
 
 
 def say(line: object = "") -> None:
-    """Write one line to stdout; a newline within it is spelled out, as all that steers a terminal."""
+    """Write one line to stdout; newlines in it and other control characters are escaped."""
     click.echo(on_one_line(str(line)))
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Write lines of gpuprov's own making, or a whole document, to stdout or stderr."""
+    """Write lines that gpuprov generated, or a whole document, to stdout or stderr."""
     click.echo(printable(text), err=err, nl=not text.endswith("\n"))
 
 
 def tell(line: str) -> None:
-    """Write a line of the result to stdout; on a terminal with colour."""
+    """Write a line of the result to stdout, on a terminal in colour."""
     line = on_one_line(line)
     click.echo(coloured(line) if colourful(sys.stdout) else line)
 
@@ -54,7 +54,7 @@ def give(data: bytes) -> None:
 
 
 def coloured(line: str) -> str:
-    """The line with its words in colour."""
+    """Return a line with its important words in colour."""
     for words, colour in COLOURS:
         line = words.sub(lambda found, colour=colour: click.style(found[0], fg=colour), line)  # type: ignore[misc]
     return line
@@ -62,13 +62,13 @@ def coloured(line: str) -> str:
 
 @contextmanager
 def waiting(what: str, of: int = 0) -> Iterator[Callable[[], None]]:
-    """Say on a terminal, on stderr, what is waited for, how long already, and how many have answered.
+    """Show a line on stderr while answers are awaited: the elapsed time, and the number of answers.
 
-    Gives what is to be called for each answer. Without a terminal nothing is said.
+    It yields a function to call for each answer. Without a terminal there is no line.
 
     Args:
-        what: `asking 64 nodes`.
-        of: how many answers there will be; 0 where they are not counted.
+        what: start of the line, such as `asking 64 nodes`.
+        of: expected number of answers; 0 if they are not counted.
     """
     done, begun = 0, time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What verbs share where this machine is the node: its first files, and a run that goes on after its boot."""
+"""Code that verbs share for this machine as a node: its first files, and a run across its reboot."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from gpuprov.apply.proposal import Proposal
 
 STATE = "apply.json"
-"""In the folder of an apply: what it was asked for, to go on after a reboot of this machine."""
+"""File in the folder of an apply with its parameters, to continue after a reboot of this machine."""
 LOCK = "apply.lock.yml"
 SETTLE_S = 90.0
-"""How long after a boot what its units bring about may take."""
+"""Seconds after a boot in which its units start."""
 
 local_option = click.option("--local", is_flag=True, help="this machine is the node: work here, without SSH")
 
 
 def first_files(lock_path: Path) -> None:
-    """Write fleet.yml, and the lock beside it, where there are none.
+    """Write fleet.yml and its lock, if they do not exist.
 
     Raises:
-        GpuprovError: the machine does not fit, or nothing can be locked for it.
+        GpuprovError: the machine has no supported GPUs, or no lock is possible for it.
     """
     from gpuprov.locking.build import build_lock
     from gpuprov.model.lock import write_lock
@@ -51,14 +51,14 @@ def first_files(lock_path: Path) -> None:
 
 
 def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = None) -> None:
-    """Read this machine and write the fleet that fits it.
+    """Read this machine's facts, and write a fleet for it.
 
     Args:
-        group: what the group is to be called.
-        site: where the machine stands.
+        group: name of the group; by default the profile's.
+        site: site of the machine.
 
     Raises:
-        GpuprovError: it does not fit.
+        GpuprovError: the machine has no supported GPUs.
     """
     from gpuprov.catalog import load
     from gpuprov.errors import NodeFailed
@@ -84,7 +84,7 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
 
 
 def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified: bool) -> RunContext:
-    """Keep what an apply was asked for: the run that is returned goes on after a reboot of this machine."""
+    """Keep the parameters of an apply; return a run that continues after a reboot of this machine."""
     from gpuprov.apply.afterboot import Afterwards
     from gpuprov.model.documents import write_text
     from gpuprov.model.lock import write_lock
@@ -106,7 +106,7 @@ def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified
 
 
 def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> None:
-    """Before the machine goes down: what was done so far, and a line in the history until the run is back."""
+    """Keep the changes so far, and add the run to the history as rebooting, before the machine goes down."""
     from gpuprov.drift.judge import NodeDrift
     from gpuprov.model.documents import write_text
     from gpuprov.report.history import keep
@@ -121,10 +121,10 @@ def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> No
 
 
 def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
-    """The run that asked for a reboot, and what it was asked for.
+    """Return a run that requested a reboot, and its parameters.
 
     Raises:
-        InvalidInput: there is no such run, or it has nothing to go on with.
+        InvalidInput: there is no such run, or it has no parameters.
     """
     from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Consent, Options, RunContext
@@ -148,7 +148,7 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
 
 
 def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
-    """What is left to do once the units of this boot have done their part; every node is looked at again."""
+    """Return the remaining plan after the units of this boot have started; every node is checked again."""
     from gpuprov.apply.plan import NodePlan
     from gpuprov.apply.proposal import Proposal, propose
 
@@ -165,7 +165,7 @@ def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
 
 
 def account(result: Convergence, run: RunContext) -> None:
-    """Add what the run did before the reboot of this machine."""
+    """Add the changes that the run made before the reboot of this machine."""
     from gpuprov.apply.playbook import NodeOutcome
 
     for name, changed in _asked(run.folder).get("changed", {}).items():
@@ -173,7 +173,7 @@ def account(result: Convergence, run: RunContext) -> None:
 
 
 def _asked(folder: Path) -> dict[str, Any]:
-    """What the run of a folder was asked for; empty where this machine was none of its nodes."""
+    """Return the parameters of a folder's run; empty if this machine was not one of its nodes."""
     try:
         asked: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What `upgrade` and `rollback` share: the context of a run, how it is resumed, how its end is told."""
+"""Code that `upgrade` and `rollback` share: the context of a run, its resumption, its result."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def upgrade_context(
     chosen: options.Chosen, old: Lock, new: Lock, folder: Path, source: Path | None = None
 ) -> UpgradeContext:
-    """A run between two locks, in a folder.
+    """Return the context of a run between two locks, in a folder.
 
     Args:
-        source: the folder of the run that is undone, where this is not its own way back.
+        source: for a rollback the folder of the run that it undoes.
     """
     from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Options
@@ -38,10 +38,10 @@ def upgrade_context(
 
 
 def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
-    """The context of a run that did not come to its end, once nothing of it is at work here any more.
+    """Return the context of an unfinished run, after its processes on this machine have ended.
 
     Raises:
-        InvalidInput: no such run, or it did.
+        InvalidInput: no such run, or it has ended.
     """
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_unfinished
@@ -58,7 +58,7 @@ def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
 
 
 def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
-    """Follow a run to its end and tell how it ended."""
+    """Run until the end, and print the result."""
     from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
     from gpuprov.upgrade.finish import follow

@@ -1,8 +1,8 @@
-"""The table of verbs: the only list of them. Nothing is imported here."""
+"""The table of verbs, the only list of them. This module imports nothing."""
 
 from __future__ import annotations
 
-# verb → (module under gpuprov.cli that defines `command`, one line)
+# verb → (module under gpuprov.cli that defines `command`, one-line description)
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("init", "write a fleet.yml to start from"),
     "bootstrap": ("bootstrap", "make first contact: from a cloud's login to the fleet's own, key-only"),
@@ -40,7 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 
 def overview() -> str:
-    """Text of `gpuprov --help`."""
+    """Return the text of `gpuprov --help`."""
     width = max(map(len, VERBS)) + 2
     verbs = "".join(f"  {name:<{width}}{line}\n" for name, (_, line) in VERBS.items())
     return (

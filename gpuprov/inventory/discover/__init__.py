@@ -1,4 +1,4 @@
-"""What live hosts are: each matched with the nearest profile, and what it has less than that."""
+"""Discovery: the nearest profile of each live host, and the differences from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet of one machine, the one that gpuprov runs on: what it is, read, and the profile that it fits."""
+"""The fleet of the machine that gpuprov runs on, from its facts and the nearest profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprov.model.connection import HOST_NAME, LOCAL
 from gpuprov.probe.facts import Facts
 
 PLAIN = "base"
-"""The profile of a machine that no other fits: it states no hardware, so the machine's own is stated."""
+"""Profile of a machine that fits no other: it states no hardware, so the fleet states the GPUs."""
 LESS: dict[str, Any] = {
     "gpu": {"nvlink": None, "nvswitches": None},
     "cpu_cores": None,
@@ -24,16 +24,16 @@ LESS: dict[str, Any] = {
     "nvme": {"count": None, "total_tb": None},
     "nics": [],
 }
-"""What is laid over a profile where the machine has less than it says: nothing is asked of it then."""
+"""Overrides of a profile's values that the machine does not reach: these values are not checked then."""
 
 
 def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[dict[str, Any], Match]:
-    """The keys of a fleet for this machine, and the profile that it is nearest to.
+    """Return the keys of a fleet for this machine, and its nearest profile.
 
     Raises:
-        Refused: it has no NVIDIA GPU, or several models that no profile has.
-        InvalidInput: a GPU that the catalog does not know.
-        Missing: it does not tell what is on its PCI bus.
+        Refused: the machine has no NVIDIA GPU, or GPUs of several models that no profile has.
+        InvalidInput: the catalog does not have its GPU.
+        Missing: the facts do not contain its PCI bus.
     """
     gpus = hardware.gpu_ids(facts)
     if not gpus:
@@ -69,6 +69,6 @@ def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:
 
 
 def _name(facts: Facts) -> str:
-    """What the machine calls itself."""
+    """Return the machine's host name without domain; `here` if it is not a valid name."""
     own = facts.host.partition(".")[0]
     return own if HOST_NAME.match(own) and own != LOCAL else "here"

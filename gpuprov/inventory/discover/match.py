@@ -1,4 +1,4 @@
-"""The profile that a node is nearest to, and the differences in words."""
+"""The nearest profile of a node, and the differences as text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Kind:
 
 @dataclass(frozen=True)
 class Match:
-    """A node and the profile it is nearest to, None where no profile has its GPUs.
+    """The nearest profile of a node; None if no profile has its GPUs.
 
     Attributes:
-        differences: what it has less than the profile, or else than it: `7 of 8 GPUs`.
-        unknown: what could not be judged, and why.
+        differences: hardware that is less than in the profile, or of another kind: `7 of 8 GPUs`.
+        unknown: hardware that cannot be compared, and why.
     """
 
     profile: str | None
@@ -39,7 +39,7 @@ class Match:
 
 
 def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
-    """Every profile that says which GPUs a server has: the site's own before those that are shipped."""
+    """Return every profile that states model and number of GPUs: the site's, then the shipped ones."""
     names = profile_paths(list(folders))
     stated = {name: load_profile(name, list(folders)).profile.hardware for name in names}
     return [
@@ -50,13 +50,13 @@ def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
 
 
 def match(facts: Facts, among: Iterable[Kind]) -> Match:
-    """The nearest of some kinds.
+    """Return the nearest of some kinds.
 
-    Only a kind with the node's GPUs comes into question. Among those the count of GPUs tells most; what
-    else is missing, and what there is more than stated, tells the rest.
+    Only kinds with a GPU model of the node are compared. The number of GPUs has the most weight, then other
+    hardware, whether less or more than stated.
 
     Raises:
-        Missing: the node did not tell what is on its PCI bus.
+        Missing: the facts do not contain the PCI bus.
     """
     found = hardware.gpu_ids(facts)
     if not found:
@@ -72,7 +72,10 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
-    """How far a node is from a kind; 10 a GPU count that differs by all, about 1 for everything else."""
+    """Return the distance of a node from a kind.
+
+    A difference of all GPUs counts 10, and so does each GPU of another model; each other value at most 1.
+    """
     found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
     others = sum(found.values()) - count
@@ -97,7 +100,7 @@ def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts],
 
 
 def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator[str]:
-    """What a node has less than its kind; `unknown` gets what it did not tell."""
+    """Yield what a node has less than its kind; append facts that are missing to `unknown`."""
     for _, read in READERS:
         try:
             yield from read(facts, wanted)
@@ -106,7 +109,7 @@ def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator
 
 
 def lacking(facts: Facts, wanted: Hardware) -> list[str]:
-    """The parts of a profile's `hardware` that a node has less of, or else."""
+    """Return the keys of a profile's `hardware` in which a node has less, or other hardware."""
     found = []
     for part, read in READERS:
         with suppress(Missing):
@@ -166,4 +169,4 @@ READERS: tuple[tuple[str, Callable[[Facts, Hardware], Iterator[str]]], ...] = (
     ("nvme", _drives),
     ("nics", _ports),
 )
-"""Key of a profile's `hardware` → what says in words where a node has less."""
+"""Key of a profile's `hardware` → function that yields the differences as text."""

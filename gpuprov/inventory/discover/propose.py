@@ -1,4 +1,4 @@
-"""The fleet file that discovered hosts would have."""
+"""A fleet file for discovered hosts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def propose(
     connection: Connection,
     catalog: Catalog,
 ) -> dict[str, Any]:
-    """The keys of a fleet: a group for each profile, system and architecture.
+    """Return the keys of a fleet with a group for each profile, system and architecture.
 
     Args:
         found: address → the host's facts and its match; hosts without a profile are left out.
-        names: address → what the host is to be called.
+        names: address → the host's name in the fleet.
     """
     groups: dict[str, dict[str, Any]] = {}
     for address, (facts, match) in found.items():
@@ -40,7 +40,7 @@ def propose(
 
 
 def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
-    """What each host is to be called: as it was named, or by its own name where an address was."""
+    """Return each host's name in the fleet: the given name, or its host name if an address was given."""
     taken: set[str] = set()
     names = {}
     for host, facts in found.items():
@@ -63,7 +63,7 @@ def _is_address(host: str) -> bool:
 
 
 def system_of(facts: Facts, catalog: Catalog) -> str:
-    """The catalog's id of a system; its own name and version where the catalog does not know it."""
+    """Return the catalog's id of a host's system; its own id and version if the catalog does not have it."""
     named = facts.os.id + facts.os.version
     try:
         system = find_system(catalog, named)

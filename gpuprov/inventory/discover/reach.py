@@ -1,4 +1,4 @@
-"""Hosts that no one has listed yet: from names, ranges or a network, all at once."""
+"""Discovery of hosts by names, ranges or networks, in parallel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LIMITS = ConnectionLimits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
-    """The hosts that are meant, and those among them that only a network stands for.
+    """Return all hosts, and those among them that only networks contain.
 
     Args:
         stated: names, ranges (`gpu[01-08]`), `[USER@]HOST[:PORT]` or networks (`10.0.0.0/24`).
 
     Raises:
-        InvalidInput: none of these, or a network of more addresses than can be asked.
+        InvalidInput: a text is not one of these, or a network has more than `ADDRESSES_AT_MOST` addresses.
     """
     found: list[str] = []
     named: set[str] = set()
@@ -58,7 +58,7 @@ def _addresses(text: str) -> list[str]:
 
 
 def _target(host: str, connection: Connection) -> Target:
-    """The way to `[USER@]HOST[:PORT]`: what stands there counts before what is stated for all."""
+    """Return the target `[USER@]HOST[:PORT]`; its user and port override the connection."""
     try:
         user, address, port = parse_destination(host)
     except ValueError as error:
@@ -74,10 +74,10 @@ def match_hosts(
     forks: int = 64,
     password: str | None = None,
 ) -> Iterator[tuple[str, tuple[Facts, Match] | GpuprovError]]:
-    """Facts of hosts and the nearest of some kinds; a failure is an answer.
+    """Yield each host with its facts and the nearest of some kinds, or with its error.
 
     Args:
-        password: sudo's, where it asks for one.
+        password: sudo's password, if it needs one.
     """
     payload = build(Parameters(), password=password)
 

@@ -1,4 +1,4 @@
-"""Nodes in the words of schedulers and launchers: Slurm, MPI hostfiles, Kubernetes, dstack, SkyPilot."""
+"""Nodes in the formats of schedulers and launchers: Slurm, MPI hostfiles, Kubernetes, dstack, SkyPilot."""
 
 from __future__ import annotations
 

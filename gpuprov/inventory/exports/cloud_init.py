@@ -1,4 +1,4 @@
-"""User-data for cloud-init: the files of a first boot, and the start of their unit."""
+"""User-data for cloud-init, which writes the files of a first boot and starts their unit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.firstboot.files import UNIT, File
 
 LIMIT = 16384
-"""Bytes of user-data on EC2, before base64 ("Run commands when you launch an EC2 instance"); Azure takes
-64 KiB, Google Compute Engine 256 KiB."""
-# Another part of the user-data may run commands and write files of its own.
+"""Limit of user-data in bytes on EC2, before base64 ("Run commands when you launch an EC2 instance"); Azure
+allows 64 KiB, Google Compute Engine 256 KiB."""
+# Lists are appended: another part of the user-data may also run commands and write files.
 MERGE = [
     {"name": "list", "settings": ["append"]},
     {"name": "dict", "settings": ["no_replace", "recurse_list"]},
@@ -21,13 +21,13 @@ MERGE = [
 
 
 def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
-    """A cloud-config that writes files and starts the unit.
+    """Return a cloud-config that writes files and starts the unit.
 
     Args:
-        compress: as a whole, by gzip: smaller, and for clouds and tools that take bytes.
+        compress: whether to compress all of it with gzip: smaller, for clouds and tools that accept bytes.
 
     Raises:
-        InvalidInput: it is larger than the smallest limit of the clouds.
+        InvalidInput: the user-data is larger than `LIMIT`, the smallest of the clouds' limits.
     """
     config = {
         "merge_how": MERGE,
@@ -35,7 +35,7 @@ def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
         "runcmd": [
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", UNIT],
-            # It waits for cloud-init, and cloud-init for what it runs here.
+            # Not waited for: the unit waits for cloud-init, which waits for these commands.
             ["systemctl", "start", "--no-block", UNIT],
         ],
     }
@@ -52,7 +52,7 @@ def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
 
 
 def _yaml(config: dict[str, object]) -> str:
-    """JSON, which is YAML: one key a line."""
+    """Return JSON, which is also YAML, with one key per line."""
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items())
 
 

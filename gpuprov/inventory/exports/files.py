@@ -16,7 +16,7 @@ from gpuprov.model.connection import parse_destination
 
 @dataclass(frozen=True)
 class Access:
-    """How the nodes of a pool are reached over SSH."""
+    """SSH settings of a pool's nodes."""
 
     user: str
     port: int = 22
@@ -25,18 +25,18 @@ class Access:
 
 
 def hostfile(nodes: Iterable[Node], style: Literal["openmpi", "mpich"] = "openmpi") -> str:
-    """A line for each node with one slot a GPU: `gpu01 slots=8`, or `gpu01:8` as MPICH and Intel MPI read it.
+    """Return a line per node with one slot per GPU: `gpu01 slots=8`, or `gpu01:8` for MPICH and Intel MPI.
 
-    DeepSpeed and Horovod read the form of Open MPI.
+    DeepSpeed and Horovod read the format of Open MPI.
     """
     form = "{} slots={}\n" if style == "openmpi" else "{}:{}\n"
     return "".join(form.format(node.address, node.gpus) for node in nodes if node.gpus)
 
 
 def kubernetes_labels(nodes: Iterable[Node]) -> str:
-    """`kubectl label` lines with the keys that NVIDIA's GPU feature discovery uses.
+    """Return `kubectl label` lines with the keys of NVIDIA's GPU feature discovery.
 
-    Where that runs it keeps them itself; these lines are for clusters without it.
+    They are for clusters without GPU feature discovery, which otherwise sets these labels itself.
     """
     return "".join(_label_line(node) for node in nodes if node.gpus)
 
@@ -50,15 +50,15 @@ def _label_line(node: Node) -> str:
 
 
 def _label(text: str) -> str:
-    """A label's value: at most 63 letters, digits, `-`, `_` and `.`, the first and last no sign."""
+    """Return a label's value: at most 63 letters, digits, `-`, `_` and `.`, first and last no punctuation."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-_.")
 
 
 def dstack(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None) -> str:
-    """An SSH fleet of dstack, `fleet.dstack.yml`.
+    """Return an SSH fleet of dstack, `fleet.dstack.yml`.
 
     Args:
-        own: node → how it alone is reached.
+        own: node → its SSH settings, if they differ from `access`.
     """
     config = _dstack_access(access)
     config["hosts"] = [
@@ -91,10 +91,10 @@ def _jump(access: Access, jump: str) -> dict[str, Any]:
 def skypilot(
     name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None
 ) -> str:
-    """An SSH node pool of SkyPilot, an entry of `~/.sky/ssh_node_pools.yaml`.
+    """Return an SSH node pool of SkyPilot, an entry of `~/.sky/ssh_node_pools.yaml`.
 
-    A pool states neither port nor jump host: SkyPilot takes those from `~/.ssh/config`, so hosts that
-    need one are named instead of addressed.
+    A pool has neither port nor jump host: SkyPilot reads them from `~/.ssh/config`, so hosts that need one
+    are listed by name instead of by address.
     """
     pool = _skypilot_access(access)
     pool["hosts"] = [

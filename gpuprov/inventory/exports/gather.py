@@ -1,4 +1,4 @@
-"""Nodes for exports: what the lock says of them, and what they say themselves where they are asked."""
+"""Nodes for exports, from the lock or from their facts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator[Node]:
-    """Nodes as the lock knows them: names, addresses, GPUs; what else a node has is left open."""
+    """Yield nodes as in the lock: names, addresses, GPUs; the other values are not set."""
     groups = lock.hosts()
     for name in names:
         hardware = groups[name].hardware
@@ -34,11 +34,10 @@ def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator
 def live_nodes(
     lock: Lock, names: Iterable[str], catalog: Catalog, *, forks: int = 64, password: str | None = None
 ) -> Iterator[tuple[Node, GpuprovError | None]]:
-    """The same with what the nodes say themselves; one that does not answer comes as the lock knows it, with
-    the reason.
+    """Yield nodes with values from their facts; without an answer as in the lock, with the error.
 
     Args:
-        password: sudo's, where it asks for one.
+        password: sudo's password, if it needs one.
     """
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
     payload = build(Parameters(), password=password)
@@ -58,7 +57,7 @@ def live_nodes(
 
 
 def told(node: Node, facts: Facts, topology: Topology | None) -> Node:
-    """A node with the counts that its facts tell."""
+    """Return a node with the counts from its facts and its topology."""
     cpu = facts.cpu
     sockets, threads = max(cpu.sockets, 1), cpu.threads_per_core or 1
     cores = cpu.logical // sockets // threads
@@ -82,7 +81,7 @@ def told(node: Node, facts: Facts, topology: Topology | None) -> Node:
 
 
 def _gpu_memory(facts: Facts) -> int:
-    """Of one GPU, as nvidia-smi says it; 0 where it does not answer."""
+    """Return the memory of one GPU in MiB, from nvidia-smi; 0 without its answer."""
     if facts.smi.error or not facts.smi.gpus:
         return 0
     return facts.smi.gpus[0].memory_total_mib or 0

@@ -1,4 +1,4 @@
-"""What an export has to know of a node."""
+"""Properties of a node for exports, and lists of numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Node:
 
     Attributes:
         model: the GPUs' name as the driver prints it, `NVIDIA H200`.
-        cpus: logical processors; 0 where not known, as for the counts below.
-        memory_mib: all of it.
-        gpu_memory_mib: of one GPU.
-        gpu_cores: for each GPU the cores nearest to it, as Slurm counts them (`slurm_cores`); may be empty.
+        cpus: number of logical processors; 0 if unknown, as for the counts below.
+        memory_mib: total memory.
+        gpu_memory_mib: memory of one GPU.
+        gpu_cores: for each GPU its nearest cores, as Slurm counts them (`slurm_cores`); may be empty.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Node:
 
 
 PROCESSORS = 8192
-"""The most logical processors that Linux counts: NR_CPUS_RANGE_END in its arch/x86/Kconfig."""
+"""Highest number of logical processors in Linux: NR_CPUS_RANGE_END in arch/x86/Kconfig."""
 LISTED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 def numbers(text: str) -> list[int]:
-    """`0-2,8` → 0, 1, 2, 8: logical processors, as a node lists them.
+    """Return the numbers in a node's list of logical processors: `0-2,8` → 0, 1, 2, 8.
 
     Raises:
-        NodeFailed: not such a list, or of more processors than a node can have.
+        NodeFailed: not such a list, or more processors than a node can have.
     """
     found: list[int] = []
     for part in filter(None, text.split(",")):
@@ -59,7 +59,7 @@ def numbers(text: str) -> list[int]:
 
 
 def ranges(values: Iterable[int]) -> str:
-    """0, 1, 2, 8 → `0-2,8`."""
+    """Return numbers as ranges: 0, 1, 2, 8 → `0-2,8`."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:
@@ -70,6 +70,6 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def short_model(model: str) -> str:
-    """`NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`: lower case, without the maker, fit for a word."""
+    """Return a GPU model as one lower-case word without brand: `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`."""
     words = re.sub(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", "", model.strip(), flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9._-]+", "_", words.lower()).strip("_-.") or "gpu"

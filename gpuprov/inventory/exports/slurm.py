@@ -1,6 +1,6 @@
-"""Slurm's gres.conf, and the node lines of slurm.conf; nodes that are alike share a line.
+"""Slurm's gres.conf, and the node lines of slurm.conf; nodes with the same hardware share a line.
 
-The keys are those of the manual pages gres.conf(5) and slurm.conf(5).
+The manual pages gres.conf(5) and slurm.conf(5) describe the keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuprov.model.nodeset import expand, fold
 
 
 def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
-    """Slurm's core indexes for a list of logical CPUs.
+    """Return Slurm's core indexes for a list of logical CPUs.
 
     Slurm counts cores, not threads. Linux on x86 servers numbers the first thread of every core before any
     second thread, so the logical CPUs below the number of cores are the cores.
@@ -23,7 +23,7 @@ def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
 
 
 def gres_conf(nodes: Iterable[Node]) -> str:
-    """gres.conf for all nodes: device files, type, and the cores nearest to them where they are known."""
+    """Return gres.conf for all nodes: device files, type, and the nearest cores if known."""
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in nodes:
         if node.gpus:
@@ -34,7 +34,7 @@ def gres_conf(nodes: Iterable[Node]) -> str:
 
 
 def _devices(node: Node) -> list[str]:
-    """One line for GPUs in a row that share their cores."""
+    """Return a line for each run of consecutive GPUs with the same cores."""
     cores = node.gpu_cores if len(node.gpu_cores) == node.gpus else ("",) * node.gpus
     lines = []
     for near, indexes in groupby(range(node.gpus), key=lambda index: cores[index]):
@@ -46,7 +46,7 @@ def _devices(node: Node) -> list[str]:
 
 
 def slurm_conf(nodes: Iterable[Node]) -> str:
-    """`GresTypes` and the `NodeName` lines of slurm.conf."""
+    """Return `GresTypes` and the `NodeName` lines of slurm.conf."""
     groups: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[_hardware(node)].append(node)
@@ -68,7 +68,7 @@ def _hardware(node: Node) -> str:
 
 
 def _names(nodes: Sequence[Node]) -> list[str]:
-    """Names, and addresses where they differ: on one line if both fold, and unfold in the same order."""
+    """Return names, and addresses if they differ; on one line if both fold and expand in the same order."""
     address = {node.name: node.address for node in nodes}
     names = fold(address)
     if all(name == where for name, where in address.items()):

@@ -1,1 +1,1 @@
-"""What brings a machine to its lock after its first boot: the lock, an order, a program, a unit."""
+"""Files that bring a machine to its lock after its first boot: the lock, an order, a program, a unit."""

@@ -1,4 +1,4 @@
-"""The files of a first boot; `node/first_boot.py` says what is done at it, and travels with its order."""
+"""The files of a first boot; one of them is `node/first_boot.py`, the program that carries out the order."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from gpuprov.probe.payload import without_docs
 from gpuprov.roles.monitoring import textfile_path
 
 NODE = "here"
-"""The name of the machine in the lock that it carries."""
+"""The machine's name in its lock."""
 LOCK = "/etc/gpuprov/fleet.lock.yml"
 FLEET = Path("/etc/gpuprov/fleet.yml")
-"""Where the fleet of that lock would be: the machine's store is told from others by it."""
+"""Path that the fleet of that lock would have; the machine's store of modules is named after it."""
 ORDER = "/etc/gpuprov/first-boot.json"
 PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
 URLS = "/usr/local/lib/gpuprov/urls.py"
-"""The program imports it as a module beside itself."""
+"""A module that the program imports from its own folder."""
 UNIT = "gpuprov-first-boot.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 METRICS = "gpuprov_first_boot.prom"
 USUAL_TEXTFILES = "/var/lib/prometheus/node-exporter"
-"""Where node_exporter of Debian and Ubuntu reads, if the lock states no other folder."""
+"""Folder that node_exporter of Debian and Ubuntu reads, used if the lock states no other."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """Where gpuprov comes from.
+    """Source of gpuprov.
 
     Attributes:
-        wheel: the URL of its wheel, which has the hashes of everything that it needs.
-        sha256: of the wheel.
-        index: a package index for what gpuprov needs, in place of pip's usual one.
-        program: gpuprov itself, where it is already installed; then no wheel is needed.
+        wheel: the URL of its wheel, which contains the hashes of all dependencies.
+        sha256: hash of the wheel.
+        index: a package index for the dependencies, instead of pip's default.
+        program: path of gpuprov if it is already installed; then no wheel is needed.
     """
 
     wheel: str = ""
@@ -51,7 +51,7 @@ class Installation:
 
 @dataclass(frozen=True)
 class Modules:
-    """Where a machine fetches compiled modules: a zip archive that becomes its store."""
+    """Source of compiled kernel modules: a zip archive that becomes the machine's store."""
 
     url: str
     sha256: str
@@ -59,14 +59,14 @@ class Modules:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person may say of a first boot.
+    """Options of a first boot.
 
     Attributes:
-        lock_url: where the lock is fetched, instead of being carried.
-        report: an address that is told by POST how it ended.
+        lock_url: URL that the lock is fetched from, instead of being one of the files.
+        report: URL that receives the result by POST.
         reboot: whether the machine may reboot itself.
-        patience_s: seconds of a boot for which transient trouble is tried again.
-        modules: what need not be compiled there.
+        patience_s: seconds per boot during which transient failures are retried.
+        modules: kernel modules that need not be compiled on the machine.
     """
 
     installation: Installation
@@ -87,10 +87,9 @@ class File:
 
 
 def own_lock(lock: Lock, group: str) -> Lock:
-    """The lock of one machine of a group, which is the machine that reads it.
+    """Return a lock of one machine of a group, to be applied on that machine itself.
 
-    How the controller reaches the group's hosts is left out, but for who logs in and where sshd answers:
-    hardening goes by these.
+    It keeps only user and port of the controller's connection settings: SSH hardening needs them.
 
     Raises:
         InvalidInput: there is no such group.
@@ -103,22 +102,22 @@ def own_lock(lock: Lock, group: str) -> Lock:
             "hosts": {NODE: LOCAL},
             "connection": Connection(user=stated.connection.user, port=stated.connection.port),
             "connections": None,
-            "reboot": Reboots(),  # the order says, and whoever carries it out reboots
+            "reboot": Reboots(),  # the order decides, and its program reboots
         }
     )
     return lock.model_copy(update={"groups": {group: own}, "rollout": None})
 
 
 def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
-    """Everything that lies on a machine before its first boot.
+    """Return all files that a machine needs before its first boot.
 
     Args:
-        lock: of this machine alone, as `own_lock` makes it.
+        lock: the machine's lock, from `own_lock`.
     """
     text = render_lock(lock)
     unit = (files("gpuprov.inventory.firstboot") / f"node/{UNIT}").read_text("utf-8")
     carried = [] if wishes.lock_url else [File(LOCK, text)]
-    # The report's address may hold a token.
+    # The URL of the report may contain a token.
     return [
         *carried,
         File(ORDER, _order(lock, text, wishes), 0o600),
@@ -129,7 +128,7 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
 
 
 def _program(package: str, path: str) -> str:
-    """Return a module without what only people read: user-data has little room."""
+    """Return a module without docstrings and comments: user-data is small."""
     text = without_docs((files(package) / path).read_text("utf-8"))
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

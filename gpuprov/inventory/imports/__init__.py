@@ -1,4 +1,4 @@
-"""A fleet from what people have: Ansible inventories, host lists, Terraform's state, metadata, Slurm."""
+"""Import of a fleet from Ansible inventories, host lists, Terraform's state, cloud metadata or Slurm."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Format = Literal["ansible", "hosts", "terraform", "metadata", "slurm"]
 def import_fleet(
     paths: Sequence[Path], said: ImportHints, form: Format | None = None, wanted: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The keys of a fleet for what the files list.
+    """Return the keys of a fleet for the machines in the files.
 
     Args:
-        paths: one file or folder; several only of metadata, one a machine.
-        form: what they are; recognised if not given.
-        wanted: of an Ansible inventory, the groups that are kinds of servers.
+        paths: one file or folder; several only of metadata, one per machine.
+        form: format of the files; detected if None.
+        wanted: groups of an Ansible inventory that are kinds of servers.
 
     Raises:
-        InvalidInput: a file is not what it should be, or lacks what a fleet must state.
+        InvalidInput: a file has another format, or lacks a value that a fleet must state.
     """
     form = form or recognise(paths[0])
     if len(paths) > 1 and form != "metadata":
@@ -55,7 +55,7 @@ def import_fleet(
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file, by what is in it; a folder is an Ansible inventory.
+    """Return the format of a file, detected from its content; a folder is an Ansible inventory.
 
     Raises:
         InvalidInput: the file cannot be read.

@@ -1,7 +1,7 @@
-"""A fleet from an Ansible inventory: INI, YAML, a folder, whatever Ansible itself reads.
+"""A fleet from an Ansible inventory in any format that Ansible reads: INI, YAML, a folder, a plugin.
 
-Ansible reads it; `ansible-inventory --export` keeps variables where they were stated. Groups become groups
-of the fleet as far as no host would be in two; the others are kept under `also`, every variable in its place.
+Ansible parses it; `ansible-inventory --export` keeps variables where they were set. Groups become groups of
+the fleet as long as no host is in two of them; the others are kept under `also` with their variables.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from gpuprov.untrusted import unmarked
 
 TIMEOUT_S = 300
 PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
-"""How Ansible says what a plugin of its has against an inventory: 2.19 and later, and before."""
+"""Ansible's message about a plugin that cannot parse an inventory: since 2.19, and before."""
 OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE, HOST_VARIABLE}
 CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
 
 
 def read_inventory(path: Path) -> AnsibleInventory:
-    """What Ansible makes of an inventory.
+    """Return an inventory as Ansible parses it.
 
     Raises:
-        InvalidInput: Ansible cannot read it, or warns of it.
+        InvalidInput: Ansible cannot parse it, even where Ansible itself would only warn.
     """
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]
@@ -63,19 +63,19 @@ def read_inventory(path: Path) -> AnsibleInventory:
 
 
 def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables, those of gpuprov without Ansible's mark of text; the site's own keep it."""
+    """Return variables, with Ansible's mark of unsafe text only on those of the site."""
     ours = OURS | CONNECTION | {"ansible_host"}
     return {key: unmarked(value, mark=False) if key in ours else value for key, value in variables.items()}
 
 
 def _reason(text: str, path: Path) -> str:
-    """Why, of all that Ansible says: every plugin of its complains, and most were never meant."""
+    """Return the cause from Ansible's output, in which every plugin reports that it cannot parse the file."""
     blocks = [" ".join(block.split()) for block in re.split(r"\[(?:WARNING|ERROR)\]:|ERROR!|\n\s*\n", text)]
     said: dict[str, str] = {}
     for block in blocks:
         if found := PLUGIN.search(block):
             said.setdefault(found[1], found[2].strip(" ."))
-    # What names a plugin is `auto`'s, a program `script`'s; other files are of the format of their name.
+    # `auto` parses files that name a plugin, `script` runs programs; the suffix decides for other files.
     meant = ["auto", "script", "yaml" if path.suffix in (".yml", ".yaml") else "ini"]
     plugin = next((each for each in meant if each in said), "")
     more = re.search(r"Standard error from inventory script:\s*(\S.*)", text) if plugin == "script" else None
@@ -86,11 +86,11 @@ def _reason(text: str, path: Path) -> str:
 
 
 def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[str] = ()) -> dict[str, Any]:
-    """The keys of a fleet.
+    """Return the keys of a fleet.
 
     Args:
-        wanted: groups that are kinds of servers; if none are named, groups in order as long as no host would
-            be in two.
+        wanted: groups that are kinds of servers; if empty, all groups in order, without those that share a
+            host with an earlier one.
 
     Raises:
         InvalidInput: the profile or system of a group is not stated.
@@ -120,13 +120,13 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
 
 
 def _of_host(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """A host's variables without its address, and without those that we wrote there."""
+    """Return a host's variables without its address and without those that gpuprov generated."""
     ours = {"ansible_host", "ansible_ssh_host", *stated.get(HOST_VARIABLE, {}).get("variables", ())}
     return {key: value for key, value in stated.items() if key not in ours}
 
 
 def _entry(host: str, stated: Mapping[str, Any], ways: Mapping[str, dict[str, Any]]) -> str | dict[str, Any]:
-    """What the fleet says of a host: its address, and the way to it where that is its own."""
+    """Return a host's entry in the fleet: its address, and its own SSH settings if it has some."""
     address = str(stated.get("ansible_host", stated.get("ansible_ssh_host", host)))
     return host_entry(address, stated.get(HOST_VARIABLE, {}).get("ssh") or ways.get(host, {}))
 
@@ -136,13 +136,13 @@ def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
 
 
 def _shown(inventory: AnsibleInventory, name: str) -> str:
-    """What the fleet calls a group."""
+    """Return a group's name in the fleet."""
     stated = _vars(inventory, name)
     return str(stated.get(GROUP_VARIABLE, {}).get("name") or stated.get(NAME_VARIABLE) or name)
 
 
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
-    """Group → the hosts that it alone owns; what none owns makes a group of its own."""
+    """Return group → its hosts, each host in one group; hosts without a group form another one."""
     unknown = [name for name in wanted if name not in inventory.groups]
     if unknown:
         raise InvalidInput(
@@ -176,7 +176,7 @@ def _said_of(name: str, said: ImportHints) -> dict[str, str]:
 
 
 def _own(stated: Mapping[str, Any], lifted: Collection[str], *, ours: bool = False) -> dict[str, Any]:
-    """Variables that are the site's own, without those that the fleet says in another place."""
+    """Return the site's variables, without those that the fleet states in other keys."""
     roles = tuple(f"{role.name}_" for role in share("roles").iterdir())
     return {
         key: value
@@ -193,7 +193,7 @@ def _further(
     shown: Mapping[str, str],
     lifted: Collection[str],
 ) -> dict[str, Any]:
-    """Groups that own no host, with everything that they say."""
+    """Return the groups that own no host, with their hosts, children and variables."""
     found = {}
     computed = _vars(inventory, "all").get(KINDS_VARIABLE, ())
     for name, group in inventory.groups.items():

@@ -1,4 +1,4 @@
-"""Plain lists of hosts, and what Slurm knows of its nodes."""
+"""Plain lists of hosts, and nodes of Slurm."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuprov.model.nodeset import expand
 
 
 def hosts(text: str) -> Iterator[Machine]:
-    """Machines of a list: names or ranges, by lines, spaces or commas; `#` starts a comment.
+    """Yield the machines of a list: names or ranges, separated by lines, spaces or commas; `#` is a comment.
 
-    Two words on a line with an address as the second are a name and its address, as in /etc/hosts turned
-    round. An address may have a user and a port: `ubuntu@203.0.113.7:40022`.
+    If the second of two words on a line is an address, the first is its name (the reverse of /etc/hosts). An
+    address may have a user and a port: `ubuntu@203.0.113.7:40022`.
 
     Raises:
         InvalidInput: not a set of nodes.
@@ -40,9 +40,10 @@ def _at(name: str, to: Destination) -> Machine:
 
 
 def slurm(text: str) -> tuple[list[Machine], dict[str, list[str]]]:
-    """The nodes of a slurm.conf, and partition → nodes; of `sinfo -N` or `scontrol show hostnames` the names.
+    """Return the nodes of a slurm.conf, and partition → nodes.
 
-    `Gres=gpu:h100:8` tells the GPUs; nodes are grouped by it.
+    For the output of `sinfo -N` or `scontrol show hostnames` there are only names. `Gres=gpu:h100:8` states
+    the GPUs; nodes are grouped by it.
 
     Raises:
         InvalidInput: not a set of nodes.
@@ -100,7 +101,7 @@ def _expanded(text: str, place: str) -> list[str]:
 
 
 def _destination(word: str) -> Destination | None:
-    """Something that is an address and no plain name: with a user, with a port, or as numbers."""
+    """Return a destination with a user, a port or an IP address; None for a plain name."""
     import ipaddress
 
     try:

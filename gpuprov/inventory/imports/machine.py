@@ -1,4 +1,4 @@
-"""A machine that somebody else's list names, and how machines become the groups of a fleet."""
+"""Machines of an imported list, and their conversion to the groups of a fleet."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Machine:
     """One machine.
 
     Attributes:
-        group: what its list calls its kind; empty where it has no word for it.
+        group: its group or kind in the list; empty if the list has none.
         instance: a cloud's machine type, `aws:p5.48xlarge`.
-        gpu: name of its GPU model, as its list writes it.
-        ssh: what is stated of the way to it, as the keys of `ssh:`.
-        os: id of a system; None where the list does not tell, as for all below.
+        gpu: name of its GPU model, as the list writes it.
+        ssh: its SSH settings, as the keys of `ssh:`.
+        os: id of a system; None if the list does not state it, as for `arch` and `site`.
     """
 
     name: str
@@ -45,24 +45,25 @@ class Machine:
 
 @dataclass(frozen=True)
 class ImportHints:
-    """What the person who imports says of groups whose list does not tell it; key "" means every group."""
+    """Profiles and systems that the user states for groups; key "" means every group."""
 
     profile: Mapping[str, str] = field(default_factory=dict)
     os: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, what: str, group: str) -> str | None:
-        """The profile or the os that was said of a group, or of all."""
+        """Return the `profile` or `os` that is stated for a group, or for all groups."""
         stated: Mapping[str, str] = getattr(self, what)
         return stated.get(group) or stated.get("")
 
 
 def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) -> dict[str, Any]:
-    """The keys of a fleet: its groups, and the variables of hosts.
+    """Return the keys of a fleet: its groups, and the variables of hosts.
 
-    Machines of one group that are not of one kind become several groups, `train`, `train-2`, ….
+    A group with machines of different kinds becomes several groups, `train`, `train-2`, ….
 
     Raises:
-        InvalidInput: the profile or system of a group is not stated, a name appears twice, or is no host's.
+        InvalidInput: there is no machine, the profile or system of a group is not stated, or a name appears
+            twice or is not a valid host name.
     """
     listed = list(machines)
     for machine in listed:
@@ -87,7 +88,7 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
 
 
 def _reached(machines: Mapping[str, Machine]) -> dict[str, Any]:
-    """`hosts` of a group, and `ssh` where all of them share something of it."""
+    """Return `hosts` of a group, and `ssh` with the settings that all of them share."""
     shared = in_common(machine.ssh for machine in machines.values())
     entries = {
         name: host_entry(machine.address or name, {k: v for k, v in machine.ssh.items() if k not in shared})
@@ -97,24 +98,24 @@ def _reached(machines: Mapping[str, Machine]) -> dict[str, Any]:
 
 
 def in_common(stated: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them state alike."""
+    """Return the keys that have the same value everywhere."""
     first, *others = [*stated] or [{}]
     return {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
 
 
 def host_entry(address: str, ssh: Mapping[str, Any]) -> str | dict[str, Any]:
-    """What a fleet says of a host: its address, and the way to it where that is its own."""
+    """Return a host's entry in a fleet: its address, and its own SSH settings if it has some."""
     return {"address": address, "ssh": dict(ssh)} if ssh else address
 
 
 def fold_entries(entries: Mapping[str, str | dict[str, Any]]) -> str | dict[str, Any]:
-    """Hosts as a fleet writes them, as short as it goes."""
+    """Return hosts in the shortest form that a fleet allows."""
     plain = {host: entry for host, entry in entries.items() if isinstance(entry, str)}
     return fold_hosts(plain) if len(plain) == len(entries) else dict(entries)
 
 
 def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
-    """`gpu[01-08]` where addresses are the names and the order is kept, otherwise name → address."""
+    """Return names as `gpu[01-08]`, or a list if that changes the order; name → address if they differ."""
     if any(name != address for name, address in hosts.items()):
         return dict(hosts)
     folded = fold(hosts)
@@ -131,7 +132,7 @@ def _is(group: dict[str, Any] | None, kind: dict[str, Any]) -> bool:
 
 
 def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
-    """What a fleet states of a machine's group."""
+    """Return the keys of a machine's group in the fleet."""
     kind = _profile(machine, said, catalog)
     os = said.of("os", machine.group) or machine.os
     if os is None:
@@ -146,7 +147,7 @@ def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, An
 
 
 def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
-    """The profile: what was said, that of the machine type, or the one with these GPUs."""
+    """Return the keys with the profile: the stated one, that of the machine type, or one with these GPUs."""
     stated = said.of("profile", machine.group)
     if stated:
         return {"profile": stated}
@@ -166,7 +167,10 @@ def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str,
 
 
 def _profile_with(gpu: str, count: int | None, catalog: Catalog) -> dict[str, Any] | None:
-    """A shipped profile with these GPUs; with as many of them, or else with the number stated beside it."""
+    """Return the keys with a shipped profile of a GPU model, and the number of GPUs if it differs.
+
+    None if no shipped profile has the model.
+    """
     try:
         model = find_gpu(catalog, gpu).id
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""What a machine's cloud tells it about itself: cloud-init's instance-data.json, or the metadata service.
+"""A machine from its cloud metadata: cloud-init's instance-data.json, or the metadata service.
 
 Fields: cloud-init's "Instance metadata" (v1 keys), AWS's instance identity document, Azure's instance
 metadata (compute, network), Google's and Oracle's metadata servers.
@@ -19,14 +19,14 @@ def machine(document: Any) -> Machine:
     """Return the machine that a document describes.
 
     Raises:
-        InvalidInput: it is not a metadata document of a cloud that is known, or a part has another shape.
+        InvalidInput: the document is not metadata of a known cloud, or a part has another type.
     """
     if isinstance(document, dict):
         for fits, read in READERS:
             if fits(document):
                 try:
                     return read(document)
-                except (AttributeError, IndexError, KeyError, TypeError):  # text where a mapping has to be
+                except (AttributeError, IndexError, KeyError, TypeError):  # such as text instead of a mapping
                     break
     raise InvalidInput(
         "not a machine's metadata",
@@ -35,7 +35,7 @@ def machine(document: Any) -> Machine:
 
 
 def _cloud_init(document: Values) -> Machine:
-    """v1 is the same on every cloud; the machine type stands in the cloud's own part."""
+    """Read `v1`, which is the same on every cloud, and the machine type from the cloud's own part."""
     said: Values = document["v1"]
     cloud = str(said.get("cloud_name") or said.get("cloud-name") or "")
     own: Values = (document.get("ds") or {}).get("meta_data") or {}

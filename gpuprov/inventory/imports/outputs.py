@@ -1,7 +1,7 @@
 """Machines in the outputs of a Terraform or OpenTofu configuration: `terraform output -json`.
 
-An output has whatever shape its author gave it: one address, a list of them, name → address, or objects with
-fields that are called as providers call them. Lists of private addresses count where there are no others.
+Outputs have no fixed format: an address, a list of them, name → address, or objects with fields named as in
+providers. Outputs with `private` in their name count only if there are no others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ADDRESS = (
     *("public_ip", "public_ip_address", "nat_ip", "access_ip_v4", "ipv4_address", "ip", "ip_address"),
     *("address", "ssh_host", "host", "hostname", "fqdn", "private_ip", "private_ip_address"),
 )
-"""Fields that say where a machine is, the best first."""
+"""Fields with a machine's address, in order of preference."""
 NAME = ("name", "label", "display_name", "hostname", "id")
 USER, PORT = ("ssh_user", "user", "username", "admin_username"), ("ssh_port", "port")
 KIND = {"instance_type": "aws", "machine_type": "gcp", "size": "azure", "shape": "oci"}
@@ -27,7 +27,7 @@ Values = Mapping[str, Any]
 
 
 def is_outputs(document: Any) -> bool:
-    """Whether a document is the answer of `terraform output -json`: all in it has a value and a type."""
+    """Return whether a document is of `terraform output -json`: each entry has a value and a type."""
     return (
         isinstance(document, dict)
         and bool(document)
@@ -36,7 +36,7 @@ def is_outputs(document: Any) -> bool:
 
 
 def machines(document: Values) -> list[Machine]:
-    """The machines of the outputs, grouped by the output's name.
+    """Return the machines of the outputs, grouped by the output's name.
 
     Raises:
         InvalidInput: no output names a machine.
@@ -68,7 +68,7 @@ def _machines(output: str, value: Any) -> Iterator[Machine]:
 
 
 def _of_text(output: str, name: str, text: str) -> Iterator[Machine]:
-    """A machine at an address, with a port or without; other text is something else."""
+    """Yield a machine if the text is an IP address, with or without user and port."""
     try:
         to = parse_destination(text)
         ipaddress.ip_address(to.host)
@@ -104,5 +104,5 @@ def _ssh(to: Destination) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as hosts and groups may have it."""
+    """Return a valid name of a host or group: other characters become `-`."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).strip("-._")

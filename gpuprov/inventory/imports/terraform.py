@@ -1,6 +1,6 @@
-"""Machines in Terraform's state: the file itself (version 4), or `terraform show -json`.
+"""Machines in Terraform's state: the file (version 4), or the output of `terraform show -json`.
 
-The attributes are those of the providers' documentation: aws_instance, google_compute_instance,
+The providers' documentation describes the attributes: aws_instance, google_compute_instance,
 azurerm_linux_virtual_machine, oci_core_instance, lambdalabs and openstack_compute_instance_v2.
 """
 
@@ -16,10 +16,10 @@ Values = Mapping[str, Any]
 
 
 def machines(state: Any) -> list[Machine]:
-    """The machines of a state.
+    """Return the machines of a state.
 
     Raises:
-        InvalidInput: it is no state, or holds no machine of a provider that is known.
+        InvalidInput: the document is not a state, or has no machine of a known provider.
     """
     if not isinstance(state, dict) or not ("resources" in state or "values" in state):
         raise InvalidInput(
@@ -37,7 +37,7 @@ def machines(state: Any) -> list[Machine]:
 
 
 def _resources(state: Values) -> Iterator[tuple[str, str, int | str | None, Values]]:
-    """Type, label, index and values of every resource."""
+    """Yield type, label, index and values of every managed resource."""
     for resource in state.get("resources", ()):
         if resource.get("mode") == "managed":
             for instance in resource.get("instances", ()):

@@ -1,7 +1,7 @@
-"""How an Ansible inventory says that its hosts are reached, as a fleet states it.
+"""SSH settings of a fleet from the connection variables of an Ansible inventory.
 
-Each host has the value that Ansible would use; what all hosts share is stated for the fleet, what a group
-shares for the group, and the rest for the host.
+Each host has the value that Ansible would use; a value that all hosts share is stated for the fleet, one that
+a group shares for the group, and other values for the host.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WAY_IN = {
     "ansible_ssh_private_key_file": "identity_file",
     "ansible_private_key_file": "identity_file",
 }
-"""Ansible's variables → keys of `ssh:`; of two names for one thing the first is the newer."""
+"""Ansible's variables → keys of `ssh:`; of two names for the same value the first is the newer."""
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 Stated = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Ways:
-    """`ssh:` of groups and of hosts that have some, of the fleet, and the variables that are said by it."""
+    """`ssh:` of groups, hosts and the fleet, and `lifted`: the variables that these replace."""
 
     groups: Mapping[str, Stated]
     hosts: Mapping[str, Stated]
@@ -40,7 +40,7 @@ class Ways:
 
 
 def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) -> Ways:
-    """How hosts are reached.
+    """Return the SSH settings of an inventory.
 
     Args:
         owners: group of the fleet → its hosts.
@@ -59,7 +59,7 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
 
 
 def _told(inventory: AnsibleInventory, host: str) -> Stated:
-    """A host's variables: those of groups further from `all` win, of equals the later name."""
+    """Return a host's variables: groups further from `all` take precedence, at equal depth the later name."""
     depth = {"all": 0}
     queue = deque(["all", *(name for name in inventory.groups if name != "all")])
     while queue:
@@ -82,7 +82,7 @@ def _told(inventory: AnsibleInventory, host: str) -> Stated:
 
 
 def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:
-    """The keys of `ssh:` that the variables say, but those `left` to templates."""
+    """Return the keys of `ssh:` that variables set, except those `left` because some host has a template."""
     found: Stated = {}
     for key, meant in reversed(WAY_IN.items()):
         if meant not in left and variables.get(key) not in (None, ""):
@@ -99,7 +99,7 @@ def _without(stated: Stated, above: Stated) -> Stated:
 
 
 def _words(arguments: str) -> list[str]:
-    """The words of ssh's options, each `-oNAME=VALUE` as one word without `-o`."""
+    """Return the words of ssh's options, each `-oNAME=VALUE` as one word without `-o`."""
     try:
         words = deque(shlex.split(arguments))
     except ValueError:
@@ -114,7 +114,7 @@ def _words(arguments: str) -> list[str]:
 
 
 def _jump(arguments: str) -> str | None:
-    """The host that ssh's options lead through, by ProxyJump or by `ssh -W`."""
+    """Return the jump host in ssh's options, from ProxyJump or from `ssh -W`."""
     for word in _words(arguments):
         name, _, value = word.partition("=")
         jump = {"proxyjump": value, "proxycommand": _hop(value)}.get(name.lower())
@@ -124,7 +124,7 @@ def _jump(arguments: str) -> str | None:
 
 
 def _hop(command: str) -> str | None:
-    """`ops@bastion:2222` of `ssh -W %h:%p -q -p 2222 ops@bastion`; None of any other command."""
+    """Return `ops@bastion:2222` for `ssh -W %h:%p -q -p 2222 ops@bastion`; None for any other command."""
     words = deque(_split(command))
     if not words or words.popleft() != "ssh" or "-W" not in words:
         return None
@@ -159,7 +159,7 @@ def _is_jump(text: str) -> bool:
 
 
 def _only_jumps(arguments: object) -> bool:
-    """Whether options say nothing beside the way through a host, and how strict ssh is with host keys."""
+    """Return whether options set only a jump host and strict checking of host keys."""
     for word in _words(str(arguments or "")):
         name, _, value = word.partition("=")
         if name.lower() == "stricthostkeychecking" and value.lower() in ("yes", "true"):

@@ -1,1 +1,1 @@
-"""What runs on a node around an upgrade: Python 3.6 to 3.13 and its standard library, as the probe."""
+"""Programs on a node during an upgrade: standard library of Python 3.6 to 3.13 only, as for the probe."""

@@ -1,4 +1,4 @@
-"""Ahead of an upgrade: what it needs is downloaded, tried, and what would undo it is kept."""
+"""Preparation of an upgrade: download of packages, a trial build, and copies of what a rollback needs."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
-"""Packages that may hold a module's source for DKMS: Ubuntu's keep it beside those that are called so."""
+"""Packages that may contain a module's source for DKMS; Ubuntu has it in separate kernel-source packages."""
 TOOLS = ["build-essential", "dkms"]
 EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
 
@@ -31,14 +31,14 @@ def fetch(
     kernels: "list[str]",
     hands_out: bool,
 ) -> "dict[str, Any]":
-    """Download what an upgrade needs and what would undo it. Changes nothing that is installed.
+    """Download what an upgrade and its rollback need. Installed packages are not changed.
 
     Args:
         wanted: package → exact version.
-        known: packages of the lock before; those that are not wanted any more go, and no others.
-        sources: repositories that the node does not know yet, as apt writes them.
-        kernels: those to try the new module's build for; `running` is the running one.
-        hands_out: whether what is built is for other nodes. Then a compiler is installed, if there is none.
+        known: packages of the old lock; the upgrade removes those that are not wanted, and no others.
+        sources: repositories that the node does not have yet, in apt's format.
+        kernels: kernels to try the new module's build for; `running` is the running one.
+        hands_out: whether the build is for other nodes; then a compiler is installed if it is missing.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -47,7 +47,7 @@ def fetch(
         apt("update", "--option=APT::Update::Error-Mode=any")
         there = {name.split(":")[0] for name in installed()}
         targets = ["{}={}".format(*each) for each in sorted(wanted.items())]
-        # apt removes what is held only when it is told by name.
+        # apt removes a held package only if the command names it.
         targets += [name + "-" for name in known if name in there and name not in wanted]
         changes = packages.simulated(targets, known)
         kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
@@ -63,13 +63,13 @@ def fetch(
 
 
 def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bool) -> "list[dict[str, Any]]":
-    """Do what DKMS will have to do, in a folder that goes away again: what does not build is known before.
+    """Build the module with DKMS in a temporary folder, so that a failure is known before the upgrade.
 
-    The folder has the same path on every node: two builders are to make the same bytes, and a compiler may
+    The folder has the same path on every node: two builders must produce the same bytes, and a compiler may
     write paths into them.
 
     Returns:
-        What other nodes are to have of it, each packed for a kernel.
+        The archives for other nodes, one for each kernel.
     """
     shared = []  # type: list[dict[str, Any]]
     if not versions or not kernels:
@@ -94,7 +94,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bo
 
 @contextlib.contextmanager
 def _emptied(folder: str) -> "Iterator[str]":
-    """Have an empty folder there meanwhile; one that a run left that was cut off goes first."""
+    """Create an empty folder, in place of one that an interrupted run left, and remove it at the end."""
     shutil.rmtree(folder, ignore_errors=True)
     os.mkdir(folder, 0o700)
     try:
@@ -104,7 +104,7 @@ def _emptied(folder: str) -> "Iterator[str]":
 
 
 def _have_compiler(kernels: "list[str]") -> None:
-    """Install what DKMS needs to build, if it is not there."""
+    """Install what DKMS needs to build, if it is missing."""
     there = {name.split(":")[0] for name in installed()}
     missing = [
         name for name in TOOLS + ["linux-headers-" + kernel for kernel in kernels] if name not in there
@@ -115,7 +115,7 @@ def _have_compiler(kernels: "list[str]") -> None:
 
 
 def _build(folder: str, source: str, kernel: str) -> str:
-    """Build one; the folder of the modules that came of it."""
+    """Build a module; return the folder with the result."""
     module, _, version = source.rpartition("-")
     trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
     os.makedirs(trees[-1], exist_ok=True)

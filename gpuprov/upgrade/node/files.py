@@ -1,4 +1,4 @@
-"""Managed files and units of a node, remembered with all that is needed to put them back."""
+"""Managed files and units of a node: their record, and their restoration."""
 
 import base64
 import glob
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 READ_LIMIT = 1024 * 1024
 SWITCHED = {"enabled": "enable", "disabled": "disable"}
-"""`systemctl is-enabled` → what brings a unit there; `static` and the like are no one's choice."""
+"""State by `systemctl is-enabled` → command that sets it; other states (`static`) are not restored."""
 
 
 def files(patterns: "list[str]", excepted: str) -> "Files":
-    """Path → content (base64), mode and owner of every file that a pattern finds; links by their target."""
+    """Return path → content (base64), mode and owner of every file that matches; for links the target."""
     paths = {path for pattern in patterns for path in glob.glob(pattern)}
     return {path: _file(path) for path in sorted(paths) if not re.search(excepted, path)}
 
@@ -39,7 +39,7 @@ def _file(path: str) -> "dict[str, Any]":
 
 
 def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str]":
-    """Make managed files what they were: content, mode, owner, existence. Returns the paths that changed."""
+    """Restore content, mode, owner and existence of managed files; return the paths that changed."""
     now = files(patterns, excepted)
     changed = sorted(path for path in set(now) | set(wanted) if now.get(path) != wanted.get(path))
     for path in changed:
@@ -60,12 +60,12 @@ def _write(path: str, wanted: "dict[str, Any]") -> None:
 
 
 def units(names: "list[str]") -> "Units":
-    """Unit → what `systemctl is-enabled` says of it."""
+    """Return unit → its state by `systemctl is-enabled`."""
     return {name: run_anyway("systemctl", "is-enabled", name)[1].strip() for name in names}
 
 
 def switch_back(wanted: "Units") -> "list[str]":
-    """Enable and disable units as they were; whether they run is the next boot's business."""
+    """Enable and disable units as recorded, without starting or stopping them; return those that changed."""
     run_anyway("systemctl", "daemon-reload", seconds=60)
     now = units(sorted(wanted))
     changed = [name for name in sorted(wanted) if wanted[name] in SWITCHED and now[name] != wanted[name]]

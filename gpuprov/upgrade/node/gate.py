@@ -1,4 +1,4 @@
-"""What the gate asks of a node beyond its facts, in the same visit: the lease, and packages to be had."""
+"""The gate's collector, which the probe runs in addition: lease and available packages of a node."""
 
 import os
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @collector(seconds=30)
 def gate(parameters: "Values") -> "Any":
-    """`offered`: rows of name, version; `kept`: package files on the node; `lease`: who holds the node.
+    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (its holder).
 
-    `awake_s`: how long its init has been at work, in seconds.
+    Also `awake_s`, the seconds since its init started, and `architecture`.
     """
     names = parameters["gate_packages"]
     offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""
@@ -35,6 +35,6 @@ def gate(parameters: "Values") -> "Any":
 
 
 def _awake_s() -> float:
-    """Time since the boot of a machine, or of a container on one: proc(5), field 22 of stat."""
+    """Return the seconds since the boot of a machine or container: proc(5), field 22 of stat."""
     begun = int(read("/proc/1/stat").rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return float(read("/proc/uptime").split()[0]) - begun

@@ -1,8 +1,8 @@
-"""The last good set of a node: recorded before an upgrade, put back by a rollback.
+"""The last good set of a node: recorded before an upgrade, restored by a rollback.
 
-Every run has its record, `RUN.json`, beside `RUN.kept.json` (files of replaced packages and of modules, with
-their sums) and `RUN.after.json` (what was installed when its packages had moved). A record is written once: a
-run that is resumed cannot mistake a half-changed node for a good one.
+Every run has a record, `RUN.json`, with `RUN.kept.json` (files of replaced packages and of modules, with
+their checksums) and `RUN.after.json` (the packages installed after the change). A record is written once, so
+that a resumed run cannot record a half-changed node as good.
 """
 
 import os
@@ -37,7 +37,7 @@ GRUB_CONFIG = "/boot/grub/grub.cfg"
 
 
 def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
-    """Write down what is on the node, unless this run did so before; returns the record."""
+    """Record the state of the node, unless this run already did; return the record."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     known = read_document(run_id + ".json")  # type: Record | None
     if known is not None:
@@ -59,12 +59,12 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
 
 
 def seal(run_id: str) -> None:
-    """Write down what is installed now that the run's packages have moved."""
+    """Record the packages that are installed after the run's change."""
     write(os.path.join(HOME, run_id + ".after.json"), installed())
 
 
 def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "dict[str, Any]":
-    """Put the node back to what the run found.
+    """Restore the state of the node that the run recorded.
 
     Args:
         spare: the controller's copy of the record, for a node that lost its own.
@@ -74,7 +74,7 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
         raise Failed(f"no record of run {run_id} on this node")
     _wait_for_packages()
     with modules.unbuilt(known["modules"]):
-        run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # what fails is replaced just below
+        run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # failed packages are replaced below
         changed = files.put_back(known["files"], managed["files"], managed["excepted"])
         moved = _packages_back(known, _moved_since(known))
     switched = files.switch_back(known["units"])
@@ -82,12 +82,12 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     if any(path.startswith("/etc/modprobe.d/") for path in changed) and find_program("update-initramfs"):
         run("update-initramfs", "-u", "-k", "all", seconds=MODULE_S)
     if any(path.startswith("/etc/default/grub.d/") for path in changed) and os.path.exists(GRUB_CONFIG):
-        run("update-grub", seconds=MODULE_S)  # which kernel has the module may be another one now
+        run("update-grub", seconds=MODULE_S)  # the module may be in another kernel now
     return {"packages": moved, "files": changed, "units": switched}
 
 
 def _moved_since(known: "Record") -> "set[str]":
-    """Packages that this run or a later one changed: no one else's are touched."""
+    """Return the packages that this run or a later one changed; others are not touched."""
     now, names = installed(), set()
     for name in names_in(HOME):
         if not name.endswith((".kept.json", ".after.json")) and name.endswith(".json"):
@@ -102,7 +102,11 @@ def _differing(before: "dict[str, Any]", after: "dict[str, Any]") -> "set[str]":
 
 
 def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
-    """One transaction: what was replaced returns, what came goes; then holds as they were."""
+    """Restore replaced packages and remove new ones in one transaction, then restore holds.
+
+    Returns:
+        The names of all these packages.
+    """
     now, before = installed(), known["packages"]
     half = set(now) - _whole()
     back = sorted(
@@ -114,20 +118,20 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     if targets or gone:
         words = [*targets, *(name + "-" for name in gone)]
         simulated(words, [*names, *back])
-        # apt's own user may not look into our folder, and what is kept there was proven above.
+        # apt's sandbox user cannot read the pool, whose files were checked above.
         apt("install", "--option=APT::Sandbox::User=root", *words)
     _hold(set(known["holds"]), {name.split(":")[0] for name in names})
     return back + gone
 
 
 def _whole() -> "set[str]":
-    """Packages that are installed and not half so."""
+    """Return the packages that are completely installed."""
     rows = run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines()
     return {row.split()[0] for row in rows if row.endswith(" installed")}
 
 
 def _hold(wanted: "set[str]", ours: "set[str]") -> None:
-    """Holds as they were; of packages that no one here moved they are left alone."""
+    """Restore holds, but keep new holds of packages that no run changed."""
     held = set(run("apt-mark", "showhold").split())
     for verb, names in (
         ("hold", wanted - held),
@@ -138,7 +142,7 @@ def _hold(wanted: "set[str]", ours: "set[str]") -> None:
 
 
 def _kept_file(file: str, sums: "dict[str, str]") -> str:
-    """The path of a kept package, proven to be what was kept; without one, apt's own name and version."""
+    """Return the path of a kept package if its checksum is right; otherwise apt's NAME=VERSION."""
     path = os.path.join(POOL, file)
     if os.path.isfile(path) and digest(path) == sums.get(file):
         return path
@@ -147,7 +151,7 @@ def _kept_file(file: str, sums: "dict[str, str]") -> str:
 
 
 def _wait_for_packages() -> None:
-    """Wait until no other package manager runs, such as one that a dead controller left at work."""
+    """Wait until no other package manager runs, such as one that a dead controller left."""
     end = time.monotonic() + PATIENCE_S
     while True:
         holder = lock_holder()
@@ -159,7 +163,7 @@ def _wait_for_packages() -> None:
 
 
 def _forget_old() -> None:
-    """Keep the last few records and the package files that they need."""
+    """Remove all records but the last `RUNS_KEPT`, and the package files that no record needs."""
     suffixes = (".kept.json", ".after.json", ".json")
     runs = {
         next(name[: -len(end)] for end in suffixes if name.endswith(end))

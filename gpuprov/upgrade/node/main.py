@@ -1,4 +1,4 @@
-"""One act on a node, asked by name; the answer is its result, or the reason why there is none."""
+"""One act on a node, selected by name; the answer is its result or an error."""
 
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import Failed
@@ -19,9 +19,9 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Do `act` with `arguments`, for the run that `holds` the node's lease; None asks for no lease.
+    """Run `act` with `arguments` for the run that `holds` the node's lease; None needs no lease.
 
-    `patience_s`: how long it waits for an act that another controller began.
+    `patience_s` is the time limit in seconds to wait for an act that another controller began.
     """
     try:
         how = question["holds"], question["patience_s"]
@@ -34,7 +34,7 @@ def main(question: "dict[str, Any]") -> None:
 
 
 def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
-    """Work goes on when its controller dies; the next one's waits for it, and may come too late then."""
+    """Run an act, after waiting for one that a dead controller began; check the lease after the wait."""
     with lease.alone("work", patience_s):
         complaint = lease.complaint(run) if run is not None else ""
         if complaint:

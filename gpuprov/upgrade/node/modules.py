@@ -1,6 +1,6 @@
-"""Modules that DKMS built on a node: kept before an upgrade, and put back as they were, without a compiler.
+"""Modules that DKMS built on a node: archived before an upgrade, and restored without a compiler.
 
-They are dkms(8)'s own archives of binaries, beside the files of replaced packages and proven like those.
+The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MODULE_S = 1800.0
-"""Where nothing was kept, DKMS has to build again, on slow machines too."""
+"""Time limit in seconds: without an archive DKMS has to build again, also on slow machines."""
 UNBUILT = "/etc/dkms/no-autoinstall"
-"""While this is a file, packages bring a module's source and build nothing (dkms's common.postinst)."""
+"""While this file exists, packages install a module's source and build nothing (dkms's common.postinst)."""
 
 
 def modules() -> "list[list[str]]":
-    """`[name, version, kernel]` of what DKMS has installed.
+    """Return `[name, version, kernel]` of the modules that DKMS has installed.
 
-    Lines as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`.
+    It parses lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`.
     """
     if not find_program("dkms"):
         return []
@@ -37,7 +37,7 @@ def modules() -> "list[list[str]]":
 
 
 def keep() -> "dict[str, str]":
-    """Have archives of all modules in the pool; file → SHA-256."""
+    """Archive all modules in the pool; return file → SHA-256."""
     kept = {}
     for name, version, kernel in modules():
         file = _file_name(name, version, kernel)
@@ -53,9 +53,9 @@ def keep() -> "dict[str, str]":
 
 @contextlib.contextmanager
 def unbuilt(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
-    """Have packages build nothing meanwhile, if everything wanted is kept: it is put back afterwards.
+    """Prevent builds by packages meanwhile, if all wanted modules are archived and can be restored later.
 
-    The file is a link into a folder that a reboot empties, so that a node which loses power builds again.
+    The file is a link into a folder that a reboot empties, so that packages build again after a power loss.
     """
     sums = kept_sums()
     if not wanted or not all(_kept(sums, *each) for each in wanted):
@@ -72,7 +72,7 @@ def unbuilt(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
 
 
 def put_back(wanted: "Sequence[Sequence[str]]") -> None:
-    """Install modules that DKMS had for a kernel and has no more: what was kept, or else built again."""
+    """Install modules that DKMS had for a kernel and now lacks, from the archive or by building again."""
     there = modules()
     sums = kept_sums()
     for name, version, kernel in wanted:
@@ -80,7 +80,7 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
             continue
         if _kept(sums, name, version, kernel):
             archive = os.path.join(POOL, _file_name(name, version, kernel))
-            # Fails at its last step, to make the module known, where that has been done.
+            # Its last step, adding the module to DKMS, fails if the module has already been added.
             run_anyway("dkms", "ldtarball", "--force", "--archive", archive, seconds=300)
         run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S)
 
@@ -94,7 +94,7 @@ def _file_name(name: str, version: str, kernel: str) -> str:
 
 
 def _kept(sums: "dict[str, str]", name: str, version: str, kernel: str) -> bool:
-    """Whether the archive is there, and is what was kept."""
+    """Return whether the archive exists and has the recorded checksum."""
     file = _file_name(name, version, kernel)
     path = os.path.join(POOL, file)
     return os.path.isfile(path) and digest(path) == sums.get(file)

@@ -1,4 +1,4 @@
-"""Packages of a node: what is installed, and the files that lead back."""
+"""Packages of a node: the installed ones, and package files for a rollback."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HOME = "/var/lib/gpuprov/lastgood"
 POOL = HOME + "/packages"
-"""Files of the packages that were replaced, for the way back."""
+"""Files of replaced packages, for a rollback."""
 ARCHIVES = "/var/cache/apt/archives"
 APT = (
     *("apt-get", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"),
@@ -30,12 +30,12 @@ APT = (
     *("--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
 )
 APT_S = 1800.0
-"""DKMS may build a module for several kernels, on slow machines."""
+"""Time limit in seconds: DKMS may build a module for several kernels on slow machines."""
 ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
 
 
 def installed() -> "Installed":
-    """Package as apt names it → version and architecture, of all that are installed or half so."""
+    """Return package as apt names it → version and architecture, including half-installed packages."""
     text = run(
         "dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${Architecture}\t${db:Status-Status}\n"
     )
@@ -44,12 +44,16 @@ def installed() -> "Installed":
 
 
 def file_name(package: str, version: str, architecture: str) -> str:
-    """As apt names a package's file."""
+    """Return the name that apt gives a package's file."""
     return "{}_{}_{}.deb".format(package.split(":")[0], version.replace(":", "%3a"), architecture)
 
 
 def apt(*words: str) -> str:
-    """Run apt-get; what it says of an error is the error."""
+    """Run apt-get; return its output.
+
+    Raises:
+        Failed: it failed; with its error messages.
+    """
     code, out, err = run_anyway(*APT, *words, seconds=APT_S)
     if code != 0:
         said = [
@@ -62,10 +66,10 @@ def apt(*words: str) -> str:
 
 
 def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
-    """What a transaction would change: package → version before and after.
+    """Return the changes of a transaction: package → version before and after.
 
     Raises:
-        Failed: it cannot be, or would remove a package that is not of `own`.
+        Failed: it is impossible, or would remove a package that is not in `own`.
     """
     found = changes(apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets))
     foreign = removed_beside(found, {name.split(":")[0] for name in own})
@@ -75,7 +79,7 @@ def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
 
 
 def keep(versions: "dict[str, str]") -> "dict[str, str]":
-    """Have the files of installed packages in the pool; file → SHA-256."""
+    """Keep the files of installed packages in the pool; return file → SHA-256."""
     there = installed()
     names = {name: name if name in there else _qualified(name, there) for name in versions}
     files = {name: file_name(name, versions[name], there[names[name]][1]) for name in versions}
@@ -95,7 +99,7 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
 
 
 def _qualified(name: str, there: "Installed") -> str:
-    """The name with the architecture that dpkg gives packages which exist for several."""
+    """Return the name with the architecture that dpkg adds for packages of several architectures."""
     found = [each for each in there if each.split(":")[0] == name.split(":")[0]]
     if not found:
         raise Failed(f"{name} is not installed")
@@ -103,7 +107,10 @@ def _qualified(name: str, there: "Installed") -> str:
 
 
 def _from_pool(file: str, wanted: "str | None") -> "str | None":
-    """The sum of a file that is here already, in our pool or apt's, and is what the repository says it is."""
+    """Return the checksum of an intact file in the pool or in apt's cache, or None.
+
+    A file is intact if it has the repository's checksum, or is readable if no repository has the package.
+    """
     for folder in (POOL, ARCHIVES):
         path = os.path.join(folder, file)
         if not os.path.isfile(path):
@@ -119,7 +126,7 @@ def _from_pool(file: str, wanted: "str | None") -> "str | None":
 
 
 def _download(targets: "list[str]") -> None:
-    """Bring package files into the pool; apt checks their sums."""
+    """Download package files into the pool; apt checks their checksums."""
     with tempfile.TemporaryDirectory(dir=HOME) as folder:
         inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
         code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
@@ -133,7 +140,7 @@ def _download(targets: "list[str]") -> None:
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
-    """Package and version → SHA-256 as the repositories' indexes say it."""
+    """Return package and version → SHA-256 from the repositories' indexes."""
     if not names:
         return {}
     _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)
@@ -146,7 +153,7 @@ def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file in hexadecimal."""
     sum_ = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(1 << 20), b""):
@@ -155,7 +162,7 @@ def digest(path: str) -> str:
 
 
 def kept_sums() -> "dict[str, str]":
-    """File in the pool → SHA-256, of everything that some run kept."""
+    """Return file in the pool → SHA-256, of all files that runs kept."""
     found = {}  # type: dict[str, str]
     for name in names_in(HOME):
         if name.endswith(".kept.json"):
@@ -164,7 +171,7 @@ def kept_sums() -> "dict[str, str]":
 
 
 def read_document(name: str) -> "Any":
-    """A JSON document of our folder; None if there is none, or half of one."""
+    """Return a JSON document from `HOME`; None if it is missing or incomplete."""
     try:
         with open(os.path.join(HOME, name)) as file:
             return json.load(file)
@@ -173,5 +180,5 @@ def read_document(name: str) -> "Any":
 
 
 def write(path: str, document: "Any") -> None:
-    """Write JSON, whole and on the disk, or not at all."""
+    """Write JSON atomically and sync it to the disk."""
     replace(path, json.dumps(document).encode(), 0o644)

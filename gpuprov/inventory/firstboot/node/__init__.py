@@ -1,1 +1,1 @@
-"""Runs on a machine before gpuprov is there. Standard library only, Python 3.6."""
+"""Program for a machine without gpuprov. Standard library only, Python 3.6."""

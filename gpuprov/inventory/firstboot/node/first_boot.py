@@ -1,8 +1,8 @@
-"""Brings this machine to its lock unattended, and tells how that ended.
+"""Program that brings this machine to its lock unattended, and reports the result.
 
-Runs as gpuprov-first-boot.service at every boot until it is done. Its order is a JSON object that
-`gpuprov inventory export cloud-init` or `gpuprov apply --image` wrote. Every step may be done again: whatever
-ends us half-way, the next start goes on. Exit codes: 0 done, 75 postponed (tried again), else failed.
+It runs as gpuprov-first-boot.service at every boot until it is done. Its order is a JSON object that
+`gpuprov inventory export cloud-init` or `gpuprov apply --image` wrote. Every step can be repeated: after an
+interruption the next start continues. Exit codes: 0 done, 75 postponed (tried again), otherwise failed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 try:
     from urls import origin, origin_and_file, public_urls  # type: ignore[import-not-found]
-except ImportError:  # not on a machine, where it is beside this program
+except ImportError:  # imported from the package: only on a machine urls.py is in this folder
     from gpuprov.untrusted.urls import origin, origin_and_file, public_urls
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ORDER = Path("/etc/gpuprov/first-boot.json")
 FOLDER = Path("/var/lib/gpuprov/first-boot")
 STATE, DONE, VERDICT = FOLDER / "state.json", FOLDER / "done", FOLDER / "verify.xml"
-VOLATILE = Path("/run/gpuprov-first-boot.json")  # the state once more, also where the disk is full
+VOLATILE = Path("/run/gpuprov-first-boot.json")  # a copy of the state, also if the disk is full
 BROUGHT = FOLDER / "modules"
 STORE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpuprov/modules"
 PROGRAM = Path("/opt/gpuprov")
@@ -47,21 +47,21 @@ INSTANCE = Path("/var/lib/cloud/data/instance-id")
 DEVICES = Path("/sys/bus/pci/devices")
 UNIT = "gpuprov-first-boot.service"
 STATES = ("running", "rebooting", "postponed", "failed", "done")
-RELEASE_LOCK = "gpuprov/share/requirements.lock"  # in gpuprov's wheel: what it needs, each with its hashes
-POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts us again after some minutes
-LEASED = (4, 5)  # gpuprov's exit codes: no way to a node, or another run has it
+RELEASE_LOCK = "gpuprov/share/requirements.lock"  # in gpuprov's wheel: its dependencies with their hashes
+POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts the program again after 2 minutes
+LEASED = (4, 5)  # gpuprov's exit codes: a node is unreachable, or another run holds it
 REBOOTS_AT_MOST = 3
-SETTLED_S, SETTLE_S = 180, 20  # until the units of a boot have started; between two looks
+SETTLED_S, SETTLE_S = 180, 20  # limit for the start of a boot's units; pause before a second check
 LARGEST = 64 << 20  # bytes of a lock or a wheel
-LARGEST_MODULES = 512 << 20  # some 40 MB a kernel
+LARGEST_MODULES = 512 << 20  # about 40 MB per kernel
 LARGEST_WORD = 4096
 FETCH_S, POST_S, CALL_S = 900, 30, 3600
 SCHEMES = ("http", "https")
 MESSAGE = 4000  # characters of a state's texts
-FREE_MB = 600  # gpuprov with what it needs takes 300
+FREE_MB = 600  # gpuprov and its dependencies need 300
 OLDEST = (3, 11)
 NVIDIA = "0x10de"
-DISPLAYS = ("0x0300", "0x0302")  # PCI classes of what has, and has not, a connector
+DISPLAYS = ("0x0300", "0x0302")  # PCI classes of GPUs with and without a display connector
 AGAIN = f"the next boot tries again, and so does `systemctl start --no-block {UNIT}`"
 
 FULL = re.compile(r"No space left|enough free space|too little room|disk is full|Disk quota exceeded")
@@ -75,7 +75,7 @@ PASSING = re.compile(
 
 
 class Ended(Exception):
-    """No further in this boot: a state, what was seen, what to do."""
+    """The end of the work in this boot, with a state, the cause, and what to do."""
 
     def __init__(self, state: str, seen: str, do: str = "", code: int = 1) -> None:
         super().__init__(seen)
@@ -83,11 +83,11 @@ class Ended(Exception):
 
 
 class Transient(Exception):
-    """What may be well in a while."""
+    """A failure that may pass by itself."""
 
 
 class Story:
-    """What became of the order so far; it outlives reboots."""
+    """Progress of the order, kept across reboots."""
 
     def __init__(self, order: "Values") -> None:
         self.order = order
@@ -101,9 +101,9 @@ class Story:
         self.told.update(lock=order["lock"]["sha256"], attempts=self.told["attempts"] + 1)
 
     def tell(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
-        """Write the state down and show it; where it ends here, also as a metric and to the hook.
+        """Write and print the state, also as a metric; with an exit code post it to the URL of the report.
 
-        The texts are public before they leave this program: they quote what servers and pip answered.
+        URLs in the texts are first reduced to their public form: the texts quote output of servers and pip.
         """
         seen, do = public_urls(seen)[:MESSAGE], public_urls(do)[:MESSAGE]
         self.told.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
@@ -122,7 +122,7 @@ class Story:
             post(self.order["report"], text.encode())
 
     def end(self, end: Ended) -> int:
-        """Tell that it goes no further in this boot; returns the exit code."""
+        """Write that the work in this boot has ended; return the exit code."""
         self.tell(end.state, self.told["step"], end.seen, end.do, end.code)
         return end.code
 
@@ -132,7 +132,7 @@ class Story:
 
 
 def main() -> int:
-    """Go on where the last start ended."""
+    """Continue where the last start ended."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     FOLDER.chmod(0o700)
     story = Story(json.loads(ORDER.read_text("utf-8")))
@@ -140,7 +140,7 @@ def main() -> int:
         bring(story)
     except Ended as end:
         return story.end(end)
-    except OSError as error:  # of our own files: a full disk, mostly
+    except OSError as error:  # from local files: usually a full disk
         seen = str(error)
         return story.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
     story.tell("done", "verify", "as the lock says", code=0)
@@ -150,7 +150,7 @@ def main() -> int:
 
 
 def bring(story: Story) -> None:
-    """Every step in order; those that may be well in a while are tried again."""
+    """Run every step in order; retry transient failures."""
     order, until = story.order, time.monotonic() + story.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
@@ -169,7 +169,7 @@ def bring(story: Story) -> None:
 
 
 def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float) -> "Any":
-    """What a step gives, tried again while it is worth it and time is left."""
+    """Return the result of a step; retry transient failures while time is left."""
     pause = 10.0
     while True:
         try:
@@ -183,7 +183,7 @@ def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float
 
 
 def look(count: int) -> None:
-    """Stop where the machine has no GPU at all; that one is missing, verification says better."""
+    """Stop if the machine has no GPU at all; verification reports single missing GPUs in more detail."""
     try:
         subprocess.call(
             ["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL
@@ -197,7 +197,7 @@ def look(count: int) -> None:
 
 
 def bring_lock(lock: "Values") -> None:
-    """Have the lock there, and no other than the order's."""
+    """Fetch the lock if the order has a URL, and check that it is the order's."""
     path = Path(lock["path"])
     if lock["url"]:
         write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode(), 0o644)
@@ -206,18 +206,18 @@ def bring_lock(lock: "Values") -> None:
 
 
 def bring_modules(modules: "Values | None") -> None:
-    """Have compiled modules where gpuprov looks for them; what fits no kernel here does no harm."""
+    """Extract compiled modules into gpuprov's store; those for other kernels are not used."""
     if not modules or word(BROUGHT) == modules["sha256"]:
         return
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
     with zipfile.ZipFile(io.BytesIO(archive)) as files:
         files.extractall(str(STORE))
-    os.sync()  # the mark must not outlive what it stands for
+    os.sync()  # a crash must not leave the mark without the modules
     write(BROUGHT, modules["sha256"])
 
 
 def fetched(url: str, sha256: str, largest: int) -> bytes:
-    """Return what a URL has, if it has the hash that the order states."""
+    """Return the content of a URL, which must have the hash of the order."""
     place = origin_and_file(url)
     try:
         with within(FETCH_S), opened(urllib.request.Request(url)) as answer:  # noqa: S310 - see `opened`
@@ -239,7 +239,7 @@ def fetched(url: str, sha256: str, largest: int) -> bytes:
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirects, a few, and never from TLS to anything else."""
+    """A handler that follows at most 5 redirects, and never from HTTPS to another scheme."""
 
     max_redirections = 5
 
@@ -255,7 +255,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opened(request: "urllib.request.Request") -> "Any":
-    """Return the answer of a server to a request by HTTP or HTTPS."""
+    """Return a server's answer to an HTTP or HTTPS request."""
     if request.type not in SCHEMES:
         raise Ended("failed", f"{request.type} in a URL of the order; expected http or https", AGAIN)
     return urllib.request.build_opener(Redirects).open(request, timeout=POST_S)
@@ -263,7 +263,7 @@ def opened(request: "urllib.request.Request") -> "Any":
 
 @contextmanager
 def within(seconds: int) -> "Iterator[None]":
-    """Raise OSError after so many seconds: a server may send a byte a minute."""
+    """Raise OSError after some seconds: a server may send one byte per minute."""
 
     def late(_signal: int, _frame: "Any") -> None:
         raise OSError(f"took longer than {seconds} s")
@@ -278,13 +278,13 @@ def within(seconds: int) -> "Iterator[None]":
 
 
 def install(how: "Values") -> str:
-    """Install gpuprov into an environment of its own, whole or anew; return its program.
+    """Install gpuprov into a virtual environment, unless that is complete; return its program.
 
-    The wheel has the hash that the order states, and carries the hashes of everything else: no index is
-    asked for gpuprov. Wheels alone are taken: building from source runs what nothing pins.
+    The order has the hash of the wheel, and the wheel the hashes of all dependencies: gpuprov is not
+    installed from an index. Only wheels are installed: building from source would run code without a hash.
     """
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
-    if how["program"]:  # of an image
+    if how["program"]:  # part of an image
         return str(how["program"])
     if word(mark) == how["sha256"] and program.exists():
         return str(program)
@@ -309,7 +309,7 @@ def install(how: "Values") -> str:
 
 
 def release_lock(wheel: bytes) -> str:
-    """Return the requirements, with hashes, that gpuprov's wheel carries."""
+    """Return the requirements with hashes from gpuprov's wheel."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as files:
             return files.read(RELEASE_LOCK).decode()
@@ -321,7 +321,7 @@ def release_lock(wheel: bytes) -> str:
 
 
 def asking(index: "str | None") -> "dict[str, str]":
-    """Return pip's variables for an index; as an argument its password would be in the process list."""
+    """Return pip's environment variables for an index; the process list would show an argument's password."""
     if not index:
         return {}
     place = urlsplit(index)
@@ -330,7 +330,7 @@ def asking(index: "str | None") -> "dict[str, str]":
 
 
 def interpreter() -> str:
-    """A Python that gpuprov runs on, installed if need be."""
+    """Return a Python that gpuprov supports; install one if necessary."""
     for again in (False, True):
         for name in ("python3", "python3.13", "python3.12", "python3.11"):
             if fit(name):
@@ -342,7 +342,7 @@ def interpreter() -> str:
 
 
 def fit(python: str) -> bool:
-    """Whether a Python is new enough and makes environments."""
+    """Return whether a Python is new enough and can create virtual environments."""
     test = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {OLDEST!r})"
     try:
         return subprocess.call([python, "-c", test], stderr=subprocess.DEVNULL) == 0
@@ -351,7 +351,7 @@ def fit(python: str) -> bool:
 
 
 def install_python() -> None:
-    """Have the system's package manager bring one."""
+    """Install Python with the system's package manager."""
     if shutil.which("apt-get"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         call("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update")
@@ -369,12 +369,12 @@ def install_python() -> None:
 
 
 def apply(program: str, node: str, lock: str) -> bool:
-    """Bring the machine to its lock; returns whether a reboot is needed then."""
+    """Bring the machine to its lock; return whether a reboot is needed."""
     code, answer, said = gpuprov(program, "apply", "--yes", "--no-verify", "--lock", lock, "-o", "json", node)
     nodes = answer.get("nodes", [])
     if any(each.get("reboot_needed") for each in nodes):
         return True
-    if code in (0, 3):  # what differs and is no one's to mend, verification says
+    if code in (0, 3):  # 3: differences that no role repairs; verification reports them
         return False
     told = [
         event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]
@@ -385,10 +385,10 @@ def apply(program: str, node: str, lock: str) -> bool:
 
 
 def verify(program: str, node: str, lock: str) -> bool:
-    """Look whether all is as the lock says; returns whether a reboot is all that is wanting."""
+    """Check the machine against its lock; return whether only a reboot is missing."""
     words = [program, "verify", "--lock", lock, "-o", "json", "--junit", str(VERDICT), node]
     code, answer, said = gpuprov(*words)
-    if code:  # what has just been started may take a moment
+    if code:  # services that have just started may need a moment
         time.sleep(SETTLE_S)
         code, answer, said = gpuprov(*words)
     if not code:
@@ -402,7 +402,7 @@ def verify(program: str, node: str, lock: str) -> bool:
 
 
 def gpuprov(*command: str) -> "tuple[int, Values, str]":
-    """A verb's exit code, its document and its last word."""
+    """Run a verb; return its exit code, its document and the last line of its stderr."""
     say(" ".join(command))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         answer, errors = process.communicate()
@@ -416,7 +416,7 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
 
 
 def reboot(story: Story) -> None:
-    """Boot again; the unit is started then."""
+    """Reboot; the unit starts again at the next boot."""
     if not story.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if story.told["reboots"] >= REBOOTS_AT_MOST:
@@ -426,15 +426,15 @@ def reboot(story: Story) -> None:
     story.tell("rebooting", story.told["step"])
     subprocess.call(["sync"])
     subprocess.call(["systemctl", "--no-block", "reboot"])
-    time.sleep(600)  # ended by the shutdown
+    time.sleep(600)  # the shutdown ends this process
     raise Ended("failed", "the reboot that was asked for did not come", "reboot")
 
 
 def call(*command: str, **variables: str) -> None:
-    """Run a program that asks no one, with variables of its own.
+    """Run a program without input, with additional environment variables.
 
     Raises:
-        Transient, Ended: it failed; what it says tells which.
+        Transient, Ended: it failed; its output decides which.
     """
     try:
         done = subprocess.run(
@@ -457,7 +457,7 @@ def call(*command: str, **variables: str) -> None:
 
 
 def trouble(seen: str, code: int) -> "Transient | Ended":
-    """What a failure means: worth another try, or not in this boot."""
+    """Return the exception of a failure: to be retried, or final for this boot."""
     if FULL.search(seen):
         return full(seen)
     if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
@@ -466,12 +466,12 @@ def trouble(seen: str, code: int) -> "Transient | Ended":
 
 
 def full(seen: str) -> Ended:
-    """The state of a machine whose disk is full."""
+    """Return the exception of a full disk."""
     return Ended("failed", "the disk is full: " + seen, "make room or grow the disk; " + AGAIN)
 
 
 def post(url: str, document: bytes) -> None:
-    """Send the state to the hook; an address that does not answer changes nothing."""
+    """Send the state to the URL of the report, with three attempts; failures are only logged."""
     request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
     for pause in (0, 5, 20):
         time.sleep(pause)
@@ -485,7 +485,7 @@ def post(url: str, document: bytes) -> None:
 
 
 def metrics(told: "Values") -> str:
-    """The state for node_exporter's textfile collector."""
+    """Return the state in the format of node_exporter's textfile collector."""
     code = -1 if told["exit_code"] is None else told["exit_code"]
     states = {f'state{{state="{state}"}}': int(state == told["state"]) for state in STATES}
     rows = (
@@ -503,13 +503,13 @@ def metrics(told: "Values") -> str:
 
 
 def instance() -> str:
-    """Return what the cloud calls this machine, or nothing where that is no plain name."""
+    """Return the cloud's id of this machine; an empty text if it is not a plain name."""
     name = word(INSTANCE)
     return name if re.match(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", name) else ""
 
 
 def word(path: Path) -> str:
-    """Return a small file's text, or nothing where it cannot be read."""
+    """Return a small file's text; an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(LARGEST_WORD).decode("utf-8").strip()
@@ -518,9 +518,9 @@ def word(path: Path) -> str:
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, through no link: others may write into the folder of the metrics.
+    """Write a file atomically, and through no link: other users may write into the folder of the metrics.
 
-    Whoever owns the folder above may put a link in that folder's place: then only a folder itself is opened.
+    A parent folder's owner can replace this folder by a link: unless that is root, no link is opened.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     stranger = path.parent.parent.stat().st_uid
@@ -546,17 +546,17 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def digest(content: bytes) -> str:
-    """SHA-256."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def clock() -> str:
-    """Now, UTC."""
+    """Return the current time in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def say(text: str) -> None:
-    """A line for the journal and the console."""
+    """Print a line for the journal and the console."""
     print("gpuprov: " + public_urls(text), flush=True)  # noqa: T201
 
 
