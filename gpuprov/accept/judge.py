@@ -93,7 +93,7 @@ def judge(
     """Judge each node by itself, then against the others with the same GPUs.
 
     Args:
-        answers: node → its measurements, or why there are none.
+        answers: node → its measurements, or the error in place of them.
         site: measurement → the site's own floor, which replaces published ones.
         baseline: node → its earlier measurements.
         of_node: node → the floors of its group; `site` overrides them.

@@ -20,7 +20,7 @@ class Floor:
 
     Args:
         bad, warn: below the first a node fails, below the second it warns; in the measurement's unit.
-        who: whose gate it is, as text for people.
+        who: publisher of the gate, as text for people.
         source: title of the source; empty for the site's own.
     """
 
@@ -47,10 +47,8 @@ class Reference:
         """Return the floor of a measurement by the first of its names that has one, or None.
 
         Operators' gates come first: below the lowest gate a node fails, below the highest it warns. Without a
-        gate,
-        NVIDIA DCGM's own rule derives the floor from measurements on good hardware. A doubtful gate, or one
-        whose
-        publisher only warns, does not count.
+        gate, NVIDIA DCGM's own rule derives the floor from measurements on good hardware. A doubtful gate, or
+        one whose publisher only warns, does not count.
         """
         for name in names:
             gates = [

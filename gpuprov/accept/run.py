@@ -57,7 +57,7 @@ def frameworks_there(
 def with_frameworks(
     told: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
 ) -> Mapping[str, Any] | GpuprovError:
-    """Add an interpreter's measurements, or why there are none, to a node's document."""
+    """Add an interpreter's measurements, or the error in place of them, to a node's document."""
     if isinstance(told, GpuprovError):
         return told
     said = {"error": str(answer)} if isinstance(answer, GpuprovError) else dict(answer)

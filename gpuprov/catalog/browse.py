@@ -86,8 +86,8 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     """Find the record with the given name, and its table.
 
     The name is that of a GPU (any of its names), a driver branch or version, an operating system, a CUDA,
-    cuDNN or
-    NCCL release, a known issue, a policy or a cloud's machine type. Sources and doubts are returned as text.
+    cuDNN or NCCL release, a known issue, a policy or a cloud's machine type. Sources and doubts are returned
+    as text.
 
     Raises:
         InvalidInput: no record has that name, or several have.

@@ -27,7 +27,7 @@ class Catalog:
     sources: Mapping[str, r.Source]
     facts: Mapping[str, Mapping[str, Any]]
     devices: Devices
-    """GPUs of the lists of devices, in addition to the boards with records of their own."""
+    """GPUs of the lists of devices, in addition to the boards, which have their own records."""
     default_policy: str
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """Cache of data derived from the catalog, such as indexes of names."""
@@ -35,7 +35,7 @@ class Catalog:
 
     @cached_property
     def boards(self) -> tuple[r.GpuModel, ...]:
-        """GPU models with a record of their own."""
+        """GPU models with their own record."""
         return self.tables["gpus.gpus"]
 
     @cached_property

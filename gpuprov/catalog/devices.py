@@ -73,8 +73,7 @@ class Devices:
         return self._of(device, lambda row: subsystem in row.get("subsystems", {}).get(device, ()))
 
     def of(self, device: str) -> tuple[GpuModel, ...]:
-        """Return the GPU for all boards of a device without a row of their own; if there is none, all GPUs of
-        the device.
+        """Return the GPU for all boards of a device without their own rows; else all GPUs of the device.
 
         Args:
             device: four hexadecimal digits in capitals.

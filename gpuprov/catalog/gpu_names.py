@@ -67,9 +67,8 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
     """Return the GPU with that PCI id or product name.
 
     A PCI id is `10de:2330` or `2330`, with `/10de:16c0` for the board. A product name is as NVIDIA,
-    `nvidia-smi`,
-    `lspci`, clouds or shops write it. An unknown PCI id with its vendor returns a GPU with a guessed
-    architecture.
+    `nvidia-smi`, `lspci`, clouds or shops write it. An unknown PCI id with its vendor returns a GPU with a
+    guessed architecture.
 
     Raises:
         InvalidInput: the name matches no GPU of the catalog, or several; lists the candidates.
@@ -141,8 +140,7 @@ class _Names:
         """Return models by PCI id.
 
         The model of that board; else one that represents all models of the device, or all of them if they
-        differ
-        in a field that rules use; else a guessed one.
+        differ in a field that rules use; else a guessed one.
         """
         match = _PCI.fullmatch(said.lower())
         if not match:

@@ -87,8 +87,7 @@ def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog
     """Load the catalog, overlaid by the same-named files of site folders, in order.
 
     A site's record replaces fields of the catalog's record with the same name, or is added. It needs a
-    source:
-    keys of the file's own `sources`, or of the catalog's.
+    source: keys of the file's own `sources`, or of the catalog's.
 
     Args:
         release: the folder of a release; by default the newest release on this machine.

@@ -1,8 +1,8 @@
-"""Releases of the catalog: the one that came with gpuprov and newer ones, each by version and hash.
+"""Releases of the catalog: the one shipped with gpuprov and newer ones, each with version and hash.
 
-A release is a folder of data files; its hash is that of their contents. Releases lie below
-`$XDG_STATE_HOME/gpuprov/catalogs`, each in a folder that is called after its hash, and are checked against it
-whenever they are read.
+A release is a folder of data files; its hash is computed from their contents. Releases are below
+`$XDG_STATE_HOME/gpuprov/catalogs`, each in a folder named after its hash, and are checked against it at every
+read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpuprov.runs import state_dir
 from gpuprov.writing import replace_file
 
 OWN = Path(__file__).parent / "data"
-"""The data of the release that came with gpuprov."""
+"""Data files of the release shipped with gpuprov."""
 FORMAT = 1
-"""Which records this gpuprov can read; a release of a higher number is for a newer one."""
+"""Highest format of records that this gpuprov can read; a higher one requires a newer gpuprov."""
 MANIFEST = "catalog.json"
 SIGNATURE = "catalog.json.asc"
 VERSION = re.compile(r"\d{4}(?:\.\d{1,4}){2,3}")
@@ -38,9 +38,9 @@ class Release:
     """One release.
 
     Attributes:
-        folder: where its files are.
-        version: `2026.11.22`, the day that the facts speak of; a fourth number for a second one of that day.
-        sha256: of its files, by `digest`.
+        folder: folder of its files.
+        version: `2026.11.22`, the date of its facts; a fourth number for a second release of that day.
+        sha256: hash of its files, from `digest`.
         signed: whether the remembered key has signed it.
     """
 
@@ -54,7 +54,7 @@ class Release:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The data files of a folder, by name."""
+    """Return the data files of a folder, by name."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob("*.json"))
@@ -63,23 +63,23 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def digest(stated: str, files: Mapping[str, bytes]) -> str:
-    """The hash of a release: SHA256 over its version and the sum of each file, as sha256sum prints them."""
+    """Return the hash of a release: SHA256 of its version and the sum of each file, in sha256sum's format."""
     return digest_of_sums(stated, {name: hashlib.sha256(each).hexdigest() for name, each in files.items()})
 
 
 def digest_of_sums(stated: str, sums: Mapping[str, str]) -> str:
-    """Return the same hash, of the sum of each file."""
+    """Return the hash of a release from its version and the sum of each file."""
     lines = [f"{total}  {name}\n" for name, total in sorted(sums.items())]
     return hashlib.sha256("".join([f"{stated}\n", *lines]).encode()).hexdigest()
 
 
 def own() -> Release:
-    """The release that came with gpuprov: its version is the newest day that one of its files speaks of."""
+    """Return the release shipped with gpuprov; its version is the newest date of its files."""
     return _OWN.release
 
 
 class _Own:
-    """Hashed once, and only when somebody asks: most calls need no more than the folder."""
+    """Version and hash of gpuprov's own release, computed at first use: most calls need only the folder."""
 
     @cached_property
     def version(self) -> Version:
@@ -96,17 +96,17 @@ _OWN = _Own()
 
 
 def store() -> Path:
-    """The folder of releases beside gpuprov's own."""
+    """Return the folder of all releases except gpuprov's own."""
     return state_dir() / "catalogs"
 
 
 def brought(keys: bytes | None = None) -> Iterator[Release]:
-    """Releases that updates brought and that a key has signed, by default the remembered one; newest first.
+    """Yield the installed releases that a key has signed, by default the remembered one; newest first.
 
-    Others are there for locks that pin them by their hash, and count for nothing else.
+    Releases without that signature are used only by locks that pin them by their hash.
 
     Raises:
-        Refused, InvalidInput: what is remembered is not one key.
+        Refused, InvalidInput: the remembered key is not exactly one key.
     """
     keys = keys or remembered(store())
     if keys is None:
@@ -129,16 +129,16 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """The newest release that the remembered key has signed, or gpuprov's own; locks may pin others."""
+    """Return the newest release signed by the remembered key, or gpuprov's own; locks may pin others."""
     newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()
 
 
 def current_folder() -> Path:
-    """Where the newest release's files are, without hashing gpuprov's own.
+    """Return the folder of the newest release, without hashing gpuprov's own.
 
     Raises:
-        Refused: a file of a release that was brought is not what it was.
+        Refused: a file of an installed release was changed.
     """
     if not store().is_dir():
         return OWN
@@ -149,10 +149,10 @@ def current_folder() -> Path:
 
 
 def pinned(stated: str, sha256: str) -> Release:
-    """The release of that version and hash.
+    """Return the release of that version and hash.
 
     Raises:
-        Refused: it is not here, or not what it was.
+        Refused: it is not installed, or was changed.
     """
     if own().sha256 == sha256:
         return own()
@@ -168,7 +168,11 @@ def pinned(stated: str, sha256: str) -> Release:
 
 
 def check(release: Release) -> None:
-    """Raises Refused where the files of a release are no longer what its hash says."""
+    """Check that the files of a release still match its hash.
+
+    Raises:
+        Refused: they differ.
+    """
     found = digest(str(release.version), contents(release.folder))
     if found != release.sha256:
         raise Refused(
@@ -178,14 +182,14 @@ def check(release: Release) -> None:
 
 
 def manifest_of(stated: str, files: Mapping[str, bytes]) -> bytes:
-    """What a release says of itself, and what its signature is over."""
+    """Return the manifest of a release, which its signature covers."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
     said = {"schema": "gpuprov.catalog-release/1", "version": stated, "format": FORMAT, "files": sums}
     return (json.dumps(said, indent=1) + "\n").encode()
 
 
 def read_manifest(text: bytes, name: str) -> dict[str, str]:
-    """Version of a manifest, as `version`, with `format` and the sum of each file beside it.
+    """Parse a manifest: `version`, `format`, and the sum of each file by name.
 
     Raises:
         InvalidInput: not a manifest, or one for a newer gpuprov.
@@ -209,11 +213,11 @@ def read_manifest(text: bytes, name: str) -> dict[str, str]:
 
 
 def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | None = None) -> Release:
-    """Lay a release into the store, whole or not at all; what is there already stays.
+    """Store a release atomically; an existing one is kept.
 
     Args:
-        signed: its manifest and the signature over that; without them the release is there for locks that
-            pin it, and never the current one.
+        signed: its manifest and the signature of that; without them the release serves only locks that pin
+            it, and never becomes the current one.
 
     Raises:
         GpuprovError: the folder cannot be written.
@@ -234,7 +238,7 @@ def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | 
 
 
 def _lay(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder of files; another process may be making the same one."""
+    """Create a folder of files; another process may create the same one at the same time."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:

@@ -34,7 +34,7 @@ class Port:
     max_width: int
     bars: tuple[int, ...]
     unplaced: tuple[int, ...]
-    """Memory windows without an address."""
+    """Numbers of BARs without an address."""
     lost: bool | None
     """Whether its configuration space reads all ones."""
     acs: bool | None

@@ -37,7 +37,7 @@ def without_line(place: str) -> ShellLine:
 
 def without_text(path: str, text: str) -> ShellLine:
     """Return the command that deletes the lines with exactly this text from a file."""
-    if "|" in text or not text.isprintable():  # sed's delimiter, and what a shell's line cannot hold
+    if "|" in text or not text.isprintable():  # sed's delimiter; characters that no shell line can have
         return shell("take the line {} out of {}", text, path)
     literal = re.sub(r"([][\\.*^$+?(){}])", r"\\\1", text)
     return _sed(rf"\|^[[:space:]]*{literal}[[:space:]]*$|d", path)

@@ -57,7 +57,7 @@ class GpuNow:
 
 @dataclass(frozen=True)
 class NodeNow:
-    """One node's last reading, or why there is none."""
+    """One node's last reading, or the reason for its absence."""
 
     name: str
     gpus: tuple[GpuNow, ...] = ()
@@ -195,7 +195,7 @@ class Watch:
     def __enter__(self) -> Watch:
         payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
         for place, target in enumerate(self.targets):
-            # Spread over the interval: 200 handshakes at once would starve each other.
+            # Spread over the interval: 200 handshakes at once would slow each other down.
             begin = self.interval * place / max(1, len(self.targets))
             thread = threading.Thread(target=self._follow, args=(target, payload, begin), daemon=True)
             thread.start()

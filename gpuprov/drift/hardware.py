@@ -20,7 +20,7 @@ EFA_NAMES = ("efa", "rdmap")
 
 @dataclass(frozen=True)
 class Port:
-    """A network port; `gbits` is None if its speed is unknown, 0 if it is down."""
+    """A network port; `gbits` is 0 for one that is down, None for an unknown speed."""
 
     kind: str
     gbits: float | None
@@ -53,7 +53,7 @@ def nvme_tb(facts: Facts) -> float | None:
 
 
 def ports(facts: Facts) -> list[Port]:
-    """Return every network port with hardware of its own; an RDMA-capable Ethernet port appears as both."""
+    """Return every network port with its own hardware; an RDMA-capable Ethernet port appears as both."""
     from gpuprov.nccl.inputs import gigabits
 
     found = []

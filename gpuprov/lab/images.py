@@ -145,7 +145,7 @@ def saved_images() -> list[str]:
 def save_image(name: str, upper: Path, image: Image) -> Image:
     """Move a stopped node's own layer into the cache under `name`, replacing an image of that name.
 
-    Returns the new image; the node continues on it with an empty layer of its own.
+    Returns the new image; the node continues on it with a new, empty layer.
     """
     if name in base_images() or not name.replace("-", "").replace(".", "").isalnum():
         raise InvalidInput(

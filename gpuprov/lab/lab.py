@@ -123,11 +123,11 @@ class Lab(AbstractContextManager["Lab"]):
             image: a saved image to start from, instead of a fresh `os`.
             names: names of the new nodes; node1, node2, … by default.
             prepare: functions that change each root before its first boot; see `gpuprov.lab.variants`.
-            virtual: machines with a kernel of their own; see `gpuprov.lab.vm`.
+            virtual: machines with their own kernel; see `gpuprov.lab.vm`.
 
         Raises:
             InvalidInput: no such system or image, a name that is taken or not valid, or GPUs for virtual
-            machines.
+                machines.
             NodeFailed: a node did not boot. The nodes of this call are then removed again.
         """
         require_tools()
@@ -147,7 +147,7 @@ class Lab(AbstractContextManager["Lab"]):
                 raise
 
     def virtualise(self, node: Node, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
-        """Turn a node into a machine with a kernel of its own; see `Node.virtualised`."""
+        """Turn a node into a machine with its own kernel; see `Node.virtualised`."""
         return self._virtualise([node], kernel, firmware)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Addresses, namespaces and the one nftables table that joins lab nodes to the package archive.
 
-What the kernel holds is the only record: an address is taken while a veth of it exists, and the last
-veth that goes takes the table and the forwarding with it. So nothing here can be left half-known.
+The kernel's state is the only record: an address is taken while a veth of it exists, and the removal of the
+last veth also removes the table and the forwarding. So a killed run cannot leave a contradictory record.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Link:
 def free_address(taken: Collection[str], choose: Callable[[int], int] = random.randrange) -> str:
     """Return an address that no node has.
 
-    It is drawn at random so that the next node does not inherit the address of the last one: SSH connections
-    that a client keeps open would lead nowhere.
+    It is drawn at random so that the next node does not get the address of the last one, to which clients may
+    still keep SSH connections open.
     """
     if len(taken) >= RANGE.num_addresses // 2:
         raise GpuprovError(f"{len(taken)} lab nodes hold addresses of {RANGE}", do="take a lab down")
@@ -74,7 +74,7 @@ def taken_addresses(ip_json: str) -> set[str]:
 
 
 def connect(namespace: str, remember: Callable[[Link], None], ports: Collection[int]) -> Link:
-    """Make a node's namespace, with an address of its own and a way to the package archive.
+    """Make a node's namespace, with its own address and a route to the package archive.
 
     Args:
         namespace: name for it, unique on this machine.
@@ -109,7 +109,7 @@ def _node_side(link: Link) -> str:
 
 
 def disconnect(link: Link) -> None:
-    """Remove a link, or what a killed run left of it; the last one takes table and forwarding along."""
+    """Remove a link, or its remains after a killed run; with the last one, also the table and forwarding."""
     with locked(MACHINE_LOCK):
         if Path("/sys/class/net", link.veth).exists():
             execute(["ip", "link", "delete", link.veth])

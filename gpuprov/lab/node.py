@@ -1,4 +1,4 @@
-"""A lab node: a system with an address of its own that answers SSH, restarts and stops like a server."""
+"""A lab node: a system with its own address that answers SSH, restarts and stops like a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Node:
         folder: the node's folder; its lab's folder is two above.
         complete: whether the `up` that made it finished.
         off: whether it was stopped on purpose.
-        virtual: whether it is a machine with a kernel of its own; see `gpuprov.lab.vm`.
+        virtual: whether it is a machine with its own kernel; see `gpuprov.lab.vm`.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Node:
 
     @property
     def root(self) -> Path:
-        """Its root folder, seen from outside; there while the node exists, running or not.
+        """Its root folder, seen from outside; it exists as long as the node, running or not.
 
-        Of a virtual node it is what its disk was made of.
+        For a virtual node it is the tree from which its disk was made.
         """
         return self.folder / "root"
 
@@ -104,8 +104,7 @@ class Node:
         """Release of the kernel that is installed on it, the newest if there are several; "" without one.
 
         The running kernel is this machine's, so nodes name the one to build modules for. A virtual node runs
-        its
-        own, and the value is just `running`.
+        its own, and the value is just `running`.
         """
         if self.virtual:
             return "running"
@@ -123,7 +122,7 @@ class Node:
     def make(
         self, public_key: str, ports: Collection[int], prepare: Collection[Callable[[Path], None]] = ()
     ) -> Node:
-        """Make the node out of its image and boot it; return it with its address.
+        """Create the node from its image and boot it; return it with its address.
 
         Args:
             public_key: key that may log in as root.
@@ -156,7 +155,7 @@ class Node:
         engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
 
     def virtualised(self, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
-        """Return the same system as a booted machine with a kernel of its own; the old tree is left in place.
+        """Return the same system as a booted machine with its own kernel; the old tree is left in place.
 
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
@@ -245,7 +244,7 @@ class Node:
             try:
                 if self.boot_id() != before:
                     return
-            except Unreachable:  # caught in the middle of going down
+            except Unreachable:  # the connection broke during the shutdown
                 pass
             if time.monotonic() > deadline:
                 raise NodeFailed(
@@ -276,7 +275,7 @@ class Node:
     def add_interface(self, name: str, address: str) -> None:
         """Give the running node another network interface, such as `fabric0` with `10.9.0.1/24`.
 
-        Its cable ends in the node itself, at NAME-far. It goes with the node.
+        Its peer is the interface NAME-far in the node. Both are removed with the node.
         """
         cable = f"link add {name} type veth peer name {name}-far\nlink set {name}-far up\n"
         lines = f"{cable}addr add {address} dev {name}\nlink set {name} up\n"

@@ -90,16 +90,16 @@ def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
 
 
 def with_control_groups(root: Path) -> None:
-    """Allow the node to create control groups of its own, as dockerd does for containers.
+    """Allow the node to create its own control groups, as dockerd does for containers.
 
-    systemd-nspawn mounts the controllers of cgroup v1 read-only; the new groups are below its own group.
+    systemd-nspawn mounts the controllers of cgroup v1 read-only; the new groups are below the node's group.
     """
     every = "for group in /sys/fs/cgroup/*/cgroup.procs; do mount -o remount,bind,rw $${group%%/*}; done"
     at_boot(root, "control-groups", every)
 
 
 def with_network_parameters(root: Path) -> None:
-    """Allow the node to change the kernel parameters of its own network name space."""
+    """Allow the node to change the kernel parameters of its network name space."""
     place = "/proc/sys/net"
     at_boot(root, "network-parameters", f"mount --bind {place} {place}; mount -o remount,bind,rw {place}")
 

@@ -1,9 +1,8 @@
-"""Nodes with a kernel of their own: QEMU without hardware support boots a disk made of an ordinary node's
-tree.
+"""Nodes with their own kernel: QEMU without hardware support boots a disk made from an ordinary node's tree.
 
 Everything from power on to the login is real: firmware, GRUB with the configuration of the node's own
-`update-grub`, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day:
-work that takes processor time is done while the node is still an ordinary one.
+`update-grub`, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day: work
+that takes processor time is done while the node is still an ordinary one.
 """
 
 from __future__ import annotations

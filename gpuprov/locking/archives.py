@@ -191,7 +191,7 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
     """Return the key for the node; None for a distribution's archive, which the node's own keyring verifies.
 
     Args:
-        named: whether the fleet names a key of its own.
+        named: whether the fleet names its own key.
     """
     keys = required_keys(spec.keyring, spec.url)
     return armored(keys) if keys and (named or spec.id not in ARCHIVE_SUITES) else None

@@ -62,8 +62,7 @@ def build_lock(
     Raises:
         InvalidInput: the fleet, a profile or a site's catalog is not valid.
         Refused: no such stack can work, or the repositories lack it; the message names the rule. Or the
-        catalog
-            of the previous lock is missing.
+            catalog of the previous lock is missing.
         Unreachable: a repository does not answer.
         GpuprovError: a program is missing on this machine.
     """

@@ -76,7 +76,7 @@ def consequence(builders: Collection[str]) -> str:
 
 
 def check_builders(groups: Mapping[str, LockedGroup]) -> None:
-    """Refuse a builder of another group that cannot make the same module.
+    """Check that a builder of another group can make the same module.
 
     Raises:
         InvalidInput: its system, architecture, driver or builder differ.

@@ -84,7 +84,11 @@ class Locker:
         return driver.model_copy(update={"build": build}) if driver.compiled else driver
 
     def _check_held(self, stated: PackageSet) -> None:
-        """Raise Refused for a driver missing from the indexes if they have others of its branch."""
+        """Check that the indexes have the driver, if they have others of its branch.
+
+        Raises:
+            Refused: they lack it.
+        """
         index = self._archives(stated).with_stream(stated.stream)
         wanted = stated.version
         if wanted is None or _is_pattern(wanted):

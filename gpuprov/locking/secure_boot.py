@@ -28,7 +28,7 @@ def locked_secure_boot(stated: SecureBoot | None, folder: Path) -> LockedSecureB
 
 
 def check_signed(group: str, stated: LockedSecureBoot | None, driver: Driver) -> None:
-    """Refuse modules that cannot be signed with the fleet's key.
+    """Check that the modules can be signed with the fleet's key.
 
     Raises:
         Refused: DKMS compiles them on each node, where the key must not be.

@@ -302,8 +302,8 @@ class Lock(Strict):
     def place_of(self, host: str, *, address: bool = False) -> str:
         """Return `FILE:LINE` of a host's connection, or of its address.
 
-        Hosts without a connection of their own share their group's line, so that lines about many fold. Empty
-        for a lock that was not read from a file.
+        Hosts without their own connection share their group's line, so that lines about many fold. Empty for
+        a lock that was not read from a file.
         """
         return self._places.get(f"{host} address" if address else host, "")
 

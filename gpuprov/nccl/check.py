@@ -89,8 +89,7 @@ def estimate(parameters: float, peak: float, gpus: int) -> dict[str, float]:
     """Estimate the time to all-reduce a model's gradients of 4 bytes at a bus bandwidth of `peak` GB/s.
 
     `seconds` is the rule of thumb, parameters * 4 bytes / bandwidth; `seconds_ring` counts the bytes that a
-    ring of
-    this many GPUs sends, 2(n-1)/n times as much.
+    ring of this many GPUs sends, 2(n-1)/n times as much.
     """
     seconds = gradient_seconds(parameters, peak * 1e9)
     return {
@@ -147,7 +146,7 @@ def tool(
         script: gpuprov's program for libnccl.
 
     Raises:
-        NodeFailed: none is available.
+        NodeFailed: no such program is available.
     """
     tests = shell.find("all_reduce_perf")
     if tests and python is None:

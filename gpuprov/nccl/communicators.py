@@ -1,7 +1,7 @@
 """Communicators of a log: ranks of one communicator, gathered from lines of many processes.
 
-Since 2.15 a communicator has an id that all its ranks log. Before, a rank logs a pointer of its own
-process only, and ranks are matched by the order in which they join communicators of one size.
+Since 2.15 a communicator has an id that all its ranks log. Before, a rank logs only a pointer of its process,
+and ranks are matched by the order in which they join communicators of one size.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ _PATH = re.compile(
 class Path(NamedTuple):
     """A connection of one channel: ranks, transport (`P2P/CUMEM`, `SHM`, `NET/IB`), and whether by GDRDMA.
 
-    `receiving` is true for the second of the two lines of a NET connection. `target` is None for
-    CollNet, which connects to the network.
+    `receiving` is true for the second of the two lines of a NET connection. CollNet, which connects to the
+    network, has no `target`.
     """
 
     source: int

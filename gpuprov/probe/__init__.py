@@ -1,1 +1,1 @@
-"""One script per node over one channel, and the pure parsers of what it brings back."""
+"""Probe of a node: one script over one channel, and pure parsers of its answer."""

@@ -10,7 +10,7 @@ from gpuprov.probe.payload import ANSWER_LIMIT, PROBE, Parameters, Payload, buil
 
 
 class CommandOutput(Protocol):
-    """What a command answered."""
+    """Output of a command."""
 
     @property
     def stdout(self) -> bytes: ...
@@ -19,7 +19,7 @@ class CommandOutput(Protocol):
 
 
 class CommandRunner(Protocol):
-    """Anything that runs a command line in a login shell: `gpuprov.ssh.transport.Session`."""
+    """A runner of command lines in a login shell, such as `gpuprov.ssh.transport.Session`."""
 
     def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
         """Run one command line to its end."""
@@ -29,19 +29,19 @@ class CommandRunner(Protocol):
 def collect(
     session: CommandRunner, parameters: Parameters, *, become: bool = True, password: str | None = None
 ) -> Facts:
-    """Facts of the node behind `session`, in one command.
+    """Collect the facts of the node at the other end of `session`, with one command.
 
     Raises:
-        NodeFailed: no Python there, or no whole answer.
+        NodeFailed: no Python there, or no complete answer.
     """
     return ask(session, build(parameters, become=become, password=password))
 
 
 def ask(session: CommandRunner, payload: Payload) -> Facts:
-    """The same with a payload that is made already, for many nodes.
+    """Collect facts with an existing payload, which several nodes may share.
 
     Raises:
-        NodeFailed: as `collect`.
+        NodeFailed: as for `collect`.
     """
     output = session.run(payload.command, payload.stdin)
     return Facts.from_answer(payload.answer(output.stdout, output.stderr))
@@ -50,10 +50,10 @@ def ask(session: CommandRunner, payload: Payload) -> Facts:
 def collect_local(
     parameters: Parameters, *, become: bool = True, seconds: float = 120.0, modules: tuple[str, ...] = PROBE
 ) -> Facts:
-    """Facts of this machine, by the same payload in a process of its own.
+    """Collect facts of this machine, with the same payload in a separate process.
 
     Raises:
-        NodeFailed: as `collect`.
+        NodeFailed: as for `collect`.
     """
     return ask(_LocalRunner(seconds), build(parameters, become=become, modules=modules))
 
@@ -63,5 +63,5 @@ class _LocalRunner:
         self._seconds = seconds
 
     def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
-        """Run it in the system's shell."""
+        """Run a command line in the system's shell."""
         return run_here(command, stdin, seconds=self._seconds, limit=ANSWER_LIMIT)

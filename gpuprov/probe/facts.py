@@ -1,8 +1,8 @@
-"""What a node says of itself: one document, read part by part when a part is asked for.
+"""Facts of a node: one document, whose parts are parsed at their first use.
 
-`Facts` keeps the answer as it came. Each noun is a property that parses its collector's raw values once; a
-collector that failed, timed out or does not exist on that system makes its property raise `Missing`, which
-says why in words that fit after "unknown because". `nvidia-smi` is the exception: its failures are facts
+`Facts` keeps the document unchanged. Each part is a property that parses its collector's raw values once. If
+the collector failed, timed out or does not exist on that system, the property raises `Missing`, whose reason
+completes a sentence that starts with "unknown because". `nvidia-smi` is the exception: its failures are facts
 (`Smi.error`).
 """
 
@@ -75,7 +75,7 @@ A_YEAR_S = 366 * 86400
 
 
 class Missing(NodeFailed):
-    """A node did not tell this: `collector` failed for `reason`."""
+    """A value that a node did not report: `collector` failed for `reason`."""
 
     def __init__(self, collector: str, reason: str) -> None:
         self.collector, self.reason = collector, reason
@@ -86,14 +86,18 @@ T = TypeVar("T")
 
 
 class part(cached_property[T]):  # noqa: N801
-    """A part of the facts, read when it is asked for; `Missing` where the node sent something else."""
+    """A property of the facts, parsed at its first use; `Missing` if the node sent a malformed value."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> part[T]: ...
     @overload
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
     def __get__(self, instance: object | None, owner: type[Any] | None = None) -> T | part[T]:
-        """The part."""
+        """Return the part.
+
+        Raises:
+            Missing: the collector failed, or its values cannot be parsed.
+        """
         try:
             return super().__get__(instance, owner)
         except Missing:
@@ -102,14 +106,14 @@ class part(cached_property[T]):  # noqa: N801
             raise Missing(str(self.attrname), str(error)) from error
         except GpuprovError:
             raise
-        except Exception as error:  # any: it is a stranger's word
+        except Exception as error:  # any: the value is untrusted input
             name = str(self.attrname)
             raise Missing(name, f"not as the probe sends it ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One node's answer (`gpuprov.facts/1`).
+    """One node's facts (`gpuprov.facts/1`).
 
     Args:
         host: the node's own host name.
@@ -125,7 +129,7 @@ class Facts:
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Facts:
-        """Facts from the probe's document.
+        """Return facts from the probe's document.
 
         Raises:
             NodeFailed: it is not a document of this schema.
@@ -143,7 +147,7 @@ class Facts:
         )
 
     def to_answer(self) -> dict[str, Any]:
-        """The document again, as it is recorded and printed."""
+        """Return the document as it is recorded and printed."""
         return {
             "schema": SCHEMA,
             "host": self.host,
@@ -158,7 +162,7 @@ class Facts:
         return {name: value["error"] for name, value in self.collectors.items() if _failed(value)}
 
     def raw(self, collector: str) -> Any:
-        """A collector's own values.
+        """Return a collector's raw values.
 
         Raises:
             Missing: the collector did not run, failed, or timed out.
@@ -177,22 +181,22 @@ class Facts:
 
     @part
     def kernels(self) -> Kernels:
-        """Kernels: running, on disk, next."""
+        """Kernels: the running one, those on disk, and the next one."""
         return parse_kernels(self.raw("kernels"), self.kernel)
 
     @part
     def kernel(self) -> str:
-        """`uname -r`."""
+        """The kernel's release (`uname -r`)."""
         return kernel_release(self.raw("system")["kernel"])
 
     @part
     def arch(self) -> str:
-        """`uname -m`: `x86_64`, `aarch64`."""
+        """The machine's architecture (`uname -m`): `x86_64`, `aarch64`."""
         return architecture(self.raw("system")["machine"])
 
     @part
     def boot_id(self) -> str:
-        """Changes with every boot."""
+        """The kernel's boot ID, which changes with every boot."""
         return str(self.raw("system")["boot_id"])
 
     @part
@@ -202,17 +206,17 @@ class Facts:
 
     @part
     def cmdline(self) -> str:
-        """The running kernel's command line, secrets blotted out on the node."""
+        """The running kernel's command line; secrets are removed on the node."""
         return str(self.raw("system")["cmdline"])
 
     @part
     def is_root(self) -> bool:
-        """Whether the probe ran as root: without, sshd, efivars and some files are unknown."""
+        """Whether the probe ran as root; if not, sshd's settings, efivars and some files are unknown."""
         return bool(self.raw("system")["uid"] == 0)
 
     @part
     def packages(self) -> Packages:
-        """Packages that were asked for, and all that are held or broken."""
+        """The requested packages, and all held or broken ones."""
         raw = self.raw("packages")
         if raw["manager"] == "dpkg":
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
@@ -220,43 +224,43 @@ class Facts:
 
     @part
     def apt(self) -> Apt:
-        """Where packages come from, whose keys count, what is pinned and upgraded unattended."""
+        """Package sources, trusted keys, pins, and settings of unattended upgrades."""
         return parse_apt(self.raw("sources"))
 
     @part
     def loaded_modules(self) -> Mapping[str, int | None]:
-        """NVIDIA, nouveau, RDMA modules in the running kernel → users."""
+        """Loaded NVIDIA, nouveau and RDMA modules → number of users."""
         return parse_proc_modules(self.raw("modules")["loaded"])
 
     @part
     def loaded_driver(self) -> LoadedDriver | None:
-        """The NVIDIA module that runs now; `None` when none is loaded."""
+        """The loaded NVIDIA module; `None` without a loaded one."""
         return parse_driver_version(self.raw("modules")["driver"] or "")
 
     @part
     def driver_parameters(self) -> Mapping[str, str]:
-        """/proc/driver/nvidia/params of the loaded module: `RmProfilingAdminOnly` → `1`."""
+        """Parameters of the loaded module, from /proc/driver/nvidia/params: `RmProfilingAdminOnly` → `1`."""
         pairs = (line.partition(":") for line in (self.raw("modules")["params"] or "").splitlines())
         return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
     @part
     def disk_modules(self) -> Mapping[str, Mapping[str, DiskModule]]:
-        """Kernel → module → what modinfo says of the file that modprobe would take there."""
+        """Kernel → module → output of modinfo for the file that modprobe would load there."""
         return parse_disk_modules(self.raw("disk_modules"))
 
     @part
     def dkms(self) -> tuple[DkmsModule, ...]:
-        """DKMS's builds; empty when there is no DKMS."""
+        """Builds of DKMS; empty without DKMS."""
         return tuple(DkmsModule(*row) for row in self.raw("dkms"))
 
     @part
     def modprobe(self) -> Modprobe:
-        """Blacklists and options in effect."""
+        """Effective blacklists and options of modprobe."""
         return parse_modprobe(((place, line) for place, line in self.raw("modprobe")), self.cmdline)
 
     @part
     def smi(self) -> Smi:
-        """nvidia-smi's answer; not installed, timed out or failed is an answer with `error`."""
+        """Output of nvidia-smi; if it is not installed, timed out or failed, `error` is set."""
         try:
             raw = self.raw("smi")
         except Missing as missing:
@@ -267,33 +271,33 @@ class Facts:
 
     @part
     def mig(self) -> Mapping[int, tuple[str, ...]]:
-        """GPU → profiles of its instances, sorted; asked for only where a lock speaks of them."""
+        """GPU → profiles of its instances, sorted; collected only if the lock has MIG settings."""
         return parse_mig(self.raw("mig")["text"])
 
     @part
     def pci(self) -> tuple[PciDevice, ...]:
-        """PCI devices of the classes and vendors that matter."""
+        """PCI devices of the relevant classes and vendors."""
         return parse_pci(self.raw("pci"))
 
     @part
     def pci_gpus(self) -> tuple[PciDevice, ...]:
-        """NVIDIA GPUs on the bus, whether a driver sees them or not."""
+        """NVIDIA GPUs on the bus, with or without a driver."""
         return tuple(device for device in self.pci if device.is_nvidia_gpu)
 
     @part
     def units(self) -> Mapping[str, Unit]:
-        """The units that were asked for; one that does not exist has load state `not-found`."""
+        """The requested units; one that does not exist has load state `not-found`."""
         raw = self.raw("units")
         return parse_units(raw["text"], raw.get("commands", {}))
 
     @part
     def sshd(self) -> Mapping[str, tuple[str, ...]]:
-        """`sshd -T` for the user who logs in."""
+        """Output of `sshd -T` for the login user: keyword → values."""
         return parse_sshd(self.raw("sshd")["text"])
 
     @part
     def sshd_arguments(self) -> Mapping[str, str]:
-        """Keyword in lower case → value that sshd was started with (`-o`); `-f` → another file."""
+        """Arguments of the running sshd: keyword in lower case → value (`-o`); `-f` → another file."""
         words = list(self.raw("sshd").get("arguments", ()))
         given = {word[:2]: words[at + 1] for at, word in enumerate(words[:-1]) if word == "-f"}
         pairs = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o"]
@@ -303,59 +307,59 @@ class Facts:
 
     @part
     def sshd_lines(self) -> tuple[tuple[str, str], ...]:
-        """`path:line` and text of sshd's files in the order of reading: the first word counts."""
+        """`path:line` and text of the lines of sshd's files, in reading order: the first value counts."""
         return tuple((place, line) for place, line in self.raw("sshd").get("lines", ()))
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:
-        """Program → TCP ports that it listens on."""
+        """Program → TCP ports on which it listens."""
         return parse_listening(self.raw("listening")["text"])
 
     @part
     def firewall(self) -> Table | None:
-        """Our nftables table; `None` when there is none."""
+        """gpuprov's nftables table; `None` if it does not exist."""
         found = self.raw("firewall")
         return parse_table(found["text"], found.get("flushing", ""))
 
     @part
     def undone(self) -> str | None:
-        """Why the node gave back its old SSH and firewall, since the last change of them that was kept."""
+        """Reason of a rollback of SSH and firewall settings since their last confirmed change, or `None`."""
         value = self.raw("undone")["text"]
         return None if value is None else str(value)
 
     @part
     def sysctls(self) -> Mapping[str, str | None]:
-        """The sysctls that were asked for; `None` when this kernel has none of that name."""
+        """The requested sysctls; `None` for one that this kernel does not have."""
         values: Mapping[str, str | None] = dict(self.raw("sysctls"))
         return values
 
     @part
     def boot_sysctls(self) -> Mapping[str, InForce]:
-        """The sysctls that were asked for, as the next boot sets them."""
+        """The requested sysctls, as the next boot sets them."""
         return {name: InForce(value, place) for place, name, value in self.raw("boot_sysctls")}
 
     @part
     def hugepages(self) -> str | None:
-        """`always`, `madvise` or `never`; `None` for a kernel without them."""
+        """Mode of transparent huge pages: `always`, `madvise` or `never`; `None` if the kernel has none."""
         found = re.search(r"\[(\w+)\]", self.raw("hugepages")["transparent"] or "")
         return found[1] if found else None
 
     @part
     def limits(self) -> ResourceLimits:
-        """PAM's limits and systemd's defaults."""
+        """Limits of PAM and defaults of systemd."""
         raw = self.raw("limits")
         places = {line.partition("=")[0].strip(): place for place, line in raw.get("systemd_lines", ())}
         return ResourceLimits(tuple(parse_pam(raw["pam"])), parse_properties(raw["systemd"]), places)
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:
-        """Docker's daemon.json, secrets blotted out on the node; `None` when there is none."""
+        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist."""
         value = self.raw("daemon_json")["value"]
         return None if value is None else dict(value)
 
     @part
     def containerd(self) -> Containerd:
-        """What containerd makes of its configuration, registries left out; empty where no one asked it."""
+        """containerd's effective configuration without registries; empty if it was not requested."""
         try:
             return parse_containerd(self.raw("containerd")["dump"] or "")
         except ValueError as error:
@@ -363,7 +367,7 @@ class Facts:
 
     @part
     def nccl(self) -> Nccl:
-        """NCCL's configuration and libraries."""
+        """Configuration and libraries of NCCL."""
         raw = self.raw("nccl")
         own = {path: parse_nccl_conf(text) for path, text in raw.get("own", {}).items()}
         return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"])
@@ -395,54 +399,54 @@ class Facts:
 
     @part
     def mounts(self) -> Mapping[str, Mount]:
-        """Mounted file systems of real devices and networks, by mount point."""
+        """Mounted file systems of real devices and of networks, by mount point."""
         return parse_mounts(self.raw("mounts")["text"])
 
     @part
     def scratch(self) -> Mapping[str, Mapping[str, Any]]:
-        """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None for what is not."""
+        """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None if not present."""
         return {mount: dict(values) for mount, values in self.raw("scratch").items()}
 
     @part
     def variables(self) -> Variables:
-        """What logins and services really get, of the names that were asked for only."""
+        """Effective values of the requested variables in logins and services."""
         return parse_variables(self.raw("variables"))
 
     @part
     def unpackaged(self) -> Unpackaged:
-        """What a driver, CUDA or a library of theirs left from outside of the package manager."""
+        """Files of the driver, CUDA or their libraries that no package contains."""
         return parse_unpackaged(self.raw("unpackaged"))
 
     @part
     def offers(self) -> tuple[Offer, ...]:
-        """Sources of others that bring packages which the lock names, or NVIDIA's."""
+        """Third-party sources that offer packages of the lock, or of NVIDIA."""
         rows = self.raw("offers")
         return tuple(Offer(place, uri, unsigned, tuple(names)) for place, uri, unsigned, names in rows)
 
     @part
     def environment(self) -> Mapping[str, Mapping[str, str]]:
-        """File → variable → value, of the names that were asked for only."""
+        """File → variable → value, for the requested variables."""
         return {path: dict(values) for path, values in self.raw("environment").items()}
 
     @part
     def gpu_use(self) -> GpuUse:
-        """Who holds the GPUs."""
+        """Processes and containers that use the GPUs."""
         raw = self.raw("gpu_use")
         return GpuUse({int(pid): name for pid, name in raw["processes"].items()}, tuple(raw["containers"]))
 
     @part
     def files(self) -> Mapping[str, FileFact]:
-        """The files that were asked for, by path."""
+        """The requested files, by path."""
         return {row["path"]: FileFact(**row) for row in self.raw("files")}
 
     @part
     def secure_boot(self) -> SecureBoot:
-        """What firmware, shim and kernel enforce, and whose certificates they hold."""
+        """Enforcement by firmware, shim and kernel, and the certificates that they trust."""
         return parse_secure_boot(self.state.secure_boot, self.raw("secure_boot"))
 
     @part
     def state(self) -> NodeState:
-        """What the last installation or boot left behind."""
+        """State after the last installation or boot."""
         raw = self.raw("state")
         return NodeState(
             reboot_required=raw["reboot_required"],

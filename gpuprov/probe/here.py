@@ -1,4 +1,4 @@
-"""Commands on this machine, where it is the node itself: as a login there would run them, without a login."""
+"""Commands on this machine when it is the node itself, with the environment of a login."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import IO
 from gpuprov.errors import NodeFailed
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""What root's login has on Debian, Ubuntu and RHEL: its Python is the one that the system's packages use."""
+"""PATH of root's login on Debian, Ubuntu and RHEL: its Python is the one of the system's packages."""
 KEPT = ("SSH_CONNECTION", "TZ", "LANG", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
-"""Variables that a command here keeps of gpuprov's own; those of a Python environment are not among them."""
+"""Environment variables of gpuprov that a command on this machine keeps; none of a Python environment."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said; `code` is negative where a signal ended it."""
+    """Result of a command; `code` is negative if a signal ended it."""
 
     code: int
     stdout: bytes
@@ -31,7 +31,7 @@ class Answer:
 
 
 def login_environment() -> dict[str, str]:
-    """The environment of a login: programs of the system come before those of the person's own PATH."""
+    """Return the environment of a login: the system's folders precede those of the user's own PATH."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     own = [each for each in os.environ.get("PATH", "").split(":") if each not in SYSTEM_PATH.split(":")]
     prefix = os.environ.get("VIRTUAL_ENV")
@@ -52,11 +52,12 @@ def run_here(
     """Run one command line in the system's shell, to its end.
 
     Args:
-        limit: bytes that it may answer.
-        environment: instead of gpuprov's own.
+        limit: maximum output in bytes.
+        environment: environment in place of gpuprov's own.
 
     Raises:
-        NodeFailed: no end in `seconds`, or more than `limit` bytes; what it had started is ended with it.
+        NodeFailed: no end within `seconds`, or more than `limit` bytes; the command is killed with the
+            processes that it started.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE
@@ -77,7 +78,7 @@ def run_here(
             if len(answer) > limit:
                 _end(process)
             code = process.wait()
-        except BaseException:  # Ctrl-C reaches us alone: the command has a process group of its own
+        except BaseException:  # Ctrl-C reaches only this process: the command has its own process group
             _end(process)
             raise
         finally:
@@ -92,7 +93,7 @@ def run_here(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command and what it has started."""
+    """Kill a command and the processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -100,7 +101,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _feed(pipe: IO[bytes] | None, text: bytes) -> None:
     if pipe is None:
         return
-    with suppress(BrokenPipeError), pipe:  # a command that reads nothing may be gone already
+    with suppress(BrokenPipeError), pipe:  # a command that reads nothing may have ended already
         pipe.write(text)
 
 

@@ -1,9 +1,9 @@
-"""The probe as one command and its standard input, and the answer read back.
+"""The probe as one command with standard input, and the parser of its answer.
 
-The command is a few words of POSIX shell that find a Python and root's rights; the program itself,
-compressed, follows on standard input: nothing is written to the node, and no limit on the length of a command
-applies. The answer stands behind a mark with a nonce, its length and its checksum: banners of a login shell
-before and after it do not matter, and half an answer is seen to be half.
+The command is a short POSIX shell script that finds a Python and gains root's rights. The compressed program
+follows on standard input: nothing is written to the node, and no limit on the length of a command applies.
+The answer follows a mark with a nonce, its length and its checksum: output of a login shell before and after
+it is ignored, and an incomplete answer is detected.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ MODULES = (
     "main",
 )
 SHARED = ("gpuprov_node", "gpuprov_sources")
-"""Of the modules that the roles' scripts use, too."""
+"""Modules that the roles' scripts use, too."""
 EXAMINATION = ("kernel_log", "links", "software", "host")
-"""What looks closer than facts need: for `gpuprov doctor`."""
+"""Additional collectors for `gpuprov doctor`."""
 PROBE = (*SHARED, *(f"gpuprov.probe.node.{name}" for name in MODULES))
 LOAD_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "load", "main"))
 STATUS_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "status", "main"))
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
-"""Bytes of an answer, before and after it is unpacked."""
+"""Maximum size of an answer in bytes, compressed and uncompressed."""
 DEPTH_LIMIT = 64
-"""Levels of an answer; a daemon.json is the deepest thing in it."""
+"""Maximum nesting of an answer; a daemon.json is its most deeply nested part."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to look at: names come from the lock's expectations, patterns add what no lock can name."""
+    """Parameters of the collectors: names from the lock's expectations, and patterns for other names."""
 
     packages: Sequence[str] = ()
     package_pattern: str = (
@@ -57,7 +57,7 @@ class Parameters:
         r"|docker|^containerd|^runc$|rdma-core|^doca|ofed"
     )
     modules: Sequence[str] = ("nvidia", "nvidia_current", "nvidia_current_open", "nvidia_peermem", "gdrdrv")
-    """Those to ask modinfo about; Debian's own packages name NVIDIA's module nvidia-current."""
+    """Modules to query with modinfo; Debian's packages name NVIDIA's module nvidia-current."""
     module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
     units: Sequence[str] = (
         "nvidia-persistenced.service",
@@ -67,7 +67,7 @@ class Parameters:
         "docker.service",
     )
     login: str = "root"
-    """Whose logins sshd is asked about."""
+    """User for whom sshd's settings are queried."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$|LD_PRELOAD$"
@@ -77,33 +77,33 @@ class Parameters:
     repositories: Sequence[str] = ()
     """Addresses of the lock's own repositories, without a slash at the end."""
     containerd: bool = False
-    """Whether containerd is asked what it makes of its configuration."""
+    """Whether to query containerd's effective configuration."""
     sample: float = 0.0
-    """Seconds for which a sample of load is taken."""
+    """Duration of a load sample in seconds."""
     mig: bool = False
-    """Whether GPU instances are asked for."""
+    """Whether to query GPU instances."""
     collectors: Sequence[str] = ()
-    """Only these; all when empty."""
+    """Collectors to run; all if empty."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Time-outs that differ from a collector's own."""
+    """Time-outs that replace a collector's own."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What to send over one channel, and how to know the answer."""
+    """One request to a node: the command, its input, and the nonce of its answer."""
 
     command: str
     stdin: bytes
     nonce: str
 
     def answer(self, stdout: bytes, stderr: bytes = b"") -> dict[str, Any]:
-        """The document in what came back; see `parse_answer`."""
+        """Return the document in a command's output; see `parse_answer`."""
         return parse_answer(stdout, self.nonce, stderr)
 
 
-# Any login shell hands this to sh in single quotes, so it holds none. Lines on standard input shorter than
-# the program are skipped: one is sudo's password, which sudo leaves there when it needs none. -I and -S keep
-# the user's own modules and settings out, -B keeps byte code off the disk.
+# The login shell passes this to sh in single quotes, so it contains none. Lines on standard input shorter
+# than the program are skipped: one is sudo's password, which remains there if sudo does not read it. -I and
+# -S exclude the user's own modules and settings, -B prevents byte code on the disk.
 _BOOTSTRAP = """\
 for p in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/python3; do
  p=$(command -v "$p") && break; done
@@ -127,12 +127,12 @@ def build(
     password: str | None = None,
     modules: tuple[str, ...] = PROBE,
 ) -> Payload:
-    """The probe for one node.
+    """Return the probe for one node.
 
     Args:
-        modules: `CLOSER_PROBE` for an examination.
-        become: use sudo where the login is not root; without leave for it the probe runs as it is.
-        password: sudo's, if it asks for one; sent on standard input only.
+        modules: `CLOSER_PROBE` for the doctor.
+        become: use sudo if the login is not root; without permission for sudo the probe runs as the login.
+        password: sudo's password, if it requires one; sent only on standard input.
     """
     return pack(modules, asdict(parameters), become=become, password=password)
 
@@ -145,13 +145,14 @@ def pack(
     password: str | None = None,
     python: str | None = None,
 ) -> Payload:
-    """Any program for a node: the last module's `main` gets the question, with the answer's nonce in it.
+    """Return any program for a node: the last module's `main` is called with the question and the answer's
+    nonce.
 
     Args:
         modules: full names, each after those that it imports.
-        become, password: as `build`.
-        python: an interpreter of the site's, which runs the program with all that belongs to it, and without
-            root's rights; None: whichever Python the node has.
+        become, password: as for `build`.
+        python: an interpreter of the site that runs the program with its own packages and without root's
+            rights; None: the first Python 3 of the node's system.
     """
     nonce = secrets.token_hex(8)
     chosen = json.dumps({**question, "nonce": nonce})
@@ -164,7 +165,7 @@ def pack(
 def _command(nonce: str, become: bool, password: str | None) -> str:
     sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
     script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo).replace("READ", _READ)
-    # One line of sh: csh cannot carry a newline inside quotes.
+    # One line of sh: csh does not allow a newline inside quotes.
     return "exec /bin/sh -c '" + script.strip().replace("; do\n", "; do").replace("\n", "; ") + "'"
 
 
@@ -173,18 +174,19 @@ def _by(python: str) -> str:
 
 
 _PARSING = Lock()
-"""Python 3.11 counts the depth of trees for all threads together, and fails where they mix
-(https://github.com/python/cpython/issues/106905)."""
+"""Lock of the parser: Python 3.11 counts the depth of trees for all threads together, and fails if they run
+in parallel (https://github.com/python/cpython/issues/106905).
+"""
 
 
 def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
-    """The same as a file's text, which takes no standard input."""
+    """Return the same program as the text of a file that reads no standard input."""
     return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
 
 
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
-    """All modules in one text that makes them importable under their names without a file."""
+    """Return one text that contains all modules and makes them importable by name without a file."""
     sources = [(name, _source(name)) for name in modules]
     return (
         "import json, sys, types\n"
@@ -198,14 +200,14 @@ def _program(modules: tuple[str, ...]) -> str:
 
 
 def _source(module: str) -> str:
-    """A module of a package, or of those that the roles' scripts share."""
+    """Return the source of a module of a package, or of one that the roles' scripts share."""
     package, _, name = module.rpartition(".")
     folder = files(package) if package else share("plugins") / "module_utils"
     return without_docs((folder / f"{name}.py").read_text("utf-8"))
 
 
 def without_docs(source: str) -> str:
-    """The program without what is said in it to people. Lines keep their numbers."""
+    """Return the program with empty docstrings; line numbers stay the same."""
     lines = source.splitlines(keepends=True)
     with _PARSING:
         tree = ast.parse(source)
@@ -222,10 +224,11 @@ def without_docs(source: str) -> str:
 
 
 def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:
-    """The probe's document from everything that a node printed.
+    """Return the probe's document from a node's complete output.
 
     Raises:
-        NodeFailed: no Python, no answer, half an answer, one of another run, a damaged or an oversized one.
+        NodeFailed: no Python, or no answer; an incomplete, damaged or too large one, or one to another
+            request.
     """
     if len(stdout) > ANSWER_LIMIT:
         raise NodeFailed(f"the node printed {len(stdout)} bytes", expected=f"at most {ANSWER_LIMIT}")
@@ -250,7 +253,7 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
 
 
 def is_answered(stdout: bytes, nonce: str) -> bool:
-    """Whether the whole answer to that question is there; what it holds is not looked at."""
+    """Return whether the output contains the complete answer to a request; the content is not checked."""
     begin = next((mark for mark in _MARK.finditer(stdout) if mark[1].decode() == nonce), None)
     return begin is not None and len(stdout) >= begin.end() + int(begin[2])
 
@@ -259,7 +262,7 @@ _MARK = re.compile(rb"<<gpuprov ([0-9a-f]{16}) (\d{1,9}) ([0-9a-f]{64})>>\r?\n")
 
 
 def _unpack(body: bytes) -> dict[str, Any]:
-    """JSON from an answer whose checksum was right; all in it is still a stranger's word."""
+    """Return the JSON document of an answer with a correct checksum; its content is still untrusted."""
     unpacker = zlib.decompressobj()
     try:
         text = unpacker.decompress(base64.b64decode(body, validate=True), ANSWER_LIMIT)
@@ -272,7 +275,7 @@ def _unpack(body: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(document, dict) or _deeper(document, DEPTH_LIMIT):
         raise NodeFailed(f"the answer is no mapping of at most {DEPTH_LIMIT} levels")
-    if _SURROGATE.search(text):  # halves of characters can be neither shown nor recorded
+    if _SURROGATE.search(text):  # unpaired surrogates can be neither printed nor recorded
         whole: dict[str, Any] = json.loads(
             json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
         )
@@ -293,7 +296,7 @@ def _finite(text: str) -> float:
 
 
 def _deeper(document: object, levels: int) -> bool:
-    """Whether mappings and lists are nested more deeply than that."""
+    """Return whether mappings and lists are nested more deeply than `levels`."""
     level = [document]
     while level and levels:
         nested = [each for each in level if isinstance(each, (dict, list))]
@@ -303,7 +306,7 @@ def _deeper(document: object, levels: int) -> bool:
 
 
 def _last_words(stdout: bytes, stderr: bytes) -> str:
-    """`: ` and the last line that a node said, standard error first; empty when it said nothing."""
+    """Return `: ` and the last line that a node printed, preferably on standard error; empty without one."""
     for said in (stderr, stdout[-4096:]):
         lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:

@@ -60,7 +60,7 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
     """Return a hint to the doctor for nodes whose drift the lock does not explain, or None.
 
-    That is a difference that no role corrects, or a value that could not be read.
+    Such drift is a difference that no role corrects, or a value that could not be read.
     """
     names = [
         node.name

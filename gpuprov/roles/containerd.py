@@ -49,10 +49,8 @@ def cri_config(group: LockedGroup) -> dict[str, Any]:
     """Return the required settings of the Kubernetes plugin in containerd's config.toml; empty without
     containerd.
 
-    Kubelet has systemd make its control groups by default, and both have to agree (Kubernetes'
-    "Container runtimes"). A runtime's type is always stated: containerd drops runc's default if a file
-    configures
-    runc.
+    Kubelet has systemd make its control groups by default, and both have to agree (Kubernetes' "Container
+    runtimes"). A runtime's type is always stated: containerd drops runc's default if a file configures runc.
     """
     if group.components.containerd is None:
         return {}

@@ -12,9 +12,9 @@ Severity = Literal["error", "warning"]
 class Expectation:
     """One checkable statement.
 
-    `role` is None if no role can correct it: a missing GPU, or a state that only a reboot (`reboot`) reaches.
-    A mapping or a list in `expected` is compared item by item, and only items that
-    differ are reported. A statement with `needs_driver` cannot be observed while nvidia-smi does not answer.
+    `role` names the role that can correct it; None for a missing GPU, or for a state that only a reboot
+    (`reboot`) reaches. A mapping or a list in `expected` is compared item by item, and only items that differ
+    are reported. A statement with `needs_driver` cannot be observed while nvidia-smi does not answer.
     """
 
     check: str

@@ -12,7 +12,7 @@ FOREIGN_MODULES = ("nouveau", "nova_core")
 
 
 INDEPENDENT = "nvidia-(?:settings|xconfig)="
-"""Tools that Debian packages with versions of their own."""
+"""Tools that have their own versions in Debian."""
 PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
 """Modules of other branches, whose packages have their kernel's version."""
 

@@ -190,7 +190,7 @@ def docker(job: Job, image: str, *, plain: bool = False) -> list[Line]:
 
 
 def _gpus(job: Job) -> str:
-    """Return the value of --gpus; Docker parses it as CSV, so a list of devices has quotes of its own."""
+    """Return the value of --gpus; Docker parses it as CSV, so a list of devices needs its own quotes."""
     return "all" if job.devices is None else '"device=' + ",".join(map(str, job.devices)) + '"'
 
 

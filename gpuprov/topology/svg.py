@@ -1,6 +1,6 @@
 """SVG picture of one node: NUMA nodes as boxes, GPUs above, NICs below, and their links.
 
-Self-contained, without scripts or fonts of its own; colours follow the reader's light or dark scheme.
+Self-contained, without scripts or fonts; colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations

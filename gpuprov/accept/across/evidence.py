@@ -125,9 +125,8 @@ class Evidence:
         first.
 
         A node is bad in a round when more than half of its links are, in one direction. The links of a node
-        found
-        bad are ignored afterwards: a bad link between a bad and a good node does not count against the good
-        one.
+        found bad are ignored afterwards: a bad link between a bad and a good node does not count against the
+        good one.
         """
         if self._bad[0] != len(self.seen):
             self._bad = (len(self.seen), self._found_bad())

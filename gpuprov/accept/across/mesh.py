@@ -20,8 +20,8 @@ BEYOND_S = 20.0
 Told = Mapping[str, Any] | GpuprovError
 Order = Mapping[str, Any]
 Visits = Callable[[Callable[[str, Callable[[], Conversation]], None]], None]
-"""A callable that calls its argument once for each node, in a thread of its own, with a function that opens
-the conversation.
+"""A callable that calls its argument once for each node, in a separate thread. The argument is called with
+the node's name and a function that opens the conversation.
 """
 
 

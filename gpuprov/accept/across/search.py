@@ -2,9 +2,8 @@
 
 Two rounds of pairs test every node with two others, one round of all nodes tests every link. A suspect then
 meets trusted nodes: a trusted node in a group with a pair that failed shows whether one of the two or the
-link
-between them is at fault. A fault that appears only when many nodes work at once is found by the digits of the
-nodes' numbers. Nothing here connects to a node.
+link between them is at fault. A fault that appears only when many nodes work at once is found by the digits
+of the nodes' numbers. Nothing here connects to a node.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
 
 
 def work(name: str, _: "Any") -> "Values":
-    """Measure one framework in a worker of its own."""
+    """Measure one framework in its own worker."""
     return FRAMEWORKS[name]()
 
 
@@ -135,7 +135,7 @@ def installed() -> "list[str]":
 
 
 def main(plan: "Values") -> None:
-    """Measure every installed framework, each in a process of its own, one after the other."""
+    """Measure every installed framework, each in its own process, one after the other."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
     told = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values

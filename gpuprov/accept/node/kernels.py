@@ -1,8 +1,7 @@
 """The kernels of an acceptance run as PTX, which the driver compiles for the GPU.
 
 `fill` writes words that are a hash of their index, `check` reads and compares them, `checksum` reads all,
-`copy`
-reads and writes. Each handles 16 bytes at a time in a grid-stride loop.
+`copy` reads and writes. Each handles 16 bytes at a time in a grid-stride loop.
 """
 
 TYPE_CHECKING = False

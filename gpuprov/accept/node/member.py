@@ -53,9 +53,9 @@ class Member:
 
         Args:
             order: `id`; `members`, a list of [first rank, indices of its GPUs]; `me`, this node's index in
-            it; this node's
-                `steps` of the exchange, [number, one member, other member]; `bytes` and `turns` of an
-                exchange; `reduce`, bytes and turns of the all-reduce; `log`, whether to return NCCL's log.
+                it; this node's `steps` of the exchange, [number, one member, other member]; `bytes` and
+                `turns` of an exchange; `reduce`, bytes and turns of the all-reduce; `log`, whether to return
+                NCCL's log.
         """
         self._note(JOINING, 0)
         self._start()

@@ -33,7 +33,7 @@ class Watch(Nvml):
     """NVML with the counters that a fault increases."""
 
     def counters(self) -> "list[Values]":
-        """Return one row for each GPU; a counter that the GPU does not have is None."""
+        """Return one row for each GPU; None for a counter that the GPU does not have."""
         return [self._counted(index, handle) for index, handle in self._handles]
 
     def _counted(self, index: int, handle: "Any") -> "Values":

@@ -155,7 +155,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The order in which driver branches are tried if none is stated."""
+    """The order in which driver branches are tried if the request states no driver."""
 
     name: str
     title: str

@@ -64,8 +64,8 @@ def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
     """Return whether `cuda-compat-X-Y` works on a host with that driver branch.
 
     New-feature branches are excluded although the printed matrix has columns for them: the text of the same
-    page
-    excludes such hosts. A branch missing from the matrix is out of support. Source: as `forward_compat_gpu`.
+    page excludes such hosts. A branch missing from the matrix is out of support. Source: as
+    `forward_compat_gpu`.
     """
     row = catalog.forward_compat.get(cuda.minor)
     known = catalog.branches.get(branch)
@@ -104,10 +104,9 @@ def gpu_driver_ok(gpu: GpuModel, driver: Version) -> bool | None:
     excluded.
 
     `min_driver_branch` comes from device lists with gaps: below it a GPU is unproven, unless the branch is
-    older than the CUDA release that introduced the architecture. For boards of Hopper and later with a record
-    of
-    their own it agrees with the release history, and excludes older branches. Sources: Architecture
-    Matrix, README device tables of the open kernel modules, nvidia-detect.
+    older than the CUDA release that introduced the architecture. For boards of Hopper and later with their
+    own record it agrees with the release history, and excludes older branches. Sources: Architecture Matrix,
+    README device tables of the open kernel modules, nvidia-detect.
     """
     if gpu.max_driver_branch is not None and driver.major > gpu.max_driver_branch:
         return False

@@ -67,8 +67,7 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
     """Return whether NCCL is built for a CUDA major; None for an unknown major.
 
     11 up to 2.21.5, 12 from 2.16.2, 13 from 2.27.7. Source: version listings of the wheels; packages follow
-    the same
-    split.
+    the same split.
     """
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 

@@ -50,7 +50,7 @@ def host_flavours(gpus: Iterable[GpuModel], branch: int, record: Branch | None =
 
 
 def default_flavour(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> Flavour | None:
-    """Return the flavour if none is stated: open from 560 on, proprietary before, if the host allows it."""
+    """Return the default flavour: open from 560 on, proprietary before, if the host allows it."""
     allowed = host_flavours(gpus, branch, record)
     preferred: Flavour = "open" if branch >= OPEN_BY_DEFAULT else "proprietary"
     if preferred in allowed:

@@ -1,8 +1,7 @@
 """Rule of peer access between GPUs of one host.
 
 Sources: NVIDIA's developer forum and NCCL's issues, with statements of NVIDIA and users about GeForce boards;
-the
-architecture's NVLink.
+the architecture's NVLink.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ def cuda_held(system: System, cuda: Version) -> Held:
     """Return whether NVIDIA's repository for the system has a CUDA release.
 
     `cuda_first` is the oldest release seen, not proven to be the first: only a release missing from a
-    complete table is
-    "no".
+    complete table is "no".
     """
     if system.cuda_absent_to is not None and cuda.minor <= system.cuda_absent_to:
         return "no"

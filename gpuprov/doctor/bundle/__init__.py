@@ -1,1 +1,1 @@
-"""What a vendor's support asks for, in one file: fields of a table, each with the pattern of its value."""
+"""Support bundle of a machine in one file: the fields of a table, each with the pattern of its values."""

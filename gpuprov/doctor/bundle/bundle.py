@@ -1,4 +1,4 @@
-"""A machine's bundle: put together from one look, shown, and packed."""
+"""Composition, preview and packing of a machine's support bundle, from one examination."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LEFT_OUT = (
     "configuration of Docker, containerd, sources of packages, mounts, PAM and modprobe",
     "nvidia-bug-report.sh, which packs all of these: run it yourself, and read its file before you send it",
 )
-"""What no field of the table asks for."""
+"""Values that the table does not contain."""
 _TIME = matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is packed.
+    """Content of a bundle.
 
     Attributes:
         files: name → text.
-        left_out: what is not in it, a line each; it is in the bundle as well.
+        left_out: values that it does not contain, one per line; the bundle lists them as well.
     """
 
     files: Mapping[str, str]
@@ -43,7 +43,7 @@ class Bundle:
 
 
 def compose(seen: Examination) -> Bundle:
-    """Return the bundle of one look: fields of the table, each in its pattern, and no free text."""
+    """Return the bundle of one examination: fields of the table that match their patterns, no free text."""
     chosen: dict[str, Any] = {}
     left = [f"not in the table: {each}" for each in LEFT_OUT]
     for name, choose in TABLE.items():
@@ -99,7 +99,7 @@ def pack(path: Path, bundle: Bundle) -> None:
 
 
 def preview(bundle: Bundle) -> list[str]:
-    """Return what is read before it is packed: the files, every line of the log, what is left out."""
+    """Return a preview of the bundle: the files, every line of the log, and the values left out."""
     sizes = [f"{name}: {len(text.encode())} bytes" for name, text in bundle.files.items()]
     log = [f"kernel-log.txt: {line}" for line in bundle.files.get("kernel-log.txt", "").splitlines()]
     return [*sizes, *log, *bundle.left_out]
@@ -110,7 +110,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _diagnosis(seen: Examination) -> dict[str, Any]:
-    """Return faults by their rules, with what these stand for: a fault's own text quotes the machine."""
+    """Return the diagnosis as rules with their known faults; a fault's own text quotes the machine."""
     found = diagnose(seen)
     rows = catalogue()["faults"]
     return {

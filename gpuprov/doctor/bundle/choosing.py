@@ -1,6 +1,6 @@
-"""How a value of a machine enters a bundle: as a number, or as text that matches the pattern of its field.
+"""Choosers of values for a bundle: numbers, and texts that match the pattern of their field.
 
-A chooser takes what was read and returns what enters, or `OUT`. What no chooser asks for never enters.
+A chooser returns the value for the bundle, or `OUT`. A value without a chooser is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuprov.untrusted.secrecy import public
 
 
 class Tally:
-    """How many values were left out."""
+    """Count of the values left out."""
 
     def __init__(self) -> None:
         self.out = 0
@@ -31,24 +31,24 @@ def _left(tally: Tally) -> object:
 
 
 def number(value: Any, tally: Tally) -> Any:
-    """Return a number, `null` included."""
+    """Return a number or `null`; leave anything else out."""
     if value is None or (isinstance(value, int | float) and abs(value) < 1e18):
         return value
     return _left(tally)
 
 
 def boolean(value: Any, tally: Tally) -> Any:
-    """Return true, false or `null`."""
+    """Return true, false or `null`; leave anything else out."""
     return value if value is None or isinstance(value, bool) else _left(tally)
 
 
 def present(value: Any, _tally: Tally) -> bool:
-    """Return whether there is anything: what it says does not enter."""
+    """Return whether the value is not empty; the value itself is left out."""
     return bool(value)
 
 
 def matching(pattern: str, longest: int = 200) -> Chooser:
-    """Return a chooser of texts that match as a whole, and in which nothing looks like a password."""
+    """Return a chooser of texts that match as a whole and contain nothing that looks like a password."""
     wanted = re.compile(pattern, re.ASCII)
 
     def choose(value: Any, tally: Tally) -> Any:
@@ -61,7 +61,7 @@ def matching(pattern: str, longest: int = 200) -> Chooser:
 
 
 def found(pattern: str) -> Chooser:
-    """Return a chooser of what a pattern's groups match in a text; the rest of it does not enter."""
+    """Return a chooser of the groups that a pattern matches in a text; the rest of the text is left out."""
     wanted = re.compile(pattern, re.ASCII | re.MULTILINE)
 
     def choose(value: Any, tally: Tally) -> Any:
@@ -72,7 +72,7 @@ def found(pattern: str) -> Chooser:
 
 
 def each(choose: Chooser) -> Chooser:
-    """Return a chooser of those items of a list that enter."""
+    """Return a chooser for lists that keeps the items for which `choose` returns a value."""
 
     def choose_each(value: Any, tally: Tally) -> Any:
         if not isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def each(choose: Chooser) -> Chooser:
 
 
 def row(*columns: Chooser) -> Chooser:
-    """Return a chooser of rows with a chooser for each column; a row enters as a whole or not at all."""
+    """Return a chooser of rows with a chooser for each column; a row is kept as a whole or left out."""
 
     def choose(value: Any, tally: Tally) -> Any:
         if not isinstance(value, list | tuple) or len(value) < len(columns):
@@ -108,7 +108,7 @@ def fields(**choosers: Chooser) -> Chooser:
 
 
 def named(pattern: str, choose: Chooser) -> Chooser:
-    """Return a chooser of an object whose names are a machine's own; a name has to match as well."""
+    """Return a chooser for an object with arbitrary names; each name must match the pattern."""
     name_of = matching(pattern)
 
     def choose_named(value: Any, tally: Tally) -> Any:
@@ -141,7 +141,7 @@ def lines(*patterns: str) -> Chooser:
 
 
 def words(pattern: str) -> Chooser:
-    """Return a chooser of those words of a text that match, line by line."""
+    """Return a chooser of the words of a text that match, line by line."""
     wanted = re.compile(pattern, re.ASCII)
 
     def choose(value: Any, tally: Tally) -> Any:

@@ -1,4 +1,4 @@
-"""Lines of the kernel's log that a bundle has, each only as far as its pattern: no free text follows."""
+"""Lines of the kernel's log in a bundle, each only as far as a pattern matches, without the text after it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _WANTED = tuple(re.compile(pattern, re.ASCII) for pattern in _PATTERNS)
 
 
 def log_lines(value: Any, tally: Tally) -> Any:
-    """Return time and matched beginning of each line that a pattern knows.
+    """Return time and matched beginning of each line that matches a pattern.
 
     Args:
-        value: rows of seconds since the epoch and text, as the collector `kernel_log` gives them.
+        value: rows of seconds since the epoch and text, from the collector `kernel_log`.
     """
     if not isinstance(value, list | tuple):
         tally.out += 1

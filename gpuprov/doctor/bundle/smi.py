@@ -1,6 +1,6 @@
-"""What a bundle has of `nvidia-smi -q -x`: listed elements, with values of nvidia-smi's own vocabulary.
+"""Part of `nvidia-smi -q -x` in a bundle: listed elements, with values of nvidia-smi's own vocabulary.
 
-Left out are serial numbers, UUIDs and other identities, and the names of processes.
+Serial numbers, UUIDs and other identities, and the names of processes are left out.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ELEMENTS = frozenset((files("gpuprov.doctor") / "data/smi_elements.txt").read_t
 
 
 def gpus(value: Any, tally: Tally) -> Any:
-    """Return each GPU's elements, as nvidia-smi nests them.
+    """Return each GPU's elements, nested as in nvidia-smi's output.
 
     Args:
-        value: what nvidia-smi printed.
+        value: the output of nvidia-smi.
     """
     if not isinstance(value, str):
         tally.out += 1

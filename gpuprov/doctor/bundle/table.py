@@ -1,7 +1,7 @@
-"""What enters a bundle: collectors of the look, their fields, and how each value must look.
+"""Content of a bundle: collectors of the examination, their fields, and the patterns of their values.
 
-A collector or field without a line here stays out: configuration of Docker and containerd, sources of
-packages, variables and names of programs, mounts, addresses, logs of builds, what units say.
+A collector or field without an entry here is left out: configuration of Docker and containerd, package
+sources, variables and names of programs, mounts, addresses, build logs, output of units.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One file a concern, plain predicates, in the order in which a person would ask."""
+"""Rules of the doctor, one file per subject, in the order of a manual diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can programs reach the driver that runs: device files, unified memory, persistence, nvidia-smi's answer."""
+"""Rules for access to the loaded driver: device files, unified memory, persistence, nvidia-smi's output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprov.untrusted import shell
 
 @rule("driver.permissions", "D16", source="tk-trouble")
 def permissions(seen: Examination) -> Iterator[Fault]:
-    """NVML may not be used by everybody, or by no one."""
+    """Report that not every user may use NVML."""
     said = seen.smi.error or ""
     mode = seen.driver_parameters.get("DeviceFileMode") if "modules" not in seen.missing else None
     refused = "Insufficient Permissions" in said
@@ -41,7 +41,7 @@ def permissions(seen: Examination) -> Iterator[Fault]:
     after=("driver.not_loaded", "driver.no_module"),
 )
 def no_unified_memory(seen: Examination) -> Iterator[Fault]:
-    """CUDA cannot start without nvidia-uvm; NVML works all the same."""
+    """Report that nvidia-uvm is not loaded: CUDA cannot start without it, but NVML works."""
     if seen.in_container:
         wanted = (
             "/dev/nvidiactl" in seen.state.device_nodes and "/dev/nvidia-uvm" not in seen.state.device_nodes
@@ -80,7 +80,7 @@ def no_unified_memory(seen: Examination) -> Iterator[Fault]:
     after=("driver.not_loaded", "driver.no_module", "bus.count"),
 )
 def no_device_files(seen: Examination) -> Iterator[Fault]:
-    """The driver runs, and programs cannot open it."""
+    """Report missing device files of a loaded driver."""
     if not seen.loaded_driver or seen.smi.error or not seen.smi.gpus:
         return
     nodes = [path for path in seen.state.device_nodes if re.fullmatch(r"/dev/nvidia\d+", path)]
@@ -97,7 +97,7 @@ def no_device_files(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.infoROM", "D18", source="op-trouble")
 def corrupted_board_memory(seen: Examination) -> Iterator[Fault]:
-    """The board's own memory is damaged."""
+    """Report damage of the infoROM, the board's own memory."""
     words = [*seen.smi.warnings, *(seen.smi.error or "").split("\n")]
     bad = [line for line in words if re.search(r"infoROM is corrupted", line, re.I)]
     if bad:
@@ -113,7 +113,7 @@ def corrupted_board_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.persistence", "D19", "D58", source="aws-hc sichek", after=("driver.mismatch",))
 def no_persistence(seen: Examination) -> Iterator[Fault]:
-    """The driver forgets GPUs when no program uses them."""
+    """Report persistence mode off: the driver releases a GPU when no program uses it."""
     off = [str(gpu.index) for gpu in seen.gpus if gpu.persistence_mode is False]
     if not off:
         return
@@ -157,12 +157,12 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def no_answer(seen: Examination) -> Iterator[Fault]:
-    """nvidia-smi gives no whole answer, for whatever reason."""
+    """Report nvidia-smi's failure, for any reason that no other rule reports."""
     said = seen.smi.error
     if not said or not expected(seen) or (seen.loaded_driver is None and not packaged(seen)):
         return
     if "not installed" in said:
-        return  # `cuda.no_smi` speaks of it
+        return  # reported by `cuda.no_smi`
     hanging = re.search(r"did not answer in time|no answer in", said)
     yield Fault(
         "broken",

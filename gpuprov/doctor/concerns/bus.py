@@ -1,4 +1,4 @@
-"""Are the GPUs there: on the bus, alive, with room for their memory, bound to NVIDIA's driver."""
+"""Rules for GPUs on the bus: presence, response, address space, and binding to NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REBUILD = shell("sudo update-initramfs -u 2>/dev/null || sudo dracut --force")
 
 @rule("bus.none", "D21", source="oci-hc")
 def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
-    """No NVIDIA GPU on PCI although a driver or tools of NVIDIA's are there."""
+    """Report that PCI has no NVIDIA GPU although NVIDIA's packages are installed."""
     wanted = any(name.startswith(("nvidia-", "libnvidia", "cuda-drivers")) for name in seen.packages.by_name)
     if not seen.pci_gpus and wanted and not seen.smi.gpus:
         yield Fault(
@@ -32,7 +32,7 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.lost", "D60", "D49", "X79", source="op-trouble")
 def lost(seen: Examination) -> Iterator[Fault]:
-    """A device whose configuration space reads all ones does not answer on the bus any more."""
+    """Report a device whose configuration space reads all ones: it no longer answers on the bus."""
     gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
     told = {gpu.address for gpu in seen.pci_gpus}
     for port in gone:
@@ -52,7 +52,7 @@ def lost(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.bar", "D14", source="open-mod")
 def memory_window(seen: Examination) -> Iterator[Fault]:
-    """A GPU whose memory windows got no addresses."""
+    """Report a GPU whose memory BARs have no addresses."""
     for address, chain in seen.pci_links.items():
         if address not in {gpu.address for gpu in seen.pci_gpus}:
             continue
@@ -77,7 +77,7 @@ def memory_window(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.bar_log", "D14", source="open-mod", after=("bus.bar",))
 def memory_window_log(seen: Examination) -> Iterator[Fault]:
-    """The same in the driver's words."""
+    """Report the driver's messages about invalid BARs."""
     lines = seen.log_lines(r"PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M")
     if lines:
         yield Fault(
@@ -96,13 +96,13 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.nouveau", "D07", source="bigdata-133 k8s-1468")
 def nouveau(seen: Examination) -> Iterator[Fault]:
-    """nouveau owns a GPU."""
+    """Report GPUs bound to nouveau."""
     yield from _foreign(seen, ("nouveau",), "nouveau", "blacklist nouveau\\noptions nouveau modeset=0")
 
 
 @rule("bus.nova", "D08", source="olares-3963")
 def nova(seen: Examination) -> Iterator[Fault]:
-    """The kernel's new nova driver owns a GPU; a blacklist of nouveau does not stop it."""
+    """Report GPUs bound to the kernel's nova driver, which a blacklist of nouveau does not exclude."""
     yield from _foreign(
         seen,
         ("nova-core", "nova_core", "NovaCore", "nova"),
@@ -136,7 +136,7 @@ def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str)
 
 @rule("bus.vfio", "D09", source="project")
 def passed_through(seen: Examination) -> Iterator[Fault]:
-    """GPUs given to virtual machines are none for the host."""
+    """Report GPUs reserved for virtual machines, which the host cannot use."""
     held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in ("vfio-pci", "pci-stub")]
     if held:
         some = len(held) < len(seen.pci_gpus)
@@ -174,7 +174,7 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
-    """nvidia-smi lists fewer GPUs than PCI has."""
+    """Report that nvidia-smi lists fewer GPUs than PCI."""
     smi, bound = seen.smi, [gpu for gpu in seen.pci_gpus if gpu.driver not in ("vfio-pci", "pci-stub")]
     if smi.error and "No devices were found" not in smi.error and not smi.gpus:
         return
@@ -201,7 +201,7 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.unlike", "D83", source="imbue")
 def unlike_gpus(seen: Examination) -> Iterator[Fault]:
-    """GPUs of one model that differ in what should be alike."""
+    """Report differences between GPUs of one model in properties that should be equal."""
     if len(seen.gpus) < 2 or len({gpu.pci_device_id for gpu in seen.gpus}) > 1:
         return
     aspects: dict[str, list[object]] = {

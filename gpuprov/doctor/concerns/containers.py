@@ -1,4 +1,4 @@
-"""GPUs in containers: the toolkit, the runtime, CDI, device rules that a reload takes away."""
+"""Rules for GPUs in containers: the toolkit, the runtime, CDI, device rules that a reload removes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_SHM = 64 * 1024 * 1024
 
 
 def has_docker(seen: Examination) -> bool:
-    """Whether a Docker daemon is at work here."""
+    """Return whether Docker is installed and its service is active."""
     if not seen.raw("container_state")["docker_path"]:
         return False
     unit = seen.units.get("docker.service")
@@ -31,7 +31,7 @@ def _toolkit(seen: Examination) -> str | None:
 
 @rule("containers.toolkit", "D50", source="docker-1034 docker-1642")
 def no_toolkit(seen: Examination) -> Iterator[Fault]:
-    """Docker runs beside GPUs, and nothing brings them into containers."""
+    """Report Docker on a machine with GPUs without the NVIDIA Container Toolkit."""
     if not seen.has_gpus or not has_docker(seen):
         return
     raw = seen.raw("container_state")
@@ -54,7 +54,7 @@ def no_toolkit(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.snap", "D50", source="docker-1642")
 def snap(seen: Examination) -> Iterator[Fault]:
-    """Docker from a snap sees no library of the host."""
+    """Report Docker from a snap, which cannot access the host's libraries."""
     raw = seen.raw("container_state")
     if seen.has_gpus and (
         raw["docker_path"].startswith("/snap")
@@ -73,7 +73,7 @@ def snap(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.runtime", "D51", source="op-trouble", after=("containers.toolkit",))
 def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
-    """The toolkit is there, and Docker does not know its runtime."""
+    """Report that Docker does not know the runtime of an installed toolkit."""
     if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen):
         return
     raw = seen.raw("container_state")
@@ -99,7 +99,7 @@ def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.missing_runtime", "D51", source="op-trouble")
 def runtime_without_program(seen: Examination) -> Iterator[Fault]:
-    """daemon.json names a runtime whose program is not there."""
+    """Report a runtime in daemon.json whose program is not installed."""
     stated = ((seen.daemon_json or {}).get("runtimes") or {}).get("nvidia")
     default = (seen.daemon_json or {}).get("default-runtime")
     if stated is not None and not seen.raw("container_state")["runtime"]:
@@ -116,7 +116,7 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.cdi_stale", "D53", "D52", source="tk-trouble flp-116")
 def stale_specification(seen: Examination) -> Iterator[Fault]:
-    """A CDI file of an earlier driver or of other GPUs."""
+    """Report a CDI file of an earlier driver or of other GPUs."""
     loaded = seen.loaded_driver
     nodes = {path for path in seen.state.device_nodes if re.fullmatch(r"/dev/nvidia\d+", path)}
     for path, each in seen.raw("container_state")["cdi"].items():
@@ -139,7 +139,7 @@ def stale_specification(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.cdi_missing", "D52", source="flp-116")
 def no_specification(seen: Examination) -> Iterator[Fault]:
-    """CDI is switched on, and no specification is there."""
+    """Report that CDI is enabled without a specification."""
     features = (seen.daemon_json or {}).get("features") or {}
     if seen.has_gpus and features.get("cdi") and _toolkit(seen) and not seen.raw("container_state")["cdi"]:
         yield Fault(
@@ -154,7 +154,7 @@ def no_specification(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.device_rules", "D54", source="tk-trouble")
 def lost_device_rules(seen: Examination) -> Iterator[Fault]:
-    """`systemctl daemon-reload` takes GPUs away from running containers, where no /dev/char links are."""
+    """Report that `systemctl daemon-reload` removes GPUs from running containers without /dev/char links."""
     raw = seen.raw("container_state")
     if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen) or raw["char_links"]:
         return
@@ -182,7 +182,7 @@ def lost_device_rules(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.ldconfig", "D57", source="lnc-177")
 def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
-    """The toolkit's own settings name an ldconfig that is not there."""
+    """Report an ldconfig in the toolkit's configuration that does not exist."""
     raw = seen.raw("container_state")
     if raw["ldconfig"] and not raw["ldconfig_exists"]:
         right = "@/sbin/ldconfig.real" if seen.os.id == "ubuntu" else "@/sbin/ldconfig"
@@ -198,7 +198,7 @@ def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.no_cgroups", "D54", source="tk-154")
 def no_cgroups(seen: Examination) -> Iterator[Fault]:
-    """The setting for rootless Docker, on a daemon that is root's."""
+    """Report the setting for rootless Docker with a daemon that runs as root."""
     raw = seen.raw("container_state")
     if raw["no_cgroups"] == "true" and has_docker(seen) and not seen.raw("gpu_tools")["rootless"].strip("[]"):
         yield Fault(
@@ -214,7 +214,7 @@ def no_cgroups(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.shm", "D104", "D105", source="torch-doc nccl-doc")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
-    """Containers with GPUs and Docker's 64 MiB of shared memory."""
+    """Report containers with GPUs that have Docker's default of 64 MiB shared memory."""
     small = [
         name
         for name, size, ipc in seen.raw("container_state")["running"]
@@ -233,7 +233,7 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.containerd", "D51", source="op-trouble")
 def containerd_runtime(seen: Examination) -> Iterator[Fault]:
-    """A Kubernetes node whose containerd does not know the runtime."""
+    """Report a Kubernetes node whose containerd does not know the runtime."""
     kubelet = seen.units.get("kubelet.service")
     if not (kubelet and kubelet.active) or not seen.has_gpus or not _toolkit(seen):
         return

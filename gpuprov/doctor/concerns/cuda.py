@@ -1,4 +1,4 @@
-"""Can CUDA start: libraries that the loader takes, stubs, compat packages, the log of HMM."""
+"""Rules for the start of CUDA: loaded libraries, stubs, compat packages, HMM's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprov.untrusted import shell
 
 @rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
 def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
-    """libcuda.so.1 is of another version than the module: CUDA fails with 803 or 804."""
+    """Report a libcuda.so.1 of another version than the module: CUDA fails with 803 or 804."""
     version, loaded = seen.taken("libcuda.so.1"), seen.loaded_driver
     if (
         not loaded
@@ -41,7 +41,7 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.compat", "D36", source="cuda-err")
 def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
-    """Forward compatibility in the path of every login, on GPUs that may not use it."""
+    """Report forward-compatibility libraries in the path of every login, which some GPUs do not support."""
     found = {
         path: values["LD_LIBRARY_PATH"]
         for path, values in seen.environment.items()
@@ -66,7 +66,7 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.stubs", "D38", source="cuda-err")
 def stubs(seen: Examination) -> Iterator[Fault]:
-    """Libraries for linking alone, found at run time: CUDA fails with 34."""
+    """Report stub libraries, which are only for linking, in the run-time path: CUDA fails with 34."""
     configured = [
         (path, line)
         for path, lines in seen.raw("libraries")["configured"].items()
@@ -100,7 +100,7 @@ def stubs(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.copies", "D39", source="project", after=("driver.mismatch", "cuda.libcuda_other"))
 def copies(seen: Examination) -> Iterator[Fault]:
-    """Several versions of the driver's libraries on disk."""
+    """Report several versions of the driver's libraries on disk."""
     found = seen.raw("libraries")["copies"]
     versions: dict[str, list[str]] = {}
     for path, real in found.items():
@@ -130,7 +130,7 @@ def copies(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.loader", "D56", source="lnc-231 tk-154", after=("driver.absent",))
 def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
-    """The driver runs, and the loader does not find its libraries."""
+    """Report that the loader does not find the libraries of a loaded driver."""
     if not seen.loaded_driver or (seen.smi.error and "not installed" in seen.smi.error):
         return
     cache = seen.raw("libraries")["cache"]
@@ -153,7 +153,7 @@ def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.no_smi", "D37", source="project", after=("driver.absent",))
 def no_smi(seen: Examination) -> Iterator[Fault]:
-    """The driver runs and its tool is not there."""
+    """Report a loaded driver without nvidia-smi."""
     if seen.loaded_driver and seen.smi.error and "not installed" in seen.smi.error:
         yield Fault(
             "degraded",
@@ -168,7 +168,7 @@ def no_smi(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.hmm", "D32", source="burn-133 burn-92", after=("fabric.manager",))
 def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
-    """802 and 304 with a healthy fabric: HMM on some kernels, in the log's words."""
+    """Report HMM's errors in the log: on some kernels CUDA then fails with 802 or 304 on a healthy fabric."""
     lines = seen.log_lines(r"(?i)uvm.*hmm.*(?:fail|error)")
     if lines and seen.modprobe.options.get("nvidia_uvm", {}).get("uvm_disable_hmm") != "1":
         yield Fault(

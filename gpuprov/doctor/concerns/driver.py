@@ -1,4 +1,4 @@
-"""The driver: module loaded, of the right flavour, for this kernel and the next, signed, of one version."""
+"""Rules for the driver: loaded, initialised, of one version, and installed only once."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gpuprov.untrusted import ShellLine, shell, shell_words
 
 NAMES = ("nvidia", "nvidia_current", "nvidia_current_open")
 MODULES = ("nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
-"""In the order in which they can be unloaded."""
+"""Modules in the order in which they can be unloaded."""
 SERVICES = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service")
-"""What holds the module without being anybody's program."""
+"""Services that use the module and are not users' programs."""
 KEEP_VERSION = "stack.driver: VERSION (packages are held at it, unattended upgrades leave them alone)"
 BOUND_ELSEWHERE = ("bus.nouveau", "bus.nova", "bus.none")
 
 
 def module_for(seen: Examination, kernel: str) -> DiskModule | None:
-    """NVIDIA's module on disk for a kernel."""
+    """Return NVIDIA's module on disk for a kernel."""
     modules = seen.disk_modules.get(kernel, {})
     return next((modules[name] for name in NAMES if name in modules), None)
 
 
 def expected(seen: Examination) -> bool:
-    """Whether a driver of NVIDIA's is wanted here: a GPU, and not all of them for virtual machines."""
+    """Return whether NVIDIA's driver is expected: a GPU that is not reserved for virtual machines."""
     return any(gpu.driver not in ("vfio-pci", "pci-stub") for gpu in seen.pci_gpus)
 
 
 def packaged(seen: Examination) -> str | None:
-    """A package that brings the driver; None where there is none."""
+    """Return an installed package that contains the driver, or None."""
     wanted = re.compile(
         r"(?:nvidia-driver|nvidia-kernel|nvidia-open|nvidia-dkms|cuda-drivers|nvidia-headless"
         r"|linux-modules-nvidia|kmod-nvidia|xserver-xorg-video-nvidia)"
@@ -42,7 +42,7 @@ def packaged(seen: Examination) -> str | None:
 
 @rule("driver.mismatch", "D01", source="nvforum tk-trouble")
 def mismatch(seen: Examination) -> Iterator[Fault]:
-    """Libraries of another version than the module that runs."""
+    """Report libraries of another version than the loaded module."""
     loaded = seen.loaded_driver
     said = seen.smi.error or ""
     told = re.search(r"[Dd]river/library version mismatch", said)
@@ -69,7 +69,7 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
 
 
 def reload(seen: Examination) -> tuple[ShellLine, ...]:
-    """What to type to have the module on disk run in place of the one that does, services as before."""
+    """Return commands that replace the loaded module by the one on disk and restart the services."""
     there = seen.units if "units" not in seen.missing else {}
     services = shell_words(name for name in SERVICES if (unit := there.get(name)) and unit.active)
     loaded = [name for name in MODULES if name in seen.loaded_modules]
@@ -94,7 +94,7 @@ def _unattended(seen: Examination) -> bool:
 
 @rule("driver.absent", "D02", source="bigdata-133", after=BOUND_ELSEWHERE)
 def absent(seen: Examination) -> Iterator[Fault]:
-    """A GPU, and no driver at all."""
+    """Report a GPU without any driver."""
     if (
         not expected(seen)
         or seen.loaded_driver
@@ -132,7 +132,7 @@ def absent(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def not_loaded(seen: Examination) -> Iterator[Fault]:
-    """The module is on disk for this kernel and does not run."""
+    """Report a module that is on disk for this kernel and is not loaded."""
     if not expected(seen) or seen.loaded_driver or "nvidia" in seen.loaded_modules:
         return
     module = module_for(seen, seen.kernel)
@@ -160,7 +160,7 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
     after=("bus.lost", "driver.flavour", "driver.too_new", "bus.bar", "bus.bar_log", "errors.recovery"),
 )
 def initialisation_failed(seen: Examination) -> Iterator[Fault]:
-    """The module is loaded and could not start a GPU."""
+    """Report a loaded module that could not initialise a GPU."""
     lines = seen.log_lines(
         r"RmInitAdapter failed|rm_init_adapter failed|Cannot initialize GSP|gsp_\w+\.bin failed"
     )
@@ -201,7 +201,7 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.two", "D15", source="project")
 def two_installations(seen: Examination) -> Iterator[Fault]:
-    """Packages and NVIDIA's .run installer side by side."""
+    """Report traces of NVIDIA's .run installer, possibly in addition to packages."""
     leftovers = seen.state.foreign_drivers
     package = packaged(seen)
     if not leftovers:
@@ -222,7 +222,7 @@ def two_installations(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.reboot_pending", "D22", source="project")
 def reboot_pending(seen: Examination) -> Iterator[Fault]:
-    """Packages that count wait for a reboot."""
+    """Report relevant packages that require a reboot."""
     waiting = [
         name for name in seen.state.reboot_packages if re.search(r"linux-|nvidia|libc6|systemd|dbus", name)
     ]

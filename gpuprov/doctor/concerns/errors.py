@@ -1,4 +1,4 @@
-"""What GPUs and switches report in the kernel's log: Xid, SXid; and the driver's own advice."""
+"""Rules for errors of GPUs and switches in the kernel's log (Xid, SXid), and for the driver's own advice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from gpuprov.probe.parse.health import Health
 from gpuprov.untrusted import ShellLine, shell
 
 OLD_S = 24 * 3600
-"""An error of the hardware's that is older, and after which the driver wants nothing, is history (our choice:
-whoever comes in the morning still sees the night's)."""
+"""Age from which a hardware error, after which the driver requires no action, is only history (our choice:
+errors of the last night are still visible in the morning).
+"""
 REPEATED = 3
-"""So often on one GPU and on no other, an application's error may be the GPU's (our choice: once is a
-mistake of the program's, twice its second start)."""
+"""Number of an application's errors on only one GPU that makes the GPU suspect (our choice: the first may be
+the program's mistake, the second its second start).
+"""
 ROWS: tuple[int, ...] = (
     8,
     11,
@@ -49,7 +51,7 @@ ROWS: tuple[int, ...] = (
     121,
 )
 ROWS += (136, 140, 141, 142, 143, 144, 151, 155, 159, 162, 167)
-"""Rows of `data/faults.json` by the first code of each."""
+"""Rows of `data/faults.json`, by the first code of each."""
 
 _XID = re.compile(r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)?[^:]*: (\d{1,3})\b,? ?(.*)")
 _BUS = re.compile(r"GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d.{0,160}?fallen off the bus")
@@ -78,12 +80,12 @@ ACTIONS: dict[str, Callable[[str], ShellLine]] = {
     ),
     "system reboot": lambda gpu: shell("drain the node, then: sudo reboot"),
 }
-"""What `gpu_recovery_action` and Xid 154 say (NVML, nvmlDeviceGpuRecoveryAction_t) → what that is to type."""
+"""Values of `gpu_recovery_action` and of Xid 154 (NVML, nvmlDeviceGpuRecoveryAction_t) → actions."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a code means, and what NVIDIA's catalogue says to do."""
+    """Meaning of a code, and the action in NVIDIA's catalogue."""
 
     meaning: str
     whose: str
@@ -93,7 +95,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Event:
-    """One Xid of one GPU. `gpu`: `0000:ca:00`, in lower case."""
+    """One Xid of one GPU; `gpu` in lower case: `0000:ca:00`."""
 
     gpu: str
     code: int
@@ -103,13 +105,13 @@ class Event:
 
 @cache
 def meanings() -> Mapping[int, Meaning]:
-    """`data/xids.json` by code."""
+    """Return the meanings in `data/xids.json`, by code."""
     told = json.loads((files("gpuprov.doctor") / "data/xids.json").read_text("utf-8"))
     return {int(code): Meaning(**each) for code, each in told["codes"].items()}
 
 
 def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
-    """Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79."""
+    """Return the Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79."""
     found = []
     for line in lines:
         if told := _XID.search(line.text):
@@ -120,13 +122,13 @@ def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
 
 
 def _short(address: str) -> str:
-    """`00000000:CA:00.0` → `0000:ca:00`."""
+    """Convert `00000000:CA:00.0` → `0000:ca:00`."""
     domain, bus, device, *_ = [*re.split(r"[:.]", address.lower().strip(":")), "", ""]
     return f"{int(domain or '0', 16):04x}:{bus}:{device}" if device else address.lower()
 
 
 def age(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h`, `5 days`."""
+    """Return a duration as text: `40 s`, `12 min`, `3 h`, `5 days`."""
     for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {word}"
@@ -134,14 +136,14 @@ def age(seconds: float) -> str:
 
 
 def _index(seen: Examination, gpu: str) -> str:
-    """nvidia-smi's number of a GPU by its PCI address; the address itself where it is not listed."""
+    """Return nvidia-smi's index of a GPU by its PCI address; the address itself if it is not listed."""
     known = {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
     return known.get(gpu, gpu)
 
 
 @rule("errors.recovery", "X154", source="oci-xid nvml", after=("bus.lost",))
 def recovery_action(seen: Examination) -> Iterator[Fault]:
-    """The driver itself says what a GPU needs: by nvidia-smi, or by the last Xid 154."""
+    """Report the driver's recovery action for a GPU, from nvidia-smi or from the last Xid 154."""
     wanted: dict[str, tuple[str, str]] = {}
     if "kernel_log" not in seen.missing:
         for event in read_xids(seen.kernel_log):
@@ -186,10 +188,10 @@ def _health(seen: Examination) -> tuple[Health, ...]:
     after=("errors.recovery", "bus.lost"),
 )
 def xids(seen: Examination) -> Iterator[Fault]:
-    """Each code on each GPU once, weighed by age, by how often, and by what the driver wants now."""
+    """Report each code once per GPU; age, number and the driver's recovery action decide the severity."""
     groups: dict[tuple[str, int], list[Event]] = {}
     cleared: dict[str, float] = {}
-    """GPU → age of the line by which the driver took its last wish back, as it does after a reset."""
+    """GPU → age of the line with which the driver cancelled its last action, as after a reset."""
     for event in read_xids(seen.kernel_log):
         if event.code == 154:
             told = _ACTION.search(event.text)
@@ -253,8 +255,8 @@ def _weigh(
 
 
 def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
-    """Return what the table of Xids says, and the line for a GPU that is to be reset."""
-    lines = [ShellLine(action)]  # a sentence of `data/xids.json`, which travels with gpuprov
+    """Return the action in the table of Xids, and the command if the GPU must be reset."""
+    lines = [ShellLine(action)]  # a sentence of `data/xids.json`, a file of gpuprov
     if "reset the GPU" in action:
         lines.append(shell("stop the programs on it, then: sudo nvidia-smi --gpu-reset -i {}", gpu))
     return tuple(lines)
@@ -262,7 +264,7 @@ def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
 
 @rule("errors.sxid", "SXID", source="oci-xid fm-guide", after=("errors.recovery",))
 def sxids(seen: Examination) -> Iterator[Fault]:
-    """Errors of NVSwitches."""
+    """Report errors of NVSwitches."""
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
         if told := _SXID.search(line.text):

@@ -1,4 +1,4 @@
-"""NVLink and NVSwitch: the fabric manager, the subnet manager of NVLink 5, IMEX, links."""
+"""Rules for NVLink and NVSwitch: the fabric manager, the subnet manager of NVLink 5, IMEX, links."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PEERLESS = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 
 def has_switches(seen: Examination) -> bool:
-    """NVSwitches on this machine's own bus; NVLink 5 systems have them elsewhere."""
+    """Return whether this machine's own bus has NVSwitches; in NVLink 5 systems they are elsewhere."""
     return any(device.is_nvswitch for device in seen.pci)
 
 
 def waits_for_fabric(seen: Examination) -> list[str]:
-    """GPUs that a fabric is to be set up for, and is not."""
+    """Return the GPUs whose fabric is expected and not ready, each with its state."""
     waiting = ("in progress", "not started", "not supported", "n/a", "none")
     return [
         f"GPU {gpu.index}: {gpu.fabric_state}" + (f", {gpu.fabric_status}" if gpu.fabric_status else "")
@@ -37,7 +37,7 @@ def waits_for_fabric(seen: Examination) -> list[str]:
     after=("driver.not_loaded", "driver.mismatch", "fabric.subnet_manager"),
 )
 def manager(seen: Examination) -> Iterator[Fault]:
-    """NVSwitches, and no fabric manager at work: every CUDA program fails with 802."""
+    """Report NVSwitches without a running fabric manager: every CUDA program fails with 802."""
     waiting = waits_for_fabric(seen)
     if not has_switches(seen) and not waiting:
         return
@@ -82,7 +82,7 @@ def manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.version", "D31", source="fm-guide", after=("driver.mismatch",))
 def manager_version(seen: Examination) -> Iterator[Fault]:
-    """A fabric manager of another version than the driver does not start."""
+    """Report a fabric manager of another version than the driver, which does not start."""
     if not seen.loaded_driver:
         return
     for name in seen.packages.by_name:
@@ -106,7 +106,7 @@ def manager_version(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.subnet_manager", "D33", source="project")
 def subnet_manager(seen: Examination) -> Iterator[Fault]:
-    """NVLink 5: switches are managed over InfiniBand by nvlsm."""
+    """Report a missing part of nvlsm, which manages the switches of NVLink 5 over InfiniBand."""
     blackwell = any("Blackwell" in (gpu.architecture or "") for gpu in seen.gpus)
     if not blackwell or not waits_for_fabric(seen):
         return
@@ -135,7 +135,7 @@ def subnet_manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.imex", "D34", source="aicr oci-npd")
 def imex(seen: Examination) -> Iterator[Fault]:
-    """Grace-Blackwell trays reach each other's memory by IMEX."""
+    """Report Grace-Blackwell trays without IMEX, which they need to access each other's memory."""
     rack = any(re.search(r"GB\d00", gpu.name or "") for gpu in seen.gpus)
     if not rack:
         return
@@ -159,7 +159,7 @@ def imex(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.health", "D79", source="nvml")
 def fabric_health(seen: Examination) -> Iterator[Fault]:
-    """What the driver says of the fabric's health, and of its end."""
+    """Report a failed or degraded fabric by the driver's state."""
     for health, gpu in zip(seen.health, seen.gpus, strict=False):
         failed = (gpu.fabric_state or "").lower() == "completed" and (
             gpu.fabric_status or ""
@@ -184,7 +184,7 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
 
 
 def read_nvlink(text: str) -> dict[int, dict[int, str]]:
-    """`nvidia-smi nvlink -s` or `-e`: GPU → link → what is said of it."""
+    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts."""
     found: dict[int, dict[int, str]] = defaultdict(dict)
     gpu = -1
     for line in text.splitlines():
@@ -198,7 +198,7 @@ def read_nvlink(text: str) -> dict[int, dict[int, str]]:
 
 
 def _switched(seen: Examination) -> bool:
-    """Whether all GPUs hang together by switches; bridges join some of them only."""
+    """Return whether switches connect all GPUs; bridges connect only some of them."""
     return has_switches(seen) or any((gpu.fabric_state or "") == "Completed" for gpu in seen.gpus)
 
 
@@ -209,7 +209,7 @@ def _switched(seen: Examination) -> bool:
     after=("fabric.manager", "errors.recovery", "driver.mismatch", "driver.not_loaded"),
 )
 def links_down(seen: Examination) -> Iterator[Fault]:
-    """Links that are inactive where others of the same board are active."""
+    """Report a GPU with fewer active links than another one of the machine."""
     links = read_nvlink(seen.raw("nvlink")["status"])
     active = {gpu: [link for link, text in each.items() if "GB/s" in text] for gpu, each in links.items()}
     most = max(map(len, active.values()), default=0)
@@ -233,7 +233,7 @@ def links_down(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.link_errors", "D80", source="aws-hc stas-debug", after=("fabric.links_down",))
 def link_errors(seen: Examination) -> Iterator[Fault]:
-    """Errors that links have counted since the driver was loaded."""
+    """Report errors that links have counted since the driver was loaded."""
     for gpu, links in read_nvlink(seen.raw("nvlink")["errors"]).items():
         bad = {}
         for link, text in links.items():
@@ -262,7 +262,7 @@ def link_errors(seen: Examination) -> Iterator[Fault]:
     after=("fabric.manager", "fabric.links_down", "cuda.mig_left"),
 )
 def topology(seen: Examination) -> Iterator[Fault]:
-    """Pairs without NVLink where other pairs of the machine have it."""
+    """Report pairs without NVLink if other pairs of the machine have it."""
     from gpuprov.topology import driver_error, parse_topology
 
     text = seen.raw("topo")["text"]

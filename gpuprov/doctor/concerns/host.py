@@ -1,4 +1,4 @@
-"""The host: IOMMU and ACS, NUMA, processors, memory, huge pages, limits, clock, boots."""
+"""Rules for the host: processors, memory, huge pages, limits, clock, boots."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
 
 CLOCK_OFF_US = 100_000
-"""Twice what node_exporter's alert calls skew (50 ms that do not shrink for ten minutes): one look cannot
-tell whether it shrinks."""
+"""Clock offset in microseconds: twice the limit of node_exporter's alert (50 ms that do not decrease for ten
+minutes), because a single reading cannot show a decrease.
+"""
 MANY_BOOTS, DAY_S = 3, 86400
-"""Our choice: whoever installs a driver boots twice or three times a day."""
+"""Number of boots within a day that is normal (our choice: installing a driver takes two or three)."""
 SMALL_MEMLOCK_KIB = 1024 * 1024
-"""Our choice: far above the defaults (64 KiB, or systemd's 8 MiB), below what anybody sets for RDMA on
-purpose."""
+"""Limit of locked memory that is too small for RDMA (our choice: far above the defaults of 64 KiB or
+systemd's 8 MiB, and below any value set for RDMA).
+"""
 LITTLE_MEMORY = 0.03
-"""Our choice: node_exporter warns at 10 % left for 15 minutes; one look must be surer."""
+"""Share of available memory to report (our choice: node_exporter warns at 10 % for 15 minutes; a single
+reading needs a stricter limit).
+"""
 FREE_HUGE_PAGES = 0.1
-"""Our choice: a tenth of the memory that no one can use is worth a word."""
+"""Share of memory in unused huge pages to report (our choice)."""
 SWAPPED_PAGES = 500
-"""A second, as node_exporter's alert has it for pages that are read back from disk."""
+"""Pages per second, as in node_exporter's alert for pages that are read back from disk."""
 CORRECTED_ERRORS = 1000
-"""Our choice: vendors of servers differ, and none of their thresholds is public for all."""
+"""Number of corrected errors to report (our choice: vendors' thresholds differ, and not all are public)."""
 OPEN_FILES = 0.9
-"""Of the system's table; node_exporter's alert warns from 70 % for 15 minutes on, one look must be surer."""
+"""Share of the system's table of open files to report; node_exporter's alert warns from 70 % for 15 minutes,
+and a single reading needs a stricter limit.
+"""
 
 
 @rule("host.governor", "D103", source="oci-npd gcm")
 def governor(seen: Examination) -> Iterator[Fault]:
-    """Processors that save power."""
+    """Report power-saving frequency governors."""
     saving = {
         name: count
         for name, count in seen.cpu.governors.items()
@@ -40,7 +46,7 @@ def governor(seen: Examination) -> Iterator[Fault]:
     }
     if not saving or not seen.has_gpus:
         return
-    # intel_pstate's powersave scales as it needs; it is slower to rise, not slow.
+    # The powersave governor of intel_pstate reaches the full frequency, but increases it later.
     yield Fault(
         "hint",
         f"processors run under {listed(sorted(saving))}",
@@ -53,7 +59,7 @@ def governor(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.cpus", "D118", source="gcm")
 def processors_offline(seen: Examination) -> Iterator[Fault]:
-    """Processors that are there and switched off."""
+    """Report processors that are present and offline."""
     cpus = seen.raw("host_state")["cpus"]
     online, present = count_cpus(cpus["online"]), count_cpus(cpus["present"])
     if online and present and online < present:
@@ -67,7 +73,7 @@ def processors_offline(seen: Examination) -> Iterator[Fault]:
 
 
 def count_cpus(text: str) -> int:
-    """How many processors `0-3,8` names."""
+    """Return the number of processors in a list such as `0-3,8`."""
     total = 0
     for piece in filter(None, (text or "").split(",")):
         first, _, last = piece.partition("-")
@@ -78,7 +84,7 @@ def count_cpus(text: str) -> int:
 
 @rule("host.memory", "D110", source="choice")
 def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
-    """Memory set aside as huge pages that no one uses."""
+    """Report memory reserved as huge pages that no program uses."""
     info = seen.meminfo
     free, size, total = info.get("HugePages_Free", 0), info.get("Hugepagesize", 0), info.get("MemTotal", 0)
     if total and free * size > FREE_HUGE_PAGES * total:
@@ -94,7 +100,7 @@ def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.short_of_memory", "D109", source="imbue node-mixin choice")
 def short_of_memory(seen: Examination) -> Iterator[Fault]:
-    """Swapping now, or nearly no memory left."""
+    """Report swapping now, or nearly no available memory."""
     grown = {name: by for name, by in seen.growth.items() if name in ("vm pswpin", "vm pswpout")}
     info = seen.meminfo
     total, available = info.get("MemTotal", 0), info.get("MemAvailable")
@@ -118,7 +124,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.killed", "D108", source="sichek gpud")
 def killed_for_memory(seen: Examination) -> Iterator[Fault]:
-    """The kernel has ended programs for want of memory."""
+    """Report programs that the kernel has killed for lack of memory."""
     lines = seen.log_lines(r"Out of memory: Killed|[Mm]emory cgroup out of memory|oom-kill:")
     killed = [line for line in lines if "Killed" in line.text] or lines
     if killed:
@@ -139,7 +145,7 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.hangs", "D115", source="gpud")
 def hangs(seen: Examination) -> Iterator[Fault]:
-    """The kernel says that tasks or processors hang."""
+    """Report the kernel's messages about hanging tasks or processors."""
     lines = seen.log_lines(r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP|rcu.*detected.*stall")
     if lines:
         recent = lines[-1].age_s < 3600
@@ -155,7 +161,7 @@ def hangs(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.stuck", "D114", source="gpud gcm")
 def stuck(seen: Examination) -> Iterator[Fault]:
-    """Several processes sleep in the same place of the kernel."""
+    """Report several processes in uninterruptible sleep at the same place of the kernel."""
     places: dict[str, list[str]] = {}
     for name, pid, place in seen.raw("programs")["stuck"]:
         if not str(name).startswith(("kworker", "jbd2", "md", "kswapd", "usb-storage")):
@@ -179,7 +185,7 @@ def stuck(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.machine_checks", "D117", source="gcm choice")
 def machine_checks(seen: Examination) -> Iterator[Fault]:
-    """Errors of processors and of the host's memory."""
+    """Report errors of processors and of the host's memory."""
     uncorrected = {
         name: count
         for name, count in seen.counters.items()
@@ -212,7 +218,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.limits", "D106", "D107", source="ncclt-206 torch-doc choice")
 def limits(seen: Examination) -> Iterator[Fault]:
-    """Limits under which programs on GPUs run now, and those of logins."""
+    """Report limits of locked memory that are too small for RDMA: of running programs, and of services."""
     for program in seen.programs:
         lock = program.memlock
         if seen.hcas and lock and lock.isdigit() and int(lock) < SMALL_MEMLOCK_KIB * 1024:
@@ -247,7 +253,7 @@ def limits(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.files", "D107", source="torch-doc node-mixin choice")
 def open_files(seen: Examination) -> Iterator[Fault]:
-    """The system-wide table of open files is nearly full."""
+    """Report that the system-wide table of open files is nearly full."""
     words = seen.raw("host_state")["file_nr"].split()
     if len(words) == 3 and int(words[2]) and int(words[0]) > OPEN_FILES * int(words[2]):
         yield Fault(
@@ -262,7 +268,7 @@ def open_files(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.clock", "D116", source="node-mixin choice")
 def clock(seen: Examination) -> Iterator[Fault]:
-    """The machine's clock is off, or no one sets it."""
+    """Report a wrong clock, or one that no service sets."""
     told = seen.raw("host_state")["clock"]
     if told.get("state") is None or seen.in_container:
         return
@@ -297,7 +303,7 @@ def clock(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.boots", "D119", source="oci-hc choice")
 def boots(seen: Examination) -> Iterator[Fault]:
-    """A machine that boots again and again."""
+    """Report a machine that boots again and again."""
     times = seen.raw("host_state")["boots"]
     if not times:
         return
@@ -317,7 +323,7 @@ def boots(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.huge_page_policy", "D111", source="project")
 def transparent_huge_pages(seen: Examination) -> Iterator[Fault]:
-    """Transparent huge pages off on Grace, which pays for it."""
+    """Report transparent huge pages off on Grace, which they slow down."""
     if seen.hugepages == "never" and any(
         "GH200" in (gpu.name or "") or "GB" in (gpu.name or "") for gpu in seen.smi.gpus
     ):

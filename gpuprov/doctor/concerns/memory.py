@@ -1,4 +1,4 @@
-"""Memory errors that ECC has counted, and what the GPU did about them."""
+"""Rules for memory errors that ECC has counted, and for the GPU's repairs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from gpuprov.doctor.fault import Fault, rule
 from gpuprov.untrusted import shell
 
 DATA_CENTRE = re.compile(r"\b(?:[AHB]\d{1,3}X?|L\d{1,2}S?|V100|T4|P\d{2,3}|GH200|GB\d00|Tesla)\b")
-"""Boards that come with ECC on; workstation boards come with it off."""
+"""Boards with ECC on by default; workstation boards have it off."""
 SRAM_LIMIT = 4
-"""NVIDIA's threshold is more than 4 (parity) or 2 (SEC-DED) errors in one bank of addresses, which its own
-flag tells; so many over all banks are worth watching."""
+"""Number of SRAM errors over all banks to report. NVIDIA's threshold is more than 4 (parity) or 2 (SEC-DED)
+errors in one bank of addresses, which a flag of the driver reports.
+"""
 ROWS_LIMIT = 512
-"""As many rows can be remapped for uncorrectable errors (NVIDIA)."""
+"""Maximum number of rows that can be remapped for uncorrectable errors (NVIDIA)."""
 PAGES_LIMIT, PAGES_NEAR = 64, 60
-"""As many pages can be retired (NVIDIA); near that is what clouds call worn."""
+"""Maximum number of pages that can be retired (NVIDIA), and the number from which clouds call a GPU worn."""
 
 
 @rule("errors.ecc_now", "D61", source="stas-debug oci-hc", after=("errors.recovery", "errors.xid"))
 def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
-    """Uncorrectable memory errors since the driver was loaded."""
+    """Report uncorrectable memory errors since the driver was loaded."""
     for each in seen.health:
         dram, sram = each.volatile.uncorrectable_dram or 0, each.volatile.uncorrectable_sram or 0
         if dram + sram:
@@ -41,7 +42,7 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug")
 def worn(seen: Examination) -> Iterator[Fault]:
-    """Uncorrectable errors of the caches over the GPU's life."""
+    """Report uncorrectable errors of the caches over the GPU's life."""
     for each in seen.health:
         sram = each.aggregate.uncorrectable_sram or 0
         if each.sram_threshold_exceeded or sram > SRAM_LIMIT:
@@ -59,7 +60,7 @@ def worn(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.repair_pending", "D64", source="oci-hc sichek", after=("errors.recovery",))
 def repair_pending(seen: Examination) -> Iterator[Fault]:
-    """A repair waits for a reset."""
+    """Report a repair that needs a reset."""
     for each in seen.health:
         what = [
             name
@@ -85,7 +86,7 @@ def repair_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.repair_failed", "D65", source="nv-mem oci-hc aznhc")
 def repair_failed(seen: Examination) -> Iterator[Fault]:
-    """No spare rows are left, or memory that cannot be repaired."""
+    """Report that no spare rows are left, or memory that cannot be repaired."""
     for each in seen.health:
         rows = each.repairs.uncorrectable or 0
         if each.repairs.failed or each.repairs.unrepairable or rows > ROWS_LIMIT:
@@ -118,7 +119,7 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.retired", "D66", source="nv-mem aws-hc aznhc")
 def retired_pages(seen: Examination) -> Iterator[Fault]:
-    """GPUs before Ampere retire pages: 64 at most."""
+    """Report retired pages of GPUs before Ampere, which can retire at most 64."""
     for each in seen.health:
         single, double = each.repairs.retired_single or 0, each.repairs.retired_double or 0
         if single + double >= PAGES_NEAR or double:
@@ -135,7 +136,7 @@ def retired_pages(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.ecc_off", "D67", source="imbue")
 def ecc_off(seen: Examination) -> Iterator[Fault]:
-    """ECC is off on a GPU that has it, or waits for a reboot."""
+    """Report ECC off on a GPU that supports it, or a change of it that needs a reset."""
     for gpu in seen.gpus:
         if gpu.ecc.pending is not None and gpu.ecc.current != gpu.ecc.pending:
             yield Fault(

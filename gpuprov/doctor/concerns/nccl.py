@@ -1,4 +1,4 @@
-"""What is between GPUs and the network: GPUDirect RDMA, variables that bind NCCL by hand, NUMA."""
+"""Rules for the path between GPUs and the network: GPUDirect RDMA, NCCL's variables, NUMA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprov.doctor.lines import without_variable
 from gpuprov.untrusted import ShellLine, shell
 
 DMA_BUF_KERNEL = (5, 12)
-"""Linux from which on GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
+"""First Linux version with which GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
 SWITCHES_OFF = {
     "NCCL_P2P_DISABLE": "GPUs do not reach each other directly",
     "NCCL_SHM_DISABLE": "processes of a node talk over the network",
@@ -22,7 +22,7 @@ SWITCHES_OFF = {
 
 @rule("network.gpudirect", "D91", source="imbue nccl-778")
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
-    """RDMA cards beside data-centre GPUs, and no way between them but host memory."""
+    """Report RDMA cards and GPUs that can exchange data only through host memory."""
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
     loaded = seen.loaded_driver
     if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):
@@ -31,7 +31,7 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
     told = re.match(r"(\d+)\.(\d+)", seen.kernel)
     dma_buf = loaded.open and told and (int(told[1]), int(told[2])) >= DMA_BUF_KERNEL
     if not module and not dma_buf:
-        # A single Ethernet card with RDMA is a server's way out as a rule, not a fabric for jobs.
+        # A single Ethernet card with RDMA is usually a server's uplink, not a fabric for jobs.
         fabric = any(hca.link_layer == "InfiniBand" for hca in active) or len(active) * 2 >= len(seen.gpus)
         yield Fault(
             "degraded" if fabric and len(active) > 1 else "hint",
@@ -52,7 +52,7 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.peermem_log", "D92", "D93", source="perftest-269 gpud", after=("network.gpudirect",))
 def peer_memory_log(seen: Examination) -> Iterator[Fault]:
-    """What the peer-memory module said."""
+    """Report errors of the peer-memory module in the log."""
     lines = seen.log_lines(
         r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol)|nv_get_p2p_free_callback"
     )
@@ -78,7 +78,7 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.nccl_variables", "D16", "U16", source="nccl-doc")
 def nccl_variables(seen: Examination) -> Iterator[Fault]:
-    """Variables for every login, /etc/nccl.conf and programs that run, which bind NCCL by hand."""
+    """Report variables of logins, /etc/nccl.conf and running programs that restrict NCCL."""
     for place, values in _settings(seen).items():
         for name, value in values.items():
             text = _bound(seen, name, value)
@@ -101,7 +101,7 @@ def _unset(place: str, name: str) -> ShellLine:
 
 
 def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
-    """Place → NCCL's variables."""
+    """Return place → NCCL's variables."""
     found: dict[str, Mapping[str, str]] = {}
     if seen.nccl.settings:
         found["/etc/nccl.conf"] = seen.nccl.settings
@@ -115,7 +115,7 @@ def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
 
 
 def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
-    """Whether it slows down for certain, and how; None for what is as it may be."""
+    """Return whether a value certainly slows down NCCL, and how; None for a harmless value."""
     value = value.strip()
     if name in SWITCHES_OFF and value == "1":
         matters = len(seen.pci_gpus) > 1 if name != "NCCL_IB_DISABLE" else bool(seen.hcas)
@@ -142,7 +142,7 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
 
 @rule("network.numa", "D100", source="oci-hc")
 def far_programs(seen: Examination) -> Iterator[Fault]:
-    """Programs bound to processors of another NUMA node than their GPU's."""
+    """Report programs bound to processors of another NUMA node than their GPU's."""
     nodes = {node: _cpus(text) for node, text in seen.cpu.numa_nodes.items()}
     if len(nodes) < 2:
         return

@@ -1,4 +1,4 @@
-"""The network under NCCL: ports, rates, lossy fabrics, cards that complain."""
+"""Rules for NCCL's network: ports, rates, packet loss, messages of network cards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuprov.nccl.inputs import gigabits
 from gpuprov.untrusted import shell
 
 LOST_PACKETS = 100
-"""A second, from which on a loss is one (our choice): a few happen on healthy RoCE networks."""
+"""Lost packets per second that are a fault (our choice: a few occur on healthy RoCE networks)."""
 MANY_FLAPS = 5
-"""Our choice: a switch that is maintained takes a link down once or twice."""
+"""Number of link failures that is suspect (our choice: maintenance of a switch causes one or two)."""
 
 
 @rule("network.port_down", "D94", source="sichek")
 def port_down(seen: Examination) -> Iterator[Fault]:
-    """Ports without a link, where others of the machine have one."""
+    """Report ports without a link if other ports of the machine have one."""
     up = [hca for hca in seen.hcas if hca.state == "ACTIVE"]
     physical = seen.raw("host_state")["phys_states"]
     for hca in seen.hcas:
@@ -42,7 +42,7 @@ def port_down(seen: Examination) -> Iterator[Fault]:
 
 
 def _card(address: str | None) -> str:
-    """A card by its slot: its second port is often left without a cable."""
+    """Return a card's address, without the port: its second port often has no cable."""
     return (address or "").rpartition(".")[0]
 
 
@@ -52,7 +52,7 @@ def _alike(rate: str, layer: str, others: list) -> bool:  # type: ignore[type-ar
 
 @rule("network.no_subnet_manager", "D95", source="sichek")
 def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
-    """A link without a subnet manager."""
+    """Report a link without a subnet manager."""
     waiting = [
         f"{hca.name}/{hca.port}"
         for hca in seen.hcas
@@ -72,7 +72,7 @@ def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.rate", "D96", source="gpud sichek")
 def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
-    """Ports of one kind of card, one of them slower."""
+    """Report a port that is slower than others of the same kind of card."""
     alike: dict[tuple[str | None, str], list[tuple[str, float, str]]] = defaultdict(list)
     device = {each.address: each.device for each in seen.pci}
     for hca in seen.hcas:
@@ -98,7 +98,7 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.errors", "D97", "D99", source="aznhc oci-dr choice")
 def port_errors(seen: Examination) -> Iterator[Fault]:
-    """Counters of ports that grow now, and links that went down often."""
+    """Report error counters of ports that increase now, and links that failed often."""
     for name, by in seen.growth.items():
         words = name.split(" ")
         if words[0] != "rdma":
@@ -141,7 +141,7 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.flaps", "D97", source="aznhc choice")
 def flaps(seen: Examination) -> Iterator[Fault]:
-    """Links of fast cards that go up and down, in the log's words."""
+    """Report repeated link failures of fast cards in the log."""
     lines = seen.log_lines(r"mlx[45].*[Ll]ink (?:down|DOWN)|mlx[45].*lost carrier")
     recent = [line for line in lines if line.age_s < 24 * 3600]
     if len(recent) >= MANY_FLAPS:
@@ -156,7 +156,7 @@ def flaps(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.card", "D98", source="gpud")
 def card_complaints(seen: Examination) -> Iterator[Fault]:
-    """What the network card's driver complains of."""
+    """Report errors in the log from the network card's driver."""
     lines = seen.log_lines(
         r"insufficient power on the PCIe slot|Port module event.*(?:[Hh]igh [Tt]emperature|error)"
     )

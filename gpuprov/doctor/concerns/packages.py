@@ -1,4 +1,4 @@
-"""The package manager: what is half done, what upgrades by itself, where drivers come from."""
+"""Rules for the package manager: incomplete installations, automatic upgrades, sources of drivers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DRIVER = re.compile(
 
 
 NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
-"""Our choice: a kernel with its initramfs is 60 to 90 MiB, a driver unpacks to about 400 MiB."""
+"""Free space needed, in MiB (our choice: a kernel with its initramfs has 60 to 90, a driver about 400)."""
 
 
 @rule("packages.interrupted", "D22", source="project")
 def interrupted(seen: Examination) -> Iterator[Fault]:
-    """dpkg was stopped in the middle, or packages of ours are half done."""
+    """Report an interrupted run of dpkg, or incompletely installed packages."""
     broken = [f"{each.name} {each.state}" for each in seen.packages.broken]
     ours = [text for text in broken if OURS.search(text)]
     if seen.packages.interrupted or broken:
@@ -42,7 +42,7 @@ def interrupted(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.unattended", "D01", source="nvforum project", after=("driver.mismatch",))
 def unattended(seen: Examination) -> Iterator[Fault]:
-    """Upgrades that come by themselves may take the driver under a running module."""
+    """Report automatic upgrades that may replace the driver of a loaded module."""
     if seen.packages.manager != "dpkg" or not seen.apt.unattended_enabled:
         return
     if "unattended-upgrades" in seen.packages.by_name and not seen.packages.version("unattended-upgrades"):
@@ -75,7 +75,7 @@ def _excluded(seen: Examination, name: str) -> bool:
 
 @rule("packages.reboots", "D01", source="project")
 def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
-    """A node with jobs that reboots by itself."""
+    """Report automatic reboots, which end running jobs."""
     if seen.packages.manager == "dpkg" and seen.apt.unattended_enabled and seen.apt.automatic_reboot:
         yield Fault(
             "risk",
@@ -93,7 +93,7 @@ def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.mixed", "D15", source="project", after=("driver.mismatch",))
 def mixed_versions(seen: Examination) -> Iterator[Fault]:
-    """Packages of one driver in several versions."""
+    """Report packages of one driver in several versions."""
     versions: dict[str, list[str]] = defaultdict(list)
     wanted = re.compile(
         r"^(?:nvidia-(?:driver|utils|kernel-common|dkms|open|headless|smi|kernel-dkms|open-kernel-dkms)"
@@ -123,7 +123,7 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.repositories", "D15", source="project")
 def several_repositories(seen: Examination) -> Iterator[Fault]:
-    """NVIDIA's repository and another source of drivers, without a preference between them."""
+    """Report several sources of drivers without a preference, or NVIDIA's repository of another release."""
     uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
     nvidia = [uri for uri in uris if "developer.download.nvidia" in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
@@ -159,7 +159,10 @@ def _of(uri: str, releases: list[str]) -> bool:
 
 
 def _set_aside(path: str) -> ShellLine:
-    """A file of its own is renamed, as apt ignores that ending; from others one line is taken."""
+    """Return the command that disables a source of packages.
+
+    A separate file is renamed, because apt ignores the new suffix; in another file one line is removed.
+    """
     if path.startswith("/etc/apt/sources.list.d/"):
         return shell("sudo mv {} {}", path, f"{path}.disabled")
     return shell("take its line out of {}", path)
@@ -167,7 +170,7 @@ def _set_aside(path: str) -> ShellLine:
 
 @rule("packages.space", "D22", "D112", source="choice")
 def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
-    """No room in /boot or / for the next kernel or driver."""
+    """Report too little space in /boot or / for the next kernel or driver."""
     low = {place: free for place, free in seen.state.free_mib.items() if free < NEEDED_MIB.get(place, 0)}
     total = {row[0]: row[2] for row in seen.raw("host_state")["space"]}
     for place, free in low.items():

@@ -1,4 +1,4 @@
-"""What stands between GPUs and their peers: IOMMU, ACS, NUMA."""
+"""Rules for peer transfers of GPUs: IOMMU, ACS, NUMA."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.untrusted import shell
 
 @rule("host.iommu", "D90", source="nccl-doc sichek gpud")
 def iommu(seen: Examination) -> Iterator[Fault]:
-    """Translated addresses for GPUs on bare metal slow down or break peer transfers."""
+    """Report address translation for GPUs on bare metal, which slows down or breaks peer transfers."""
     if seen.virtual or len(seen.pci_gpus) < 2 or seen.arch != "x86_64":
         return
     ours = {gpu.address for gpu in seen.pci_gpus}
@@ -35,7 +35,7 @@ def iommu(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.acs", "D90", source="nccl-doc sichek gpud")
 def acs(seen: Examination) -> Iterator[Fault]:
-    """ACS sends traffic between GPUs up to the processor."""
+    """Report ACS that redirects traffic between GPUs through the processor."""
     if seen.virtual or len(seen.pci_gpus) < 2:
         return
     gpus = {gpu.address for gpu in seen.pci_gpus}
@@ -65,7 +65,7 @@ def acs(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.numa_balancing", "D102", source="nccl-doc stas-acc")
 def numa_balancing(seen: Examination) -> Iterator[Fault]:
-    """The kernel moves memory while programs train."""
+    """Report that the kernel moves memory between NUMA nodes while programs run."""
     if (
         seen.sysctls.get("kernel.numa_balancing") in (None, "0")
         or len(seen.cpu.numa_nodes) < 2
@@ -84,7 +84,7 @@ def numa_balancing(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.numa_unknown", "D101", source="aznhc")
 def numa_unknown(seen: Examination) -> Iterator[Fault]:
-    """Several NUMA nodes, and GPUs whose node is not known."""
+    """Report GPUs without a known NUMA node on a machine with several."""
     lost = [gpu.address for gpu in seen.pci_gpus if gpu.numa_node is None]
     if lost and len(seen.cpu.numa_nodes) > 1:
         yield Fault(

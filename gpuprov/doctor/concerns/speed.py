@@ -1,4 +1,4 @@
-"""What makes GPUs slow: heat, power, fixed clocks, PCIe links."""
+"""Rules for slow GPUs: heat, power, fixed clocks, PCIe links."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
 
 BUSY_UTILIZATION = 20
-"""Percent from which on a GPU counts as busy, so that its link must be at full speed (our choice: short
-work in between leaves a link asleep)."""
+"""Utilisation in percent from which a GPU counts as busy, so that its link must be at full speed (our choice:
+a link may stay in a low-power state during short work).
+"""
 NEAR_SLOWDOWN_C = 3
-"""Degrees below the driver's own threshold (our choice; NVIDIA states none)."""
+"""Degrees below the driver's slowdown threshold that are too near (our choice; NVIDIA states none)."""
 IDLE_HOT_C = 70
-"""Our choice: what cooled GPUs reach under load, not without any."""
+"""Temperature in degrees C that is too high without load (our choice: cooled GPUs reach it under load)."""
 CLOCK_SHARE = 0.7
-"""Of the maximal SM clock, below which a busy GPU without a reason is bound by hand (our choice)."""
+"""Share of the maximum SM clock; below it a busy GPU without a reason has restricted clocks (our choice)."""
 COUNTED_US = 1_000_000
-"""Of slowdown since the driver was loaded (our choice: a second is no start-up transient)."""
+"""Microseconds of slowdown since the driver was loaded to report (our choice: more than at a start)."""
 LIMIT_SHARE = 0.75
-"""Of the default power limit; below it a limit is called a fault, above it a policy (our choice)."""
+"""Share of the default power limit: a lower limit is a fault, a higher one a policy (our choice)."""
 
 _REASONS = {
     "hw_thermal_slowdown": (
@@ -53,7 +54,7 @@ _REASONS = {
 
 @rule("speed.throttled", "D68", "D69", "D70", "D72", source="aznhc nvml")
 def throttled(seen: Examination) -> Iterator[Fault]:
-    """Reasons for which clocks are low now; a power cap at full load is none to worry about."""
+    """Report reasons of low clocks now; a power cap at full load is normal and not reported."""
     for gpu in seen.gpus:
         reasons = [name for name in _REASONS if name in gpu.active_throttle_reasons]
         if {"hw_thermal_slowdown", "hw_power_brake_slowdown"} & set(reasons):
@@ -78,7 +79,7 @@ def throttled(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.throttled_before", "D68", "D70", source="nvml choice", after=("speed.throttled",))
 def throttled_before(seen: Examination) -> Iterator[Fault]:
-    """Microseconds that the driver has counted, for the reasons that point to hardware."""
+    """Report slowdowns that the driver has counted, for reasons that indicate hardware."""
     for each in seen.health:
         hardware = {
             "hw_therm_slowdown": "heat (hardware)",
@@ -98,7 +99,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled",))
 def hot(seen: Examination) -> Iterator[Fault]:
-    """Near the slowdown, or warm without work; a fan that does not turn."""
+    """Report a GPU near the slowdown threshold, hot without load, or with a fan that does not turn."""
     for each in seen.health:
         margin, idle = each.slowdown_margin, (each.utilization or 0) < BUSY_UTILIZATION
         if margin is not None and margin <= NEAR_SLOWDOWN_C:
@@ -130,7 +131,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.power_limit", "D74", "D71", source="nvml choice")
 def power_limit(seen: Examination) -> Iterator[Fault]:
-    """A power limit below the board's own."""
+    """Report a power limit below the board's default."""
     low = [
         (gpu, gpu.power.limit, gpu.power.default)
         for gpu in seen.gpus
@@ -155,7 +156,7 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
     after=("speed.throttled", "speed.power_limit"),
 )
 def fixed_clocks(seen: Examination) -> Iterator[Fault]:
-    """Application clocks below the board's own, and busy GPUs far below their maximum for no reason."""
+    """Report application clocks below the default, and busy GPUs far below their maximum without a reason."""
     for gpu, health in zip(seen.gpus, seen.health, strict=False):
         set_to, default = gpu.application_clocks.graphics, gpu.default_application_clocks.graphics
         if set_to and default and set_to < default:
@@ -194,7 +195,7 @@ def fixed_clocks(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.pcie_width", "D75", source="oci-hc imbue", after=("bus.lost",))
 def pcie_width(seen: Examination) -> Iterator[Fault]:
-    """Fewer lanes than both ends have; a link keeps its lanes when it idles."""
+    """Report fewer PCIe lanes than both ends support; an idle link keeps its lanes."""
     linked = seen.pci_links if "pci_links" not in seen.missing else {}
     for each in seen.health:
         width, most = each.link.width, each.link.max_width
@@ -225,7 +226,7 @@ def _port_above(linked: object, address: str | None) -> Port | None:
 
 @rule("speed.pcie_generation", "D76", "D77", source="stas-debug imbue choice", after=("bus.lost",))
 def pcie_generation(seen: Examination) -> Iterator[Fault]:
-    """A slower generation than both ends can, judged on busy GPUs alone: an idle link steps down."""
+    """Report a lower PCIe generation than both ends support, for busy GPUs: an idle link slows down."""
     for each in seen.health:
         link = each.link
         ends = [end for end in (link.device_generation, link.host_generation) if end]
@@ -248,7 +249,7 @@ def pcie_generation(seen: Examination) -> Iterator[Fault]:
     "speed.pcie_path", "D77", source="stas-debug imbue", after=("speed.pcie_width", "speed.pcie_generation")
 )
 def pcie_path(seen: Examination) -> Iterator[Fault]:
-    """A port on the way to the root that can less than the GPU."""
+    """Report a port on the path to the root that is slower than the GPU."""
     if seen.virtual:
         return
     for gpu in seen.pci_gpus:
@@ -272,7 +273,7 @@ def pcie_path(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.pcie_errors", "D78", source="oci-npd", after=("bus.lost",))
 def pcie_errors(seen: Examination) -> Iterator[Fault]:
-    """Corrected errors that grow now; fatal ones at all."""
+    """Report corrected PCIe errors that increase now, and any fatal ones."""
     ours = {port.address for chain in seen.pci_links.values() for port in chain}
     growing = [
         (name.split(" "), by)

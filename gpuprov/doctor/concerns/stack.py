@@ -1,4 +1,4 @@
-"""What stands on the machine, judged by the resolver as if it had been asked for."""
+"""Rules for the installed software, checked by the resolver as a request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
 
 AT_RUN_TIME = ("cuda", "framework", "cudnn", "nccl", "container")
-"""Rules about programs that start; others speak of installing, which has happened here already."""
+"""Prefixes of rules about the start of programs; the others concern installation, which is already done."""
 
 
 @cache
 def catalog() -> Catalog:
-    """The catalog that comes with gpuprov."""
+    """Return the catalog shipped with gpuprov."""
     return load()
 
 
@@ -35,7 +35,7 @@ def catalog() -> Catalog:
     after=("driver.mismatch", "driver.flavour", "driver.too_new"),
 )
 def installed(seen: Examination) -> Iterator[Fault]:
-    """Driver, toolkit, libraries and kernel as one request."""
+    """Report conflicts between the installed driver, toolkit, libraries and kernel."""
     request = standing(seen)
     if request is None:
         return
@@ -50,7 +50,7 @@ def installed(seen: Examination) -> Iterator[Fault]:
 
 @rule("stack.frameworks", "D37", "D41", source="project", after=("driver.mismatch", "stack.installed"))
 def frameworks(seen: Examination) -> Iterator[Fault]:
-    """Frameworks in Python environments against the driver and the GPUs."""
+    """Report conflicts of frameworks in Python environments with the driver and the GPUs."""
     request = standing(seen)
     if request is None:
         return
@@ -63,7 +63,7 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
         try:
             answer = resolve(asked, catalog())
         except InvalidInput:
-            continue  # a version that the catalog does not know
+            continue  # a version that is not in the catalog
         for finding in answer.violations:
             if finding.text not in accepted:
                 fault = _fault("risk", finding, (f"{row['folder']}: {told}, CUDA {row['cuda']}",), answer)
@@ -97,7 +97,7 @@ def _fault(severity: str, finding: RuleFinding, seen: tuple[str, ...], answer: A
 
 
 def standing(seen: Examination) -> Request | None:
-    """The machine as a request; None where no driver runs on a GPU."""
+    """Return the machine's installed software as a request; None without a loaded driver or a GPU."""
     loaded = seen.loaded_driver
     if loaded is None or not seen.pci_gpus:
         return None
@@ -127,7 +127,7 @@ def _version(seen: Examination, pattern: str) -> str | None:
 
 
 def _toolkit(seen: Examination) -> str | None:
-    """Newest toolkit of NVIDIA's packages."""
+    """Return the newest toolkit of NVIDIA's packages."""
     found = []
     for name in seen.packages.by_name:
         told = re.match(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})$", name)

@@ -1,4 +1,4 @@
-"""Space, disks that die, network file systems that do not answer, shared memory."""
+"""Rules for storage: space, failing disks, network file systems that do not answer, shared memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from gpuprov.untrusted import shell
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
 FULL, INODES_FULL = 0.95, 0.97
-"""Where node_exporter's alerts warn (5 % of the room left) and call it critical (3 %)."""
+"""Used shares of space and inodes at which node_exporter's alerts warn (5 % left) and are critical (3 %)."""
 ROOM_MIB = 20 * 1024
-"""Our choice: with more free than that, a share says nothing on disks of terabytes."""
+"""Free space in MiB that is always sufficient (our choice: a share means little on disks of terabytes)."""
 SMALL_SHM_MIB = 256
-"""Our choice: four times Docker's default of 64 MiB, which data loaders fill; PyTorch asks for more without a
-figure."""
+"""Minimum of shared memory in MiB (our choice: four times Docker's default of 64 MiB, which data loaders
+fill; PyTorch requires more without a number).
+"""
 
 
 @rule("storage.full", "D112", source="imbue nebius node-mixin choice")
 def full(seen: Examination) -> Iterator[Fault]:
-    """File systems without room or inodes."""
+    """Report file systems without space or inodes."""
     for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
         if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
             continue
@@ -50,7 +51,7 @@ def full(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc choice")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
-    """Shared memory too small for data loaders and NCCL, here (a container, as a rule)."""
+    """Report shared memory that is too small for data loaders and NCCL, usually in a container."""
     for point, kind, total, free, *_ in seen.raw("host_state")["space"]:
         if point == SHARED_MEMORY and kind == "tmpfs" and (total < SMALL_SHM_MIB or free < 0.02 * total):
             yield Fault(
@@ -71,7 +72,7 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.disk_errors", "D113", source="gpud")
 def disk_errors(seen: Examination) -> Iterator[Fault]:
-    """Disks that time out or fail, in the kernel's words."""
+    """Report disks that time out or fail, from the kernel's log."""
     lines = seen.log_lines(
         r"nvme\d+.*(?:timeout|reset controller|controller is down)|I/O error|critical (?:medium|target) error"
         r"|EXT4-fs error|XFS .*(?:[Cc]orruption|Shutting down|shut down)|Remounting filesystem read-only"
@@ -89,7 +90,7 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.read_only", "D113", source="gpud", after=("storage.disk_errors",))
 def read_only(seen: Examination) -> Iterator[Fault]:
-    """A file system of a disk that was mounted read-only, and fstab says otherwise or it is the root."""
+    """Report a file system that the kernel has mounted read-only after errors."""
     for point, mount in seen.mounts.items():
         writable = ("ext4", "xfs", "btrfs", "ext3")
         if mount.filesystem in writable and "ro" in mount.options and "errors=remount-ro" in mount.options:
@@ -107,7 +108,7 @@ def read_only(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.raid", "D113", source="gpud")
 def degraded_array(seen: Examination) -> Iterator[Fault]:
-    """An array of disks that lacks one."""
+    """Report a disk array that lacks a disk."""
     bad = [line for line in seen.raw("host_state")["mdstat"] if re.search(r"\[[U_]*_[U_]*\]", line)]
     if bad:
         yield Fault(
@@ -121,7 +122,7 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.network", "D114", source="gpud gcm")
 def network_storage(seen: Examination) -> Iterator[Fault]:
-    """NFS servers that do not answer."""
+    """Report NFS servers that do not answer."""
     events = seen.log_lines(r"nfs: server .* (?:not responding|OK)")
     last: dict[str, str] = {}
     ages: dict[str, float] = {}

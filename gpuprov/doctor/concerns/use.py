@@ -1,4 +1,4 @@
-"""Who may use a GPU: hidden ones, compute modes, MPS, MIG, memory held by the dead."""
+"""Rules for the use of GPUs: hidden ones, compute modes, MPS, MIG, memory held by ended programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ENDED = (
     "nvsm",
     "dcgm-exporter",
 )
-"""Programs of NVIDIA's and others that hold GPUs without using them."""
+"""Programs that open GPUs without computing."""
 HELD_MIB = 1024
-"""Our choice: the driver itself takes some hundred MiB of a large GPU."""
+"""Used memory in MiB that is suspect (our choice: the driver itself uses some hundred MiB of a large GPU)."""
 
 
 @rule("cuda.hidden", "D42", "D43", source="cuda-env")
 def hidden(seen: Examination) -> Iterator[Fault]:
-    """GPUs hidden from every login, or from a program that runs."""
+    """Report GPUs hidden from logins by an environment variable."""
     known = {gpu.uuid for gpu in seen.gpus if gpu.uuid}
     count = len(seen.gpus)
     places = [
@@ -55,7 +55,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.exclusive", "D44", source="cuda-err")
 def exclusive(seen: Examination) -> Iterator[Fault]:
-    """A GPU that lets one program in, or none."""
+    """Report a GPU that only one program, or none, may use."""
     for gpu in seen.gpus:
         mode = (gpu.compute_mode or "").lower()
         if "prohibited" in mode:
@@ -79,7 +79,7 @@ def exclusive(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.mps", "D45", source="cuda-err")
 def mps(seen: Examination) -> Iterator[Fault]:
-    """Logins are told of an MPS server that does not run."""
+    """Report variables of logins for an MPS server that is not running."""
     places = [
         (path, name)
         for path, values in seen.environment.items()
@@ -101,7 +101,7 @@ def mps(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.mig_pending", "D46", source="oci-dr")
 def mig_pending(seen: Examination) -> Iterator[Fault]:
-    """MIG was switched and waits for a reset."""
+    """Report a change of MIG that needs a reset."""
     for gpu in seen.gpus:
         if gpu.mig.pending is not None and gpu.mig.current != gpu.mig.pending:
             yield Fault(
@@ -117,7 +117,7 @@ def mig_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.mig_left", "D47", source="oci-dr")
 def mig_left(seen: Examination) -> Iterator[Fault]:
-    """MIG is on without instances: CUDA finds no device."""
+    """Report MIG without instances: CUDA finds no device."""
     for gpu in seen.gpus:
         if gpu.mig.current and not gpu.mig_devices:
             if not seen.is_root:
@@ -141,7 +141,7 @@ def _on(mode: bool | None) -> str:
 
 @rule("cuda.held", "D48", source="gcm gpud choice")
 def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
-    """Memory is taken, and no program shows, or one that cannot end."""
+    """Report programs that hold a GPU and cannot end, and used memory without a visible program."""
     holders = seen.programs
     working = [program for program in holders if not program.name.startswith(ENDED)]
     for program in working:

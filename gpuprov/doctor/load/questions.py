@@ -30,7 +30,7 @@ class LoadRule:
 
 
 def load_rule(name: str, *rows: str, source: str = "stas-debug") -> Callable[[Judge], LoadRule]:
-    """Make a load rule of a function; `verdict.ORDER` sets the order of rules."""
+    """Make a load rule from a function; `verdict.ORDER` sets the order of rules."""
 
     def enter(judge: Judge) -> LoadRule:
         return LoadRule(Rule(name, lambda _: iter(()), rows, tuple(source.split())), judge)

@@ -2,8 +2,7 @@
 contents.
 
 `nvidia.build` builds the whole mirror in seconds; `apt.build` and `rpm.build` build one repository from
-package
-specs.
+package specs.
 
 The content is data: `releases.json` states the versions, `sets/*.control` their
 packages, both with notes on what was seen of the real repositories and what was not.

@@ -1,8 +1,7 @@
 """Debian packages written in Python: dpkg-deb takes twenty milliseconds and a folder for a stub.
 
 The format: deb(5), an ar archive (ar(5)) of debian-binary, control.tar and data.tar. The output is
-independent
-of the clock, so that the same spec gives the same bytes.
+independent of the clock, so that the same spec gives the same bytes.
 """
 
 from __future__ import annotations

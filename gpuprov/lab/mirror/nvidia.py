@@ -74,7 +74,7 @@ def build(
         base: URL of the root for nodes; written into the keyring package's sources list.
         key: signs; a new one by default.
         change: changes the packages of a repository: an older day, a new release overnight, stubs with
-        contents.
+            contents.
 
     Raises:
         InvalidInput: no such system.

@@ -17,8 +17,7 @@ from gpuprov.lab.network import GATEWAY
 
 MOODS = ("well", "gone", "broken", "slow", "silent")
 """Behaviour of the server: `gone` does not find packages, `broken` sends half of each, `slow` sends a few
-bytes
-at a time, `silent` accepts a connection and never answers.
+bytes at a time, `silent` accepts a connection and never answers.
 """
 
 PACKAGES = (".deb", ".rpm")

@@ -28,9 +28,9 @@ from node.main import main
 
 sys.exit(main("{name}", sys.argv[1:]))
 """
-# Of kmod's programs, those that would speak to the kernel; where they lie differs between releases.
+# Programs of kmod that access the kernel; their folders differ between releases.
 KMOD_PROGRAMS = ("modprobe", "rmmod", "insmod", "lsmod")
-# Debian keeps nvidia-smi aside and links it as an alternative; NVIDIA's packages put it into /usr/bin.
+# Debian installs nvidia-smi elsewhere and links it as an alternative; NVIDIA's packages use /usr/bin.
 DRIVER_PROGRAMS = (
     "/usr/lib/nvidia/current/nvidia-smi",
     "/usr/bin/nvidia-smi",

@@ -1,1 +1,1 @@
-"""Keeping the catalog true: signed releases made and brought, what is stale, what indexes say against it."""
+"""Maintenance of the catalog: signed releases, updates, outdated facts, and contradictions by indexes."""

@@ -1,7 +1,7 @@
-"""Makes a release of the catalog: data files, a manifest, its signature, and the same as a wheel.
+"""Builder of a catalog release: data files, a manifest, its signature, and the same content as a wheel.
 
-The wheel's layout is that of the "binary distribution format" of the Python packaging guide; it holds data
-and no code.
+The wheel's layout is the "binary distribution format" of the Python packaging guide; it contains data and no
+code.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from gpuprov.writing import replace_file
 
 
 def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:
-    """Write a signed release into a new folder, and its wheel beside it.
+    """Write a signed release into a new folder, and its wheel next to it.
 
     Args:
-        folder: for the files; made, and must not be there yet.
-        signer: whose key signs, as `gpg --local-user` takes it: a fingerprint.
-        stated: its version; by default the newest day that one of its files speaks of.
+        folder: for the files; it must not exist.
+        signer: the signing key, as for `gpg --local-user`: a fingerprint.
+        stated: its version; by default the newest date of its files.
         data: the files to seal.
 
     Returns:
         The release and the path of the wheel.
 
     Raises:
-        InvalidInput: not a version, or the folder is there.
-        GpuprovError: gpg is not there or has no such key, or the folder cannot be written.
+        InvalidInput: not a version, or the folder exists.
+        GpuprovError: gpg is not installed or has no such key, or the folder cannot be written.
     """
     number = stated or str(own().version)
     if not VERSION.fullmatch(number):
@@ -85,7 +85,7 @@ def _signature(manifest: bytes, signer: str) -> bytes:
 
 
 def _write_wheel(path: Path, number: str, files: dict[str, bytes]) -> None:
-    """The same files always give the same bytes."""
+    """Write a reproducible wheel: the same files always result in the same bytes."""
     about = f"{INSIDE}-{number}.dist-info"
     said = f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {number}\nSummary: The catalog of gpuprov\n"
     tags = "Wheel-Version: 1.0\nGenerator: gpuprov\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -1,6 +1,6 @@
-"""Where a release of the catalog comes from: a folder, a wheel, or the package index that pip is set up with.
+"""Sources of a catalog release: a folder, a wheel, or pip's configured package index.
 
-A wheel is read, never installed: nothing of it runs.
+A wheel is read, never installed: none of its code runs.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
 
 PACKAGE = "gpuprov-catalog"
 INSIDE = "gpuprov_catalog"
-"""The folder of the wheel that has the files."""
+"""The wheel's folder with the files."""
 LARGEST = 10_000_000
-"""Bytes that the files of a release may have; all have 600 KB today."""
+"""Maximum size of all files of a release in bytes; a release has 600 KB."""
 PATIENCE_S = 300
 
 
 def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[str, bytes], str]:
-    """The files of a release as they are there, unchecked, and what to call the place.
+    """Return the files of a release, unverified, and the name of the place.
 
     Args:
         source: a folder, a wheel's path or URL; None: the newest wheel of the package index.
-        stated: the version to ask the package index for.
+        stated: the version to request from the package index.
 
     Raises:
-        InvalidInput: no such folder or file, or it holds no release.
-        Unreachable: the package index does not answer, or has none.
+        InvalidInput: no such folder or file, or it contains no release.
+        Unreachable: the package index does not answer, or has no release.
     """
     if source is None:
         return _from_index(stated)
@@ -96,10 +96,10 @@ def _bounded(path: Path) -> bytes:
 
 
 def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
-    """The files of a release in a wheel.
+    """Return the files of a release in a wheel.
 
     Raises:
-        InvalidInput: not a wheel with a release in it, or a file of it is too large.
+        InvalidInput: not a wheel with a release, or its files are too large.
     """
     found: dict[str, bytes] = {}
     try:
@@ -108,7 +108,7 @@ def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
                 folder, _, file = entry.filename.rpartition("/")
                 if folder == INSIDE and _belongs(file):
                     room = LARGEST - sum(map(len, found.values()))
-                    if entry.file_size > room:  # zipfile reads no more than that, whatever is packed
+                    if entry.file_size > room:  # zipfile reads at most file_size bytes
                         raise InvalidInput(f"{name}: the files are larger than {LARGEST} bytes together")
                     found[file] = wheel.read(entry)
     except (

@@ -1,4 +1,4 @@
-"""What is stale: the catalog by its own days, and a lock that pins an older one."""
+"""Checks for outdated facts: the catalog's age, ends of life since then, and a lock with an older catalog."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gpuprov.model.lock import Lock
 
 SCHEMA = "gpuprov.catalog-check/1"
 FRESH_DAYS = 45
-"""NVIDIA ships a driver every few weeks: between two releases of a branch lie three to seven (`drivers.json`,
-`known_versions`)."""
+"""Maximum age in days of a catalog that counts as current. NVIDIA publishes a driver every few weeks: three
+to seven between two releases of a branch (`drivers.json`, `known_versions`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """One thing that is no longer so.
+    """One outdated fact.
 
     Attributes:
         what: `age`, `end-of-life`, `lock`, `index`.
-        text: what was seen, for a person.
-        do: what to type.
+        text: description of the fact.
+        do: command that corrects it.
     """
 
     what: str
@@ -34,16 +35,16 @@ class Stale:
     do: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
 def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) -> Iterator[Stale]:
-    """What a calendar and a lock say against a catalog. No repository is asked.
+    """Yield the outdated facts of a catalog by the date and by a lock, without access to repositories.
 
     Args:
-        release: which one the catalog is.
-        lock: a fleet's, where there is one.
+        release: release of the catalog.
+        lock: lock of a fleet, or None.
     """
     days = (today - date.fromisoformat(catalog.as_of)).days
     if days > FRESH_DAYS:

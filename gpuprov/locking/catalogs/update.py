@@ -1,4 +1,4 @@
-"""A newer catalog for an installed gpuprov: verified against one key, read whole, laid beside the others."""
+"""Update of an installed gpuprov's catalog, verified with one key and read completely."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from gpuprov.writing import replace_file
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update did.
+    """Result of an update.
 
     Attributes:
-        release: the one that was brought.
-        before: the newest that was here.
-        place: where it came from.
-        key: fingerprint of the key that signed.
+        release: the new release.
+        before: the newest release before the update.
+        place: source of the release.
+        key: fingerprint of the signing key.
     """
 
     release: Release
@@ -48,17 +48,18 @@ class Updated:
 
 
 def update(source: str | None = None, *, stated: str | None = None, key: Path | None = None) -> Updated:
-    """Bring a signed release of the catalog here. Nothing is taken of one that does not hold.
+    """Install a signed release of the catalog; an invalid one is not stored at all.
 
     Args:
-        source: a folder, a wheel's path or URL; None: the package index that pip is set up with.
-        stated: the version that it must have.
-        key: the public key that must have signed; remembered, so that later calls need not name it.
+        source: a folder, a wheel's path or URL; None: pip's configured package index.
+        stated: the required version.
+        key: the public key that must have signed; it is remembered for later calls.
 
     Raises:
-        InvalidInput: no such source, no key is known yet, or it is no catalog that this gpuprov can read.
-        Refused: a key file of several keys, a signature of another key or none, a file that is not what the
-            manifest says, another version than was asked for, or other contents of a version that is here.
+        InvalidInput: no such source, no key is known yet, or this gpuprov cannot read the catalog.
+        Refused: a key file of several keys; no signature, or one of another key; a file that differs from the
+            manifest; another version than `stated`; or other contents than the installed release of that
+            version.
         Unreachable: the source does not answer.
     """
     keys = _keys(key)
@@ -82,7 +83,10 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
 
 
 def _before(key: Path | None) -> Release:
-    """The newest release that was here; where what is remembered is no key, one that is named replaces it."""
+    """Return the newest release before the update.
+
+    It is gpuprov's own if the remembered key is invalid and `key` replaces it.
+    """
     try:
         return current()
     except (Refused, InvalidInput):
@@ -92,7 +96,7 @@ def _before(key: Path | None) -> Release:
 
 
 def _keys(key: Path | None) -> bytes:
-    """The key that must sign, armored: the one named, or the one that signed before."""
+    """Return the required key, armored: the given one, or the remembered one."""
     if key:
         return armored(key).encode()
     kept = remembered(store())
@@ -113,7 +117,7 @@ def _remember(keys: bytes) -> None:
 
 
 def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, bytes]]:
-    """Version and files of a manifest that is proven; what it does not list is left out."""
+    """Return version and files of a verified manifest; files that it does not list are left out."""
     manifest = read_manifest(found[MANIFEST], f"{place}/{MANIFEST}")
     number = manifest.pop("version")
     del manifest["format"]
@@ -131,7 +135,11 @@ def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, byte
 
 
 def _check_new(number: str, files: Mapping[str, bytes], keys: bytes) -> None:
-    """Raises Refused for a second content under a version that is here."""
+    """Check that no installed release of this version has other contents.
+
+    Raises:
+        Refused: one has.
+    """
     for release in (own(), *brought(keys)):
         if release.version == version(number) and release.sha256 != digest(number, files):
             raise Refused(
@@ -141,12 +149,16 @@ def _check_new(number: str, files: Mapping[str, bytes], keys: bytes) -> None:
 
 
 def _read_whole(files: Mapping[str, bytes]) -> None:
-    """Raises InvalidInput where a record does not fit this gpuprov."""
+    """Check that this gpuprov can read every record.
+
+    Raises:
+        InvalidInput: a record has another format, or the catalog is incomplete.
+    """
     with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         catalog = read_data(Path(folder))
-        if not catalog.gpus or catalog.default_policy not in catalog.policies:  # rows are read when asked for
+        if not catalog.gpus or catalog.default_policy not in catalog.policies:  # rows are parsed at first use
             raise InvalidInput(
                 f"no GPUs, or no policy {catalog.default_policy!r}", expected="a whole catalog"
             )

@@ -1,6 +1,6 @@
-"""Package repositories read from their own indexes: exact versions are looked up, never composed.
+"""Reader of package repositories: exact versions come from the repositories' indexes, and are never composed.
 
-`apt.open_apt` and `rpm.open_rpm` read one repository and give an `index.Index`; `Index.union` lays several
-side by side; `closure.closure` walks from a few package names to every package of a family that has to move
-with them.
+`apt.open_apt` and `rpm.open_rpm` read one repository and return an `index.Index`; `Index.union` combines
+several; `closure.closure` finds, from a few package names, every package of a family that must change with
+them.
 """

@@ -1,6 +1,6 @@
 """Debian-style repositories: suites (`dists/bookworm`) and NVIDIA's flat ones (`/`).
 
-The layout and the meaning of its fields: Debian's wiki page RepositoryFormat, apt-secure(8), sources.list(5).
+Layout and fields: Debian's wiki page RepositoryFormat, apt-secure(8), sources.list(5).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def open_apt(
     now: datetime | None = None,
     frozen: date | None = None,
 ) -> Index:
-    """The packages of one suite, after the checks that apt makes.
+    """Return the packages of one suite, after the same checks as apt's.
 
     Args:
         url: the repository's root, as in sources.list.
         suite: `bookworm`, `bookworm-security`; ending in `/` for a flat repository (then no components).
         components: `["main", "non-free"]`.
         architecture: Debian's name: `amd64`, `arm64`.
-        keyring: the keys that may sign, or `unsigned` (apt's `trusted=yes`).
-        now: the time to judge dates by; the clock's by default.
-        frozen: the day at which the mirror was frozen on purpose.
+        keyring: the trusted keys, or `unsigned` (apt's `trusted=yes`).
+        now: time for the check of dates; by default the current time.
+        frozen: snapshot date of a mirror that is deliberately not updated.
 
     Raises:
-        InvalidInput: no key is known, or no repository, suite, component or architecture of that name there.
-        Refused: signature, suite, dates, sizes or checksums do not hold, or a named file is gone.
+        InvalidInput: no key is known, or the repository, suite, component or architecture does not exist.
+        Refused: signature, suite, dates, sizes or checksums are wrong, or a listed file is missing.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
@@ -62,7 +62,7 @@ def open_apt(
 
 
 def _parts(release: Release, suite: str, components: Sequence[str], architecture: str) -> list[str]:
-    """Names of the Packages files, without a compression's suffix."""
+    """Return the names of the Packages files, without the suffix of a compression."""
     wanted = {f"{component}/binary-{architecture}/Packages": component for component in components}
     if suite.endswith("/"):
         wanted = {"Packages": "/"}
@@ -77,10 +77,10 @@ def _parts(release: Release, suite: str, components: Sequence[str], architecture
 
 
 def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
-    """The text of one Packages file, in the first compression that the mirror has.
+    """Return the text of one Packages file, in the first compression that the mirror has.
 
-    A mirror need not keep every form that its Release names (the plain one mostly lives there as a checksum
-    only).
+    A mirror may lack some of the forms in its Release file: the uncompressed one is usually only listed with
+    its checksum.
     """
     plain, _ = release.files.get(part, (None, ""))
     if plain == 0:
@@ -103,7 +103,7 @@ def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Stanza:
-    """One paragraph of a Packages file, parsed when somebody asks for it: Debian's main has 60,000."""
+    """One paragraph of a Packages file, parsed at first use: Debian's main has 60,000."""
 
     text: str
 
@@ -132,7 +132,7 @@ class _Stanza:
 
 
 class AptRecords:
-    """The stanzas of Packages files, by name and by what they provide."""
+    """Stanzas of Packages files, by name and by the names that they provide."""
 
     order: Order = DEB
 
@@ -167,7 +167,7 @@ class AptRecords:
 
 
 def _value(text: str, name: str) -> str:
-    """A one-line field, without a regular expression: this runs for every stanza of an archive."""
+    """Return a one-line field, without a regular expression: this runs for every stanza of an archive."""
     at = 0 if text.startswith(f"{name}:") else text.find(f"\n{name}:") + 1
     if at == 0 and not text.startswith(f"{name}:"):
         return ""
@@ -176,7 +176,7 @@ def _value(text: str, name: str) -> str:
 
 
 def parse_depends(text: str) -> tuple[Alternatives, ...]:
-    """A dependency field: groups; each needs one alternative. `foo:any` counts as `foo`."""
+    """Parse a dependency field into groups; each needs one alternative. `foo:any` counts as `foo`."""
     if not text.strip():
         return ()
     groups = PkgRelation.parse_relations(" ".join(text.split()))

@@ -1,10 +1,10 @@
-"""Which packages have to move together: from a few names to all of their family, each at one version.
+"""Packages that must change together: from a few names to all of their family, each at one version.
 
-A driver is some forty packages that only work at the same version. The lock names them all, so that they are
-installed in one transaction and held as one. This is not a solver: outside the family nothing is chosen, and
-the rules are apt's plain ones (Debian Policy 7.1 and 7.5): an alternative that is there already, else the
-first that can be had, a real package before one that provides the name. Where a dependency leaves the version
-open, the dependent's own upstream version is taken before a newer one, so that a pinned branch stays whole.
+A driver consists of some forty packages that only work at the same version. The lock names them all, so that
+they are installed in one transaction and held together. This is not a solver: outside the family nothing is
+chosen. The rules are apt's basic ones (Debian Policy 7.1 and 7.5): an alternative that is already chosen,
+else the first available one; a real package before one that provides the name. If a dependency allows several
+versions, the dependent's own upstream version precedes a newer one, so that a pinned branch stays consistent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuprov.locking.repository.index import Alternatives, Index, Package, Relat
 
 
 def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
-    """Every package of the family that the roots need, with exactly one full version each.
+    """Return every package of the family that the roots need, with exactly one full version each.
 
     Args:
         roots: names to install, each with a full version, an upstream version or prefix of it, or None
@@ -26,11 +26,11 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
         family: regular expressions that match a whole binary or source package name.
 
     Returns:
-        name -> full version, sorted by name; the roots are in it, of the family or not.
+        name -> full version, sorted by name, including the roots, in the family or not.
 
     Raises:
-        Refused: a root is not offered, or a dependency within the family cannot be met; says who asks for
-            what.
+        Refused: a root is not offered, or a dependency within the family cannot be met; the message names the
+            dependent packages and their demands.
     """
     return {name: package.version for name, package in sorted(closure_packages(index, roots, family).items())}
 
@@ -38,7 +38,7 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 def closure_packages(
     index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 ) -> dict[str, Package]:
-    """As `closure`, with the packages themselves."""
+    """Return the packages of `closure` themselves."""
     pattern = re.compile("|".join(f"(?:{part})" for part in family) or r"(?!)")
     asked: dict[str, list[_Demand]] = {}
     while True:
@@ -52,7 +52,7 @@ def closure_packages(
 
 @dataclass(frozen=True)
 class _Demand:
-    """Who needs what."""
+    """A dependency, with the package that has it."""
 
     by: str
     relation: Relation
@@ -63,7 +63,7 @@ class _Demand:
 
 @dataclass(frozen=True)
 class _Clash:
-    """A package was chosen in a version that a later demand does not accept."""
+    """A package chosen in a version that a later demand does not accept."""
 
     name: str
     demand: _Demand
@@ -71,7 +71,7 @@ class _Clash:
 
 @dataclass
 class _Walk:
-    """One pass from the roots outwards, with the demands that earlier passes ran into."""
+    """One pass from the roots through their dependencies, with the demands of earlier clashes."""
 
     index: Index
     family: re.Pattern[str]
@@ -80,7 +80,7 @@ class _Walk:
     roots: dict[str, Package] = field(default_factory=dict)
 
     def run(self, roots: Mapping[str, str | None]) -> _Clash | None:
-        """Fills `chosen`; a clash means: again, knowing this demand from the start."""
+        """Fill `chosen`; return a clash if another pass must start with its demand."""
         self.roots = {name: self._root(name, version) for name, version in roots.items()}
         self.chosen = dict(self.roots)
         waiting = list(self.roots.values())
@@ -101,7 +101,7 @@ class _Walk:
         return self.index.candidate(name, version)
 
     def _meet(self, package: Package, alternatives: Alternatives) -> Package | _Clash | None:
-        """What one dependency adds: a package, nothing, or the clash that stands in its way."""
+        """Return the package that a dependency adds, None if it adds none, or the clash that prevents it."""
         if any(
             self.index.satisfies(chosen, wanted) for wanted in alternatives for chosen in self.chosen.values()
         ):
@@ -138,7 +138,9 @@ class _Walk:
         )
 
     def _acceptable(self, package: Package, wanted: Relation) -> list[Package]:
-        """Packages for a relation, best first: its own name, the same source, the same upstream version."""
+        """Return packages for a relation, best first: those of its name, of the same source, of the same
+        upstream version.
+        """
         own = self.index.order.upstream(package.version)
         fitting = [
             other
@@ -158,7 +160,11 @@ class _Walk:
 
 
 def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapping[str, Package]) -> None:
-    """Raises Refused when no version of a package meets everything that is asked of it."""
+    """Check that some version of a package meets all demands.
+
+    Raises:
+        Refused: no version does.
+    """
     offered = [roots[name]] if name in roots else index.versions(name)
     if any(all(index.satisfies(package, demand.relation) for demand in demands) for package in offered):
         return

@@ -1,4 +1,4 @@
-"""Files of a repository by URL, `http(s):` and `file:`: bounded in time and size, cached.
+"""Files of a repository by URL, `http(s):` and `file:`, with limits of time and size, and a cache.
 
 Proxies are those of the environment (`https_proxy`, `no_proxy`), as urllib reads them.
 """
@@ -28,24 +28,25 @@ from gpuprov.writing import replace_file
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
 LATER = (408, 429, 500, 502, 503, 504)
-"""Answers after which the same request may well succeed."""
+"""HTTP statuses after which the same request may succeed later."""
 
 UNSTATED = 10_000_000
-"""Bytes that a file may have whose size no index states: Release, repomd.xml, a key. apt's limit for Release
-files is the same (`Acquire::MaxReleaseFileSize` in its acquire-item.cc); Debian's have some 200 KB."""
+"""Maximum size in bytes of a file whose size no index states: Release, repomd.xml, a key. apt's limit for
+Release files is the same (`Acquire::MaxReleaseFileSize` in its acquire-item.cc); Debian's have some 200 KB.
+"""
 STATED = 1 << 30
-"""Bytes that a file may have whatever its index states."""
+"""Maximum size in bytes of a file whose size an index states."""
 GRACE_S = 1.0
-"""Seconds in which a body that comes too slowly ends by itself, and can say how far it came."""
+"""Seconds after the deadline in which a slow transfer can still end with its own, more precise error."""
 
 
 def default_cache() -> Path:
-    """`$XDG_CACHE_HOME/gpuprov/repository`."""
+    """Return the default folder of the cache: `$XDG_CACHE_HOME/gpuprov/repository`."""
     return cache_dir() / "repository"
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirects, of which one to what is no URL is an answer that cannot be used."""
+    """Handler of redirects that reports one to an invalid URL as an unusable answer."""
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
         try:
@@ -58,20 +59,20 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Return what opens URLs, with the proxies that the environment names now."""
+    """Return an opener of URLs, with the environment's current proxies."""
     return urllib.request.build_opener(_Redirects)
 
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fetches files of repositories.
+    """Fetcher of repositories' files.
 
     Attributes:
-        cache: folder of what was fetched before.
-        offline: never ask the network; what is not in the cache is an error that says so.
+        cache: folder of earlier answers.
+        offline: use no network; a file that is not in the cache is an error.
         timeout: seconds for a connection and for each read.
-        patience: seconds for one file with all its attempts: a mirror that drips is as good as none.
-        attempts: tries for one file, with a growing pause between them.
+        patience: seconds for one file with all its attempts, also from a server that sends slowly.
+        attempts: number of attempts for one file, with an increasing pause between them.
     """
 
     cache: Path = field(default_factory=default_cache)
@@ -82,16 +83,16 @@ class Fetcher:
     pause: float = 0.5
 
     def get(self, url: str, *, size: int | None = None, sha256: str | None = None) -> bytes | None:
-        """The content of a file, or None when the server (or folder) has none of that name.
+        """Return the content of a file, or None if the server or folder does not have it.
 
-        With `size` and `sha256` the content is checked, and taken from the cache when it is there; without,
-        the server is asked whether its copy is newer than the cached one (ETag, Last-Modified). No more than
-        `size` bytes are read, or than the limit of this module for a file of no stated size.
+        With `size` and `sha256` the content is checked, and comes from the cache if it is there. Without them
+        the server is queried for a newer copy than the cached one (ETag, Last-Modified). At most `size` bytes
+        are read, or the limit of this module for a file without a stated size.
 
         Raises:
-            InvalidInput: not a URL of a kind that is read here.
+            InvalidInput: not a URL, or one of an unsupported scheme.
             Unreachable: no route, no answer in time, or offline and not in the cache.
-            Refused: the content is not what the index promised, larger than it may be, or access is denied.
+            Refused: the content differs from the index, is too large, or access is denied.
         """
         limit = UNSTATED if size is None else max(0, min(size, STATED))
         scheme = _scheme(url)
@@ -139,7 +140,7 @@ class Fetcher:
         )
 
     def _ask(self, url: str, headers: Mapping[str, str], limit: int) -> tuple[bytes | None, dict[str, str]]:
-        """One GET, tried again after passing troubles; without content the headers say `:status`."""
+        """Send one GET, repeated after temporary errors; without content the headers contain `:status`."""
         deadline = time.monotonic() + self.patience
         for attempt in range(1, self.attempts + 1):
             try:
@@ -157,10 +158,10 @@ class Fetcher:
     def _in_time(
         self, url: str, headers: Mapping[str, str], limit: int, deadline: float
     ) -> tuple[bytes | None, dict[str, str]]:
-        """`_once` in a thread of its own, which is given up at the deadline.
+        """Run `_once` in a separate thread, which is abandoned at the deadline.
 
-        A time-out of a socket bounds each read; a server (a proxy, a resolver) that says a byte now and then
-        never meets it.
+        A socket's time-out limits only each read: a server (a proxy, a resolver) that sends a byte now and
+        then never exceeds it.
         """
         answer: Future[tuple[bytes | None, dict[str, str]]] = Future()
 
@@ -183,7 +184,7 @@ class Fetcher:
     ) -> tuple[bytes | None, dict[str, str]]:
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
         for name, value in login_of(url).items():
-            request.add_unredirected_header(name, value)  # another host is not told
+            request.add_unredirected_header(name, value)  # not sent to the host of a redirect
         try:
             with _opener().open(request, timeout=self.timeout) as answer:
                 return self._whole(url, answer, limit, deadline), dict(answer.headers.items())
@@ -194,7 +195,7 @@ class Fetcher:
             return None, {":status": str(error.code)}
 
     def _whole(self, url: str, answer: http.client.HTTPResponse, limit: int, deadline: float) -> bytes:
-        """The body, read piece by piece, so that neither a dripping nor a broken answer goes unnoticed."""
+        """Read the body in pieces, so that a slow transfer and an incomplete one are detected."""
         promised = answer.length
         content = bytearray()
         while len(content) != promised and (part := answer.read1(1 << 16)):
@@ -269,7 +270,11 @@ def _too_large(url: str, limit: int) -> Refused:
 
 
 def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
-    """Raises Refused unless the content is what the index promised."""
+    """Check that the content matches the index.
+
+    Raises:
+        Refused: size or checksum differ.
+    """
     if size is not None and len(content) != size:
         raise Refused(
             f"{url} has {len(content)} bytes",
@@ -286,6 +291,6 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: readers of the cache may run beside us."""
+    """Write a file of the cache atomically: other processes may read it at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content)

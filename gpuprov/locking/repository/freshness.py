@@ -1,8 +1,9 @@
-"""Whether an index is of its day: not expired, not of the future, not older than the last one.
+"""Check of an index's dates: not expired, not in the future, not older than the last one.
 
-A signature says who made an index, not when it is handed out: an old one, with the holes of its day, stays
-well signed. apt judges Valid-Until and Date, and keeps the newer index where a mirror hands out an older one
-(apt-secure(8); `pkgAcqMetaBase::VerifyVendor` in apt's acquire-item.cc). Here the older one is refused.
+A signature proves the author of an index, not its date: an old index, with the vulnerable packages of its
+time, still has a valid signature. apt checks Valid-Until and Date, and keeps the newer index if a mirror
+offers an older one (apt-secure(8); `pkgAcqMetaBase::VerifyVendor` in apt's acquire-item.cc). Here the older
+one is refused.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ def check_dates(
     now: datetime | None = None,
     frozen: date | None = None,
 ) -> None:
-    """Refuses an index that is not of its day, and remembers the newest that was read of each name.
+    """Check the dates of an index, and record the newest one read under its name.
 
     Args:
-        name: the URL that the index is known by: that of its suite.
-        written: when it was made, as it says, in UTC; None where it says nothing.
-        until: when it expires, as it says, in UTC.
-        now: the time to judge by; the clock's by default.
-        frozen: the day, in UTC, at which a mirror was frozen on purpose: the index is judged as of its end,
-            and may be older than one that was read of a later day.
+        name: the URL that identifies the index: that of its suite.
+        written: its stated date, in UTC; None if it states none.
+        until: its stated date of expiry, in UTC.
+        now: time for the check; by default the current time.
+        frozen: snapshot date, in UTC, of a mirror that is deliberately not updated: the index is checked as
+            of the end of that day, and may be older than one that was read for a later day.
 
     Raises:
-        Refused: expired, of the future, or older than the newest that was read before.
-        GpuprovError: what was read before cannot be kept.
+        Refused: expired, in the future, or older than the newest that was read before.
+        GpuprovError: the record cannot be written.
     """
     judged = now = now or datetime.now(UTC)
     if frozen:
@@ -93,7 +94,7 @@ def _read(kept: Path) -> datetime | None:
 
 
 def _to_freeze(frozen: date | None, day: datetime | None) -> str:
-    """What to type where that is meant."""
+    """Return the hint for a mirror that is deliberately not updated."""
     if frozen:
         return "or correct frozen: in fleet.yml"
     example = f"{day:%Y-%m-%d}" if day else "DAY"

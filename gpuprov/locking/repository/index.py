@@ -1,4 +1,4 @@
-"""What one or several repositories offer: every version of every package, in their own version order."""
+"""Index of one or several repositories: every version of every package, in their own version order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuprov.locking.repository.versions import Order, matches_upstream
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One name in a dependency or in what a package provides: `libc6`, `libc6 (>= 2.34)`.
+    """One name in a dependency or in Provides: `libc6`, `libc6 (>= 2.34)`.
 
-    `operator` is one of `<<`, `<=`, `=`, `>=`, `>>`, or empty when any version will do.
+    `operator` is one of `<<`, `<=`, `=`, `>=`, `>>`, or empty if any version is accepted.
     """
 
     name: str
@@ -38,11 +38,10 @@ class Package:
     Attributes:
         version: the full version: `1:580.95.05-0ubuntu1`, or rpm's `3:610.57.04-1.el9`.
         source: the source package's name.
-        depends: what must be there as well (Depends and Pre-Depends; rpm's Requires): all of them, one of
-            each.
+        depends: dependencies (Depends and Pre-Depends; rpm's Requires): one alternative of each is needed.
         filename: path of the file below `repository`.
         size: bytes.
-        streams: dnf module streams that own this version (`nvidia-driver:570-dkms`); none: always visible.
+        streams: dnf module streams that own this version (`nvidia-driver:570-dkms`); empty: always visible.
         repository: URL of the repository that offers it.
     """
 
@@ -60,7 +59,7 @@ class Package:
 
 
 class Records(Protocol):
-    """The packages of one repository, ready to be asked by name; `origin` is its URL."""
+    """Packages of one repository, found by name; `origin` is its URL."""
 
     @property
     def order(self) -> Order: ...
@@ -73,7 +72,7 @@ class Records(Protocol):
     def packages(self, name: str) -> Sequence[Package]: ...
 
     def providers(self, name: str) -> Iterable[str]:
-        """Names of packages that may provide `name`."""
+        """Return names of packages that may provide `name`."""
         ...
 
 
@@ -104,7 +103,7 @@ class PackageList:
 
 
 class Index:
-    """One or several repositories of one packaging world, asked as one."""
+    """Packages of one or several repositories of the same packaging system."""
 
     def __init__(self, *records: Records) -> None:
         if len({part.order.name for part in records}) != 1:
@@ -119,19 +118,19 @@ class Index:
         return list(dict.fromkeys(part.origin for part in self.records))
 
     def union(self, *others: Index) -> Index:
-        """This index and others as one."""
+        """Return this index combined with others."""
         return Index(*self.records, *(part for other in others for part in other.records))
 
     def only(self, visible: Callable[[Package], bool]) -> Index:
-        """This index without the packages that are not visible."""
+        """Return this index without the packages that are not visible."""
         return Index(*(_Visible(part, visible) for part in self.records))
 
     def names(self) -> set[str]:
-        """Every package name."""
+        """Return every package name."""
         return {name for part in self.records for name in part.names()}
 
     def versions(self, name: str) -> list[Package]:
-        """Every version of a package, newest first; empty when there is none."""
+        """Return every version of a package, newest first; empty if it does not exist."""
         if name not in self._versions:
             found = [p for part in self.records for p in part.packages(name)]
             found.sort(key=lambda package: self.order.key(package.version), reverse=True)
@@ -139,14 +138,14 @@ class Index:
         return self._versions[name]
 
     def providers(self, relation: Relation) -> list[Package]:
-        """Packages that satisfy a relation: by name first, newest first, then by what they provide."""
+        """Return packages that satisfy a relation: by name first, newest first, then by Provides."""
         found = [package for package in self.versions(relation.name) if self.satisfies(package, relation)]
         for name in sorted({name for part in self.records for name in part.providers(relation.name)}):
             found += [p for p in self.versions(name) if p not in found and self.satisfies(p, relation)]
         return found
 
     def satisfies(self, package: Package, relation: Relation) -> bool:
-        """Whether a package is what a relation asks for, by its name or by what it provides.
+        """Return whether a package satisfies a relation, by its name or by Provides.
 
         An unversioned Provides does not satisfy a versioned relation in Debian (Policy 7.5); in rpm it does.
         """
@@ -161,15 +160,15 @@ class Index:
         return False
 
     def candidate(self, name: str, upstream: str | None = None, *, like: str = "*") -> Package:
-        """The newest version of a package.
+        """Return the newest version of a package.
 
         Args:
             name: the package.
             upstream: an upstream version or a prefix of one that ends at a component: `535`, `580.95.05`.
-            like: a shell pattern over the version without its epoch: `2.28.3-*+cuda13.0`.
+            like: a shell pattern for the version without its epoch: `2.28.3-*+cuda13.0`.
 
         Raises:
-            Refused: no such package, or none in this version; the message lists what there is.
+            Refused: no such package, or none in this version; the message lists the available ones.
         """
         offered = self.versions(name)
         for package in offered:
@@ -180,7 +179,7 @@ class Index:
         raise self._no_candidate(name, upstream, like, offered)
 
     def exact(self, name: str, version: str) -> Package:
-        """The package in exactly this full version.
+        """Return the package with exactly this full version.
 
         Raises:
             Refused: it is not offered.
@@ -202,7 +201,7 @@ class Index:
 
 @dataclass(frozen=True)
 class _Visible:
-    """Records that show only some of their packages."""
+    """Records with a filter of visible packages."""
 
     part: Records
     visible: Callable[[Package], bool]

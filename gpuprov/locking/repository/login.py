@@ -12,14 +12,13 @@ from gpuprov.errors import InvalidInput, Refused
 
 
 def login_of(url: str) -> dict[str, str]:
-    """Return the header that logs in at a URL's host; empty where the file has nothing of it.
+    """Return the header that logs in at a URL's host; empty if the file has no entry for it.
 
-    The file is `$NETRC`, or `~/.netrc`. Its `default` entry counts for no host, and without TLS nothing is
-    sent.
+    The file is `$NETRC`, or `~/.netrc`. Its `default` entry is ignored, and without TLS nothing is sent.
 
     Raises:
-        Refused: others may read the file.
-        InvalidInput: it is not in the form of netrc(5).
+        Refused: other users may read the file.
+        InvalidInput: it is not in the format of netrc(5).
     """
     parts = urlsplit(url)
     path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()

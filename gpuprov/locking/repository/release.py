@@ -1,6 +1,6 @@
-"""The Release file of an apt repository: who signed it, its suite and day, and what it lists.
+"""Release file of an apt repository: signature, suite, date, and the listed files.
 
-Fields: Debian's wiki page RepositoryFormat; what apt makes of them: apt-secure(8).
+Fields: Debian's wiki page RepositoryFormat; their meaning for apt: apt-secure(8).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Release:
-    """What one suite says of itself.
+    """Verified statements of one suite.
 
     Attributes:
-        base: the URL below which its files are.
-        by_hash: whether they are there by their sums as well (Acquire-By-Hash).
-        components, architectures: as they are written.
-        files: size in bytes and SHA256 of each file that it lists.
+        base: URL of the folder of its files.
+        by_hash: whether files are also available by their checksums (Acquire-By-Hash).
+        components, architectures: as in the file.
+        files: size in bytes and SHA256 of each listed file.
     """
 
     base: str
@@ -48,16 +48,16 @@ def read_release(
     now: datetime | None = None,
     frozen: date | None = None,
 ) -> Release:
-    """The verified Release file of a suite: InRelease, or Release with Release.gpg.
+    """Return the verified Release file of a suite: InRelease, or Release with Release.gpg.
 
     Args:
         root: the repository's URL, with a slash at its end.
         suite: ending in `/` for a flat repository.
-        now, frozen: as `freshness.check_dates` has them.
+        now, frozen: as for `freshness.check_dates`.
 
     Raises:
-        InvalidInput: no key is known, no such suite is there, or what is there is no Release file.
-        Refused: the signature does not hold, it is of another suite, or not of its day.
+        InvalidInput: no key is known, the suite does not exist, or its file is not a Release file.
+        Refused: the signature is wrong, the file is of another suite, or its dates are wrong.
         Unreachable: no answer.
     """
     base = root + suite.lstrip("/") if suite.endswith("/") else f"{root}dists/{suite}/"
@@ -101,11 +101,14 @@ def _verified(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> 
 
 
 def _check_suite(fields: ReleaseFile, suite: str, base: str) -> None:
-    """Raises Refused where another suite is in the place of the one that was asked for, however well signed.
+    """Check that the Release file is of the requested suite.
 
-    Which names fit is apt's rule (`metaIndex::CheckDist` in its metaindex.cc), where a mismatch is a warning:
-    the Codename or the Suite, in full or up to the last slash. A flat repository (`/`) is asked for by no
-    name, and need not state one: NVIDIA's state only an Origin and a Label.
+    The rule for the name is apt's (`metaIndex::CheckDist` in its metaindex.cc), where a mismatch is a
+    warning: the Codename or the Suite, in full or up to the last slash. A flat repository (`/`) is requested
+    without a name, and need not state one: NVIDIA's state only an Origin and a Label.
+
+    Raises:
+        Refused: it is of another suite, also with a valid signature.
     """
     asked = {suite, suite.rpartition("/")[0]} if "/" in suite else {suite}
     stated = {name: fields[name] for name in ("Codename", "Suite") if name in fields}
@@ -119,7 +122,7 @@ def _check_suite(fields: ReleaseFile, suite: str, base: str) -> None:
 
 
 def _moment(text: str | None, name: str, base: str) -> datetime | None:
-    """A date in UTC; also where it says no zone, or -0000."""
+    """Parse a date as UTC; one without a zone, or with -0000, is UTC too."""
     if text is None:
         return None
     try:
@@ -137,7 +140,7 @@ def _files(fields: ReleaseFile, base: str) -> dict[str, tuple[int, str]]:
             row["name"].removeprefix("./"): (int(row["size"]), row["sha256"].lower())
             for row in fields["SHA256"]
         }
-    except (KeyError, TypeError, ValueError) as error:  # python-debian gives text where it finds no rows
+    except (KeyError, TypeError, ValueError) as error:  # python-debian returns text if it finds no rows
         raise InvalidInput(
             f"{base}: the SHA256 list in Release cannot be read", expected="checksum, size, name"
         ) from error

@@ -1,6 +1,6 @@
 """RPM repositories: repomd.xml and its signature, primary.xml, and dnf's module streams.
 
-The layout: createrepo_c(8) and the metadata that it writes; module documents: the modulemd v2 specification.
+Layout: createrepo_c(8) and its metadata; module documents: the modulemd v2 specification.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def open_rpm(
     fetcher: Fetcher | None = None,
     frozen: date | None = None,
 ) -> Index:
-    """The packages of one repository; those of module streams among them, marked (see `with_streams`).
+    """Return the packages of one repository, with those of module streams marked (see `with_streams`).
 
     Args:
         url: the repository's root, the folder of `repodata`.
         arch: `x86_64` or `aarch64`.
-        keyring: the keys that may sign repomd.xml (dnf's `repo_gpgcheck`), or `unsigned`.
-        frozen: the day at which the mirror was frozen on purpose.
+        keyring: trusted keys for repomd.xml (dnf's `repo_gpgcheck`), or `unsigned`.
+        frozen: snapshot date of a mirror that is deliberately not updated.
 
     Raises:
-        InvalidInput: no key is known, or no repository is there.
-        Refused: signature, date, sizes or checksums do not hold, or a named file is gone.
+        InvalidInput: no key is known, or there is no repository.
+        Refused: signature, date, sizes or checksums are wrong, or a listed file is missing.
         Unreachable: no answer.
     """
     fetcher = fetcher or Fetcher()
@@ -64,13 +64,13 @@ def open_rpm(
 
 
 def with_streams(index: Index, *enabled: str) -> Index:
-    """What dnf would see with these module streams enabled (`nvidia-driver:570-dkms`) and no others.
+    """Return the packages that dnf sees with only these module streams enabled (`nvidia-driver:570-dkms`).
 
     A package of another stream is hidden, and so is every package outside streams that shares its name with
     one of an enabled stream. Source: dnf's documentation, "Modularity", package filtering.
 
     Raises:
-        Refused: no such stream; the message lists those there are.
+        Refused: no such stream; the message lists the available ones.
     """
     every = [package for name in index.names() for package in index.versions(name)]
     offered = sorted({stream for package in every for stream in package.streams})
@@ -87,7 +87,7 @@ def with_streams(index: Index, *enabled: str) -> Index:
 
 @dataclass(frozen=True)
 class _File:
-    """A metadata file that repomd.xml names; `open_size` is what it has unpacked."""
+    """A metadata file listed in repomd.xml; `open_size` is its uncompressed size."""
 
     href: str
     size: int | None
@@ -119,11 +119,11 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | No
 
 
 def _written(repomd: ElementTree.Element) -> datetime | None:
-    """When the newest of the metadata files was made, which is what dnf takes for a repository's age."""
+    """Return the time of the newest metadata file, which dnf takes for a repository's age."""
     stated = (data.findtext(REPO + "timestamp") for data in repomd.iter(REPO + "data"))
     try:
         return datetime.fromtimestamp(max(float(each) for each in stated if each), UTC)
-    except (ValueError, OverflowError, OSError):  # none is stated, or it is no time
+    except (ValueError, OverflowError, OSError):  # not stated, or not a time
         return None
 
 
@@ -147,7 +147,11 @@ def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
 
 
 def _bytes(text: str | None) -> int | None:
-    """A stated size. Raises ValueError where it is none: a limit below zero would be no limit."""
+    """Parse a stated size.
+
+    Raises:
+        ValueError: it is not a size; a limit below zero would be no limit.
+    """
     size = int(text) if text else None
     if size is not None and size < 0:
         raise ValueError(f"the size {size}")
@@ -155,7 +159,7 @@ def _bytes(text: str | None) -> int | None:
 
 
 def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetcher) -> bytes | None:
-    """A metadata file, unpacked; None when repomd.xml names none of the kind with a SHA256."""
+    """Return an uncompressed metadata file; None if repomd.xml lists none of the kind with a SHA256."""
     file = described.get(kind)
     if file is None:
         return None
@@ -208,7 +212,7 @@ def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
 
 
 def _evr(entry: ElementTree.Element) -> str:
-    """`epoch:version-release`, as dnf writes it: no epoch when it is 0, no release when none is stated."""
+    """Return `epoch:version-release` as dnf writes it: without an epoch of 0 or an unstated release."""
     epoch, version, release = entry.get("epoch"), entry.get("ver", ""), entry.get("rel")
     return (f"{epoch}:" if epoch and epoch != "0" else "") + version + (f"-{release}" if release else "")
 
@@ -220,7 +224,7 @@ def _relations(details: ElementTree.Element, kind: str) -> Iterator[Relation]:
 
 
 def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
-    """Module streams by the `name-epoch:version-release.arch` of their packages."""
+    """Return module streams by the `name-epoch:version-release.arch` of their packages."""
     found: dict[str, set[str]] = {}
     try:
         for document in yaml.safe_load_all(modules):

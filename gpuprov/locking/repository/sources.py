@@ -1,8 +1,8 @@
-"""Which repositories stand behind an id, and where they are for one operating system.
+"""Repositories by id, and their places for one operating system.
 
 NVIDIA's come from a URL of the catalog; a distribution's own archive from the apt sources of a machine that
-has them, since every site has its mirror; either from the fleet's `repositories:`. This module is told those
-facts.
+uses it, because every site has its mirror; both also from the fleet's `repositories:`. Callers pass these
+values to the functions of this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, beside, fingerpri
 
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
-"""NVIDIA's folder names for arm64 servers differ from everybody's."""
+"""NVIDIA's folder name by architecture; that for arm64 servers differs from other repositories'."""
 
 ARCHIVE_SUITES = {
     "debian": ("{codename}",),
@@ -35,7 +35,7 @@ ARCHIVE_SUITES = {
     "debian-backports": ("{codename}-backports",),
     "ubuntu": ("{codename}", "{codename}-updates", "{codename}-security"),
 }
-"""The suites of a distribution's own archive, as Debian 12 and Ubuntu 24.04 have them when installed."""
+"""Suites of a distribution's own archive, as in the default sources of Debian 12 and Ubuntu 24.04."""
 
 ONE_LINE = re.compile(
     r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)(?P<components>.*)$"
@@ -44,7 +44,7 @@ ONE_LINE = re.compile(
 
 @dataclass(frozen=True)
 class RepositorySpec:
-    """One repository as it is opened.
+    """Parameters to open one repository.
 
     Attributes:
         id: its name in the catalog and the lock: `nvidia`, `debian-security`.
@@ -52,8 +52,8 @@ class RepositorySpec:
         url: root of the repository.
         suites: apt's suites; `/` for a flat repository. Empty for rpm.
         components: apt's components. Empty for a flat repository and for rpm.
-        keyring: keys that may sign, or `unsigned`; while None, the repository cannot be opened.
-        frozen: the day of a mirror that stands still on purpose.
+        keyring: trusted keys, or `unsigned`; with None the repository cannot be opened.
+        frozen: snapshot date of a mirror that is deliberately not updated.
     """
 
     id: str
@@ -65,7 +65,11 @@ class RepositorySpec:
     frozen: date | None = None
 
     def open(self, arch: str, fetcher: Fetcher | None = None) -> Index:
-        """Its index for `x86_64` or `aarch64`. Raises what open_apt and open_rpm raise."""
+        """Return its index for `x86_64` or `aarch64`.
+
+        Raises:
+            GpuprovError: as for `open_apt` and `open_rpm`.
+        """
         if self.manager == "rpm":
             return open_rpm(self.url, arch, self.keyring, fetcher=fetcher, frozen=self.frozen)
         architecture = DEB_ARCHITECTURES[arch]
@@ -85,7 +89,7 @@ class RepositorySpec:
 
 
 def open_all(specs: Sequence[RepositorySpec], arch: str, fetcher: Fetcher | None = None) -> Index:
-    """The indexes of several repositories as one."""
+    """Return the combined index of several repositories."""
     first, *others = (spec.open(arch, fetcher) for spec in specs)
     return first.union(*others)
 
@@ -93,11 +97,11 @@ def open_all(specs: Sequence[RepositorySpec], arch: str, fetcher: Fetcher | None
 def nvidia(
     template: str, folder: str, arch: str, manager: Literal["apt", "rpm"], keyring: Keyring | None
 ) -> RepositorySpec:
-    """NVIDIA's CUDA repository for one system.
+    """Return NVIDIA's CUDA repository for one system.
 
     Args:
         template: `https://…/repos/{folder}/{arch}/`, from the catalog or a mirror of the same layout; a URL
-            without the two fields is taken as it is.
+            without the two fields is used unchanged.
         folder: the system's folder: `debian12`, `ubuntu2404`, `rhel9`.
     """
     url = template.format(folder=folder, arch=NVIDIA_FOLDERS[arch])
@@ -107,10 +111,10 @@ def nvidia(
 def container_toolkit(
     base: str, arch: str, manager: Literal["apt", "rpm"], keyring: Keyring | None
 ) -> RepositorySpec:
-    """NVIDIA's container-toolkit repository below `…/stable/`: one for every deb system, one for every rpm
-    one.
+    """Return NVIDIA's container-toolkit repository below `…/stable/`: one for all deb systems, one for all
+    rpm systems.
 
-    Source: the lists it publishes, `stable/deb/nvidia-container-toolkit.list` (`…/stable/deb/$(ARCH) /`) and
+    Source: the published lists, `stable/deb/nvidia-container-toolkit.list` (`…/stable/deb/$(ARCH) /`) and
     `stable/rpm/nvidia-container-toolkit.repo` (`…/stable/rpm/$basearch`).
     """
     kind, place = ("deb", DEB_ARCHITECTURES[arch]) if manager == "apt" else ("rpm", arch)
@@ -132,7 +136,9 @@ class AptSource:
 
 
 def parse_sources(text: str) -> list[AptSource]:
-    """Entries of one apt sources file, in the one-line or the deb822 format (sources.list(5)); `deb` only."""
+    """Parse the `deb` entries of one apt sources file, in the one-line or the deb822 format
+    (sources.list(5)).
+    """
     bare = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if any(re.match(r"Types\s*:", line, re.IGNORECASE) for line in bare):
         return [source for paragraph in Deb822.iter_paragraphs(text) for source in _deb822_entries(paragraph)]
@@ -154,7 +160,7 @@ def _deb822_entries(paragraph: Mapping[str, str]) -> Iterable[AptSource]:
 
 
 def _signed_by(value: str) -> str:
-    """A path as it stands; an embedded key with the dots of deb822's blank lines taken out."""
+    """Return a path unchanged; for an embedded key, replace the dots of deb822's blank lines."""
     lines = [line.strip() for line in value.strip().splitlines()]
     return "\n".join("" if line == "." else line for line in lines)
 
@@ -174,7 +180,7 @@ def _one_line_entry(line: str) -> AptSource | None:
 
 
 def _says(word: str) -> bool | None:
-    """apt's spellings of yes and no (apt.conf(5))."""
+    """Parse apt's spellings of yes and no (apt.conf(5))."""
     lowered = word.strip().lower()
     if lowered in {"yes", "true", "with", "on", "enable", "1"}:
         return True
@@ -191,7 +197,7 @@ def archive(
     keyring: Keys,
     read_key: Callable[[str], Keys] = Path,
 ) -> RepositorySpec:
-    """A distribution's own archive, at the place where a machine takes it from.
+    """Return a distribution's own archive, at the place where a machine gets it from.
 
     Args:
         id: a key of ARCHIVE_SUITES.
@@ -199,8 +205,8 @@ def archive(
         components: the components to read.
         sources: the machine's apt sources.
         sources_codename: the release of that machine, whose suites its sources name.
-        keyring: the archive's keys, for an entry that names none.
-        read_key: gives the keys behind a Signed-By path; by default a path of this machine.
+        keyring: the archive's keys, for an entry without Signed-By.
+        read_key: reader of the keys at a Signed-By path; by default a path of this machine.
 
     Raises:
         InvalidInput: no such id, or the sources name no such archive.
@@ -227,7 +233,7 @@ def mirrored(
     components: Iterable[str],
     keyring: Keyring | None,
 ) -> RepositorySpec:
-    """A distribution's own archive at a URL that the fleet names."""
+    """Return a distribution's own archive at a URL that the fleet names."""
     suites = tuple(suite.format(codename=codename) for suite in ARCHIVE_SUITES[id])
     return RepositorySpec(id, "apt", url.rstrip("/"), keyring, suites, tuple(components))
 
@@ -245,15 +251,15 @@ def _keys(source: AptSource, keyring: Keys, read_key: Callable[[str], Keys]) -> 
 def published_key(
     url: str, *, fingerprint: str | None = None, sha256: str | None = None, fetcher: Fetcher | None = None
 ) -> bytes:
-    """A key that a repository publishes, taken only when it is exactly the one that the catalog knows.
+    """Return a key that a repository publishes, if it is exactly the one in the catalog.
 
     Args:
         fingerprint: of the primary key.
-        sha256: of the armored text without its Version line, where no fingerprint is known.
+        sha256: of the armored text without its Version line, if no fingerprint is known.
 
     Raises:
-        Refused: it is gone, or another, or others are beside it.
-        InvalidInput: it is no whole key.
+        Refused: it is missing, it is another key, or the file contains more keys.
+        InvalidInput: it is not a complete key.
     """
     content = (fetcher or Fetcher()).get(url)
     if content is None:

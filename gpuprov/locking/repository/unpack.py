@@ -1,4 +1,4 @@
-"""Compressed indexes, unpacked up to a limit: a few kilobytes can be made to unpack to any size."""
+"""Decompression of indexes up to a limit: a few kilobytes can be crafted to decompress to any size."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ else:
     from backports import zstd
 
 LIMIT = 1 << 30
-"""Bytes that an index may have unpacked; Debian's largest has some 60 MB, Fedora's some 200."""
+"""Maximum uncompressed size of an index in bytes; Debian's largest has some 60 MB, Fedora's some 200."""
 
 
 def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> bytes:
-    """Unpacked content.
+    """Decompress content.
 
     Args:
         suffix: a key of UNPACK.
-        name: of the file, for complaints.
-        size: what it has unpacked, where its index says so.
+        name: of the file, for error messages.
+        size: its uncompressed size, if its index states it.
 
     Raises:
-        Refused: it is cut off or not of its kind, or larger than it should be.
+        Refused: it is truncated or of another format, or its size is wrong.
     """
     limit = LIMIT if size is None else max(0, min(size, LIMIT))
     try:
@@ -81,4 +81,4 @@ UNPACK: dict[str, Callable[[bytes, int], bytes]] = {
     ".bz2": _bzip2,
     "": _plain,
 }
-"""How to unpack a file by its suffix, up to a limit; the order is the order of choice."""
+"""Decompressor for each suffix, with a limit, in order of preference."""

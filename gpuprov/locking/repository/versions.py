@@ -1,4 +1,4 @@
-"""How the two packaging worlds order versions, and what part of a version is the upstream's."""
+"""Version orders of the two packaging systems, and the upstream part of a version."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RPM_SEGMENT = re.compile(r"[0-9]+|[a-zA-Z]+|~|\^")
 
 @dataclass(frozen=True)
 class Order:
-    """The version order of one packaging world.
+    """The version order of one packaging system.
 
     Attributes:
         name: `deb` or `rpm`.
-        compare: below zero when the first is older, above zero when it is newer.
+        compare: below zero if the first is older, above zero if it is newer.
         upstream: the upstream part of a full version: `580.95.05` of `1:580.95.05-0ubuntu1`.
         bare_provides_any: a Provides without a version satisfies every versioned dependency.
     """
@@ -30,17 +30,17 @@ class Order:
     bare_provides_any: bool
 
     def key(self, version: str) -> Any:
-        """A sort key: oldest first."""
+        """Return a sort key: oldest first."""
         return cmp_to_key(self.compare)(version)
 
     def satisfies(self, version: str, operator: str, wanted: str) -> bool:
-        """Whether `version operator wanted` holds, by Debian's operators: `<<` `<=` `=` `>=` `>>`."""
+        """Return whether `version operator wanted` is true; Debian's operators: `<<` `<=` `=` `>=` `>>`."""
         sign = self.compare(version, wanted)
         return {"<<": sign < 0, "<=": sign <= 0, "=": sign == 0, ">=": sign >= 0, ">>": sign > 0}[operator]
 
 
 def matches_upstream(upstream: str, wanted: str) -> bool:
-    """Whether an upstream version is the wanted one or continues it at a component's edge.
+    """Return whether an upstream version is the wanted one or continues it after a complete component.
 
     `535.309.01` is matched by `535` and `535.309`, not by `53` or `535.3`.
     """
@@ -57,14 +57,14 @@ def _upstream_deb(version: str) -> str:
 
 
 def _split_rpm(version: str) -> tuple[int, str, str]:
-    """Epoch, version and release of `[epoch:]version[-release]`."""
+    """Split `[epoch:]version[-release]` into epoch, version and release."""
     epoch, colon, rest = version.rpartition(":")
     number, _, release = rest.partition("-")
     return int(epoch) if colon else 0, number, release
 
 
 def _compare_rpm(left: str, right: str) -> int:
-    """Order of two `[epoch:]version[-release]`; a missing release equals any, as in Requires."""
+    """Compare two `[epoch:]version[-release]`; a missing release equals any, as in Requires."""
     (left_epoch, left_version, left_release) = _split_rpm(left)
     (right_epoch, right_version, right_release) = _split_rpm(right)
     if left_epoch != right_epoch:
@@ -76,11 +76,11 @@ def _compare_rpm(left: str, right: str) -> int:
 
 
 def rpmvercmp(left: str, right: str) -> int:
-    """Order of two version or release strings by rpm's rules.
+    """Compare two version or release strings by rpm's rules.
 
     Source: rpm-version(7) of rpm.org and `rpmio/rpmvercmp.c`: segments of digits or letters, other characters
-    only separate; digits beat letters; `~` sorts before everything, even the end; `^` after the end, before
-    anything else.
+    only separate; digits sort after letters; `~` sorts before everything, even the end; `^` after the end,
+    before anything else.
     """
     left_parts, right_parts = RPM_SEGMENT.findall(left), RPM_SEGMENT.findall(right)
     for index in range(max(len(left_parts), len(right_parts))):
@@ -92,7 +92,7 @@ def rpmvercmp(left: str, right: str) -> int:
 
 
 def _rpm_rank(segments: list[str], index: int) -> tuple[int, int, str]:
-    """A segment's place in rpm's order: `~` < end < `^` < letters < digits."""
+    """Return a segment's place in rpm's order: `~` < end < `^` < letters < digits."""
     if index >= len(segments):
         return (1, 0, "")
     segment = segments[index]

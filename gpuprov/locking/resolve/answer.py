@@ -80,9 +80,9 @@ class PackageSet:
     stream: str | None = None
     """dnf module stream to enable before: `nvidia-driver:580-open`."""
     module: str | None = None
-    """The package with a precompiled module, which has a version of its own."""
+    """The package with a precompiled module, which has its own version."""
     unversioned: tuple[str, ...] = ()
-    """Further packages to install that have versions of their own (`nvidia-persistenced` in Debian)."""
+    """Further packages to install that have their own versions (`nvidia-persistenced` in Debian)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ def candidates(case: Case) -> list[Draft]:
     """Return drivers to try, best first; at least one.
 
     If the request does not state a driver, branches that do not support a GPU of the host are left out,
-    unless
-    none would remain.
+    unless none would remain.
 
     Raises:
         InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are

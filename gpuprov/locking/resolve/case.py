@@ -18,7 +18,7 @@ _ONE_BOARD = 32
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The fixed input: the machine and the request's statements. A version that is not stated is None."""
+    """The fixed input: the machine and the request's statements; None for a version that is not stated."""
 
     catalog: Catalog
     request: Request

@@ -19,7 +19,7 @@ class Chooser:
         self._cudnn_by_major: dict[int, list[Version]] = {}
 
     def complete(self, draft: Draft) -> Draft:
-        """Choose every open component of a draft; a component without a suitable version is None."""
+        """Choose every open component of a draft; None for a component without a suitable version."""
         self._flavour(draft)
         self._cuda(draft)
         self._compat(draft)
@@ -62,8 +62,7 @@ class Chooser:
         """Return the newest suitable release that runs natively.
 
         Releases not seen in the system's repositories count only without any other. If none runs natively,
-        return
-        the oldest suitable release that runs by minor-version compatibility.
+        return the oldest suitable release that runs by minor-version compatibility.
         """
         for wanted in ("yes", "unproven"):
             for toolkit, held in self._suitable_toolkits:

@@ -44,8 +44,7 @@ class Request:
     """Kernel-module flavour: `open` or `proprietary`."""
     module_build: str | None = None
     """`dkms`: compiled on the machine, or `precompiled`: the distribution's signed modules; None: the
-    repository's
-    first choice, which is compiled.
+    repository's first choice, which is compiled.
     """
     kernel: str | None = None
     """The kernel of the next boot, as `uname -r` prints it."""

@@ -21,8 +21,7 @@ def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
     """Return the stack for a request, or a refusal with every violated rule and alternatives.
 
     Versions that the request does not state are chosen. Deterministic: the same request and catalog give the
-    same
-    answer.
+    same answer.
 
     Raises:
         InvalidInput: an unknown or ambiguous name or version, or a bad value.

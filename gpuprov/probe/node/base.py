@@ -1,4 +1,4 @@
-"""The registry of collectors, and the ways in which they look at a node: files and commands, both bounded."""
+"""Registry of collectors, and access to files and commands of a node, with limits of size and time."""
 
 import os
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Collector = Callable[[Values], Any]
 
 COLLECTORS = {}  # type: dict[str, tuple[Collector, float]]
-"""Name → (function of the parameters, seconds that it may take)."""
+"""Name → (function of the parameters, time-out in seconds)."""
 
 READ_LIMIT = 4 * 1024 * 1024
 READ_AT_ONCE = 64 * 1024  # /proc/sys answers a larger read with "cannot allocate memory"
@@ -31,15 +31,17 @@ ENVIRONMENT = dict(
     PATH=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 )
 FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-"""In the order in which a file hides its namesakes (sysctl.d(5), systemd-system.conf(5))."""
+"""Folders in order of precedence: a file hides those of the same name in later folders (sysctl.d(5),
+systemd-system.conf(5)).
+"""
 
 
 class Failed(Exception):
-    """A collector cannot tell, for the reason given."""
+    """Failure of a collector, with the reason."""
 
 
 def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
-    """Register a function under its own name; it may take so many seconds before its answer is given up."""
+    """Register a function as a collector under its own name, with a time-out."""
 
     def register(function: "Collector") -> "Collector":
         COLLECTORS[function.__name__] = (function, seconds)
@@ -49,7 +51,7 @@ def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
 
 
 def read(path: str, limit: int = READ_LIMIT) -> str:
-    """Text of a file, up to `limit` bytes."""
+    """Return the text of a file, up to `limit` bytes."""
     chunks = []
     with open(path, "rb", buffering=0) as file:
         while limit > 0:
@@ -62,7 +64,7 @@ def read(path: str, limit: int = READ_LIMIT) -> str:
 
 
 def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
-    """Text of a file; `None` where there is none, or none that may be read."""
+    """Return the text of a file; `None` if it does not exist or is not readable."""
     try:
         return read(path, limit)
     except OSError:
@@ -70,12 +72,12 @@ def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
 
 
 def text_in(path: str) -> str:
-    """Text of a short file, such as sysfs has, without the blanks around it; "" where there is none."""
+    """Return the stripped text of a short file, such as one of sysfs; "" if it does not exist."""
     return (read_or_none(path, 4096) or "").strip()
 
 
 def names_in(folder: str) -> "list[str]":
-    """Sorted names in a folder; none where there is no such folder."""
+    """Return the sorted names in a folder; none if the folder does not exist."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -83,7 +85,7 @@ def names_in(folder: str) -> "list[str]":
 
 
 def link_name(path: str) -> "str | None":
-    """Last part of where a link leads; `None` where there is no link."""
+    """Return the last part of a link's target; `None` if it is not a link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -91,7 +93,7 @@ def link_name(path: str) -> "str | None":
 
 
 def find_program(name: str) -> "str | None":
-    """Full path of a program, or `None`; the folders of root are searched for everybody."""
+    """Return the full path of a program, or `None`; root's folders are searched for every user."""
     for folder in ENVIRONMENT["PATH"].split(":"):
         path = os.path.join(folder, name)
         if folder and os.access(path, os.X_OK) and os.path.isfile(path):
@@ -100,7 +102,7 @@ def find_program(name: str) -> "str | None":
 
 
 def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
-    """Files of a folder like `sysctl.d`, in the order in which they are read, each where it is not hidden."""
+    """Return the effective files of a folder like `sysctl.d` in reading order, without hidden ones."""
     paths = {}  # type: dict[str, str]
     for root in FOLDERS:
         for name in names_in(root + "/" + folder):
@@ -110,14 +112,14 @@ def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
 
 
 def lines_of(path: str) -> "Iterator[Place]":
-    """`path:number` and text of the lines that say something."""
+    """Yield `path:number` and text of the lines that are neither empty nor comments."""
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         if line.strip() and line.lstrip()[0] not in "#;":
             yield f"{path}:{number}", line.strip()
 
 
 def systemd_lines() -> "Iterator[Place]":
-    """What systemd's own configuration says, the last word last."""
+    """Yield place and text of the lines of systemd's own configuration; the last assignment counts."""
     main = next(
         (path for path in (root + "/systemd/system.conf" for root in FOLDERS) if os.path.exists(path)), ""
     )
@@ -126,7 +128,11 @@ def systemd_lines() -> "Iterator[Place]":
 
 
 def run(*argv: str, seconds: float = 10.0) -> str:
-    """Standard output of a command that succeeded; when the time is over it is killed with its children."""
+    """Return the standard output of a command that succeeded; after `seconds` it is killed with its children.
+
+    Raises:
+        Failed: it is not installed, failed, or did not end in time.
+    """
     code, out, err = run_anyway(*argv, seconds=seconds)
     if code != 0:
         said = (err.strip() or out.strip() or "no output").splitlines()[-1]
@@ -135,7 +141,11 @@ def run(*argv: str, seconds: float = 10.0) -> str:
 
 
 def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
-    """Exit code, standard output and standard error of a command, whatever came of it."""
+    """Return exit code, standard output and standard error of a command, also if it failed.
+
+    Raises:
+        Failed: it is not installed, did not end in time, or printed too much.
+    """
     program = find_program(argv[0])
     if program is None:
         raise Failed(f"{argv[0]} is not installed")
@@ -162,7 +172,7 @@ def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child with its whole process group; one that sleeps in the kernel is not waited for."""
+    """Kill a child with its whole process group; do not wait for one in uninterruptible sleep."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
@@ -174,7 +184,7 @@ def stop(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _drain(child: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytes, bytes]":
-    """Both outputs up to their end."""
+    """Return both outputs up to their end."""
     outputs = ([], [])  # type: tuple[list[bytes], list[bytes]]
     size = 0
     pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe]
@@ -205,13 +215,13 @@ HIDDEN = "(hidden)"
 
 
 def redact(text: str) -> str:
-    """The text with the values of passwords, tokens and keys hidden, also those inside URLs."""
+    """Return the text with passwords, tokens and keys hidden, also those inside URLs."""
     text = _OPTION.sub(r"\1" + HIDDEN, _ASSIGNED.sub(r"\1" + HIDDEN, text))
     return _IN_URL.sub(r"\1" + HIDDEN + "@", text)
 
 
 def blot_value(value: "Any", name: str = "") -> "Any":
-    """The same for a JSON value: what stands under a secret's name is hidden whole."""
+    """Return a JSON value with secrets hidden; the complete text under a secret's name is hidden."""
     if isinstance(value, dict):
         return {key: blot_value(inner, key) for key, inner in value.items()}
     if isinstance(value, list):

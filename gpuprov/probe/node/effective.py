@@ -1,4 +1,4 @@
-"""Collectors of what is in force, whoever wrote it: variables, libraries, sources of packages, sysctls."""
+"""Collectors of effective values of any origin: variables, libraries, package sources, sysctls."""
 
 import glob
 import os
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$")
 MARK = "gpuprov-end-of-login-files"
-# bash does not take PS4 from root's environment, so the files of a login are read one by one. See bash(1),
-# "Invocation", for which they are.
+# bash does not accept PS4 from root's environment, so the login files are read one by one. For their names
+# and order see bash(1), "Invocation".
 LOGIN = f"""
 PS4='+gpuprov:$BASH_SOURCE:$LINENO: '; set -x; . /etc/profile
 for f in ~/.bash_profile ~/.bash_login ~/.profile; do [ -r "$f" ] && {{ . "$f"; break; }}; done
@@ -44,7 +44,7 @@ RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/us
 
 
 def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
-    """Name, value and place of the variables that a file sets, quotes taken off."""
+    """Yield name, value without quotes, and place of the variables that a file sets."""
     for place, line in lines_of(path):
         found = ASSIGNMENT.match(line)
         if found:
@@ -53,10 +53,10 @@ def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
 
 @collector(seconds=15)
 def variables(parameters: "Values") -> "Any":
-    """Variables of the names asked for as logins, services and users' services get them, with who set each.
+    """Return the requested variables of logins, services and users' services, with the place that sets each.
 
     {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …,
-    "nvcc": [path, place]}; a place is null where nothing names it.
+    "nvcc": [path, place]}; a place is null if no file sets the value.
     """
     wanted = re.compile(parameters["environment"])
     logins, nvcc = _logins(wanted)
@@ -74,7 +74,7 @@ def variables(parameters: "Values") -> "Any":
 
 
 def _pam() -> "dict[str, Place]":
-    """What PAM gives a login before any shell: pam_env.conf(5), then /etc/environment."""
+    """Return the variables that PAM sets before any shell: pam_env.conf(5), then /etc/environment."""
     found = {}
     for place, line in lines_of("/etc/security/pam_env.conf"):
         values = dict(re.findall(r"\b(DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", line))
@@ -86,7 +86,7 @@ def _pam() -> "dict[str, Place]":
 
 
 def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """A login of root's as bash makes it, and the compiler that it finds, each with the line that set it."""
+    """Return the variables of root's login with bash, and its nvcc, each with the line that sets it."""
     begun = _pam()
     found = {name: (value, place) for name, (value, place) in begun.items()}  # type: dict[str, Any]
     if find_program("bash") is None:
@@ -110,14 +110,17 @@ def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
 
 
 def _set_at(trace: str, name: str, value: str = "", *, first: bool = False) -> "str | None":
-    """Where bash says that it set a variable: `+gpuprov:/etc/profile.d/x.sh:2: export CUDA_HOME=/opt`."""
+    """Return the place that sets a variable, from bash's trace.
+
+    A line of the trace is `+gpuprov:/etc/profile.d/x.sh:2: export CUDA_HOME=/opt`.
+    """
     pattern = rf"(?m)^\++gpuprov:([^:\n]+):(\d+): (?:[^\n]* )?{name}={value}"
     places = [f"{path}:{number}" for path, number in re.findall(pattern, trace)]
     return (places[0] if first else places[-1]) if places else None
 
 
 def _services() -> "dict[str, Any]":
-    """What systemd hands to every service, and the file that says so."""
+    """Return the variables that systemd passes to every service, with the file that sets each."""
     given = {}  # type: dict[str, Any]
     shown = run_anyway("systemctl", "show-environment", seconds=5)[1] if find_program("systemctl") else ""
     for line in shown.splitlines():
@@ -133,7 +136,7 @@ def _services() -> "dict[str, Any]":
 
 
 def _users() -> "dict[str, Any]":
-    """What a user's own services get: environment.d(5), whose last word counts."""
+    """Return the variables of users' services from environment.d(5); the last assignment counts."""
     return {
         name: (value, place)
         for path in dropped_in("environment.d")
@@ -143,13 +146,13 @@ def _users() -> "dict[str, Any]":
 
 @collector(seconds=5)
 def boot_sysctls(parameters: "Values") -> "Any":
-    """Place, name and value of each line that sets a sysctl asked for at boot, the last word last."""
+    """Return place, name and value of each line that sets a requested sysctl at boot; the last one counts."""
     rows = []
     for path in dropped_in("sysctl.d"):
         for place, line in lines_of(path):
             name, equals, value = line.lstrip("-").partition("=")
             name = name.strip()
-            if "/" in name.split(".")[0]:  # the first separator tells how the others are meant
+            if "/" in name.split(".")[0]:  # the first separator determines the meaning of the others
                 name = name.translate({ord("."): "/", ord("/"): "."})
             if equals and name in parameters["sysctls"]:
                 rows.append([place, name, " ".join(value.split())])
@@ -158,11 +161,11 @@ def boot_sysctls(parameters: "Values") -> "Any":
 
 @collector(seconds=20)
 def unpackaged(parameters: "Values") -> "Any":
-    """Files that a driver, CUDA or one of its libraries left from outside of the package manager.
+    """Return files of a driver, CUDA or its libraries that were installed without the package manager.
 
     {"driver": ["/usr/bin/nvidia-uninstall"], "toolkits": ["/usr/local/cuda-12.4"],
     "libraries": [["/usr/local/lib/libcuda.so.550.1", "/etc/ld.so.conf.d/000-site.conf:1"]]}; the second of a
-    pair says what leads programs there, null where the linker looks by itself.
+    pair is the setting that leads programs there, null for a default folder of the linker.
     """
     driver = [path for path in RUNFILE_TRACES if os.path.exists(path)]
     toolkits = [path for path in sorted(glob.glob("/usr/local/cuda-[0-9]*")) if not os.path.islink(path)]
@@ -176,7 +179,7 @@ def unpackaged(parameters: "Values") -> "Any":
 
 
 def _libraries() -> "dict[str, str | None]":
-    """Files of libraries that a program would get, or leads to → what leads there."""
+    """Return real paths of libraries that programs may load → the setting that leads there, or None."""
     found = {}  # type: dict[str, str | None]
     for folder, why in _library_folders().items():
         for name in names_in(folder):
@@ -189,7 +192,7 @@ def _libraries() -> "dict[str, str | None]":
 
 
 def _library_folders() -> "dict[str, str | None]":
-    """Where programs look for libraries → who sends them there, where that is not the linker itself."""
+    """Return folders of libraries → the setting that adds each; None for a default folder of the linker."""
     folders = {}  # type: dict[str, str | None]
     for pattern in LIBRARY_FOLDERS:
         folders.update(dict.fromkeys(glob.glob(pattern)))
@@ -198,7 +201,7 @@ def _library_folders() -> "dict[str, str | None]":
             if line.startswith("/"):
                 folders.setdefault(line.split("=")[0].rstrip("/"), place)
     everybody = [_pam(), _services(), _users()]
-    with suppress(Failed):  # the collector of variables says so
+    with suppress(Failed):  # the collector of variables reports it
         everybody.insert(0, _logins(re.compile("LD_LIBRARY_PATH$"))[0])
     for given in everybody:
         value, place = given.get("LD_LIBRARY_PATH", ("", None))
@@ -209,12 +212,12 @@ def _library_folders() -> "dict[str, str | None]":
 
 
 def _says_something(path: str) -> bool:
-    """Whether it is a file that is not empty: no one can load one that is."""
+    """Return whether it is a regular file that is not empty; an empty one cannot be loaded."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 def _owned(paths: "list[str]") -> "set[str]":
-    """Those of the paths that a package brought; by either name where /lib is a link to /usr/lib."""
+    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib."""
     if not paths:
         return set()
     if find_program("dpkg-query") is None:
@@ -232,7 +235,7 @@ def _names_of(path: str) -> "list[str]":
 
 @collector(seconds=30)
 def offers(parameters: "Values") -> "Any":
-    """Sources beside the distribution's archive and the lock's that bring packages which the lock names."""
+    """Return other sources than the distribution's and the lock's that offer packages named in the lock."""
     if find_program("apt-get") is None:
         return []
     return gpuprov_sources.offers(parameters["repositories"], parameters["packages"])

@@ -1,4 +1,4 @@
-"""Collectors of NVIDIA's driver: modules loaded and on disk, nvidia-smi, who uses the GPUs."""
+"""Collectors of NVIDIA's driver: loaded modules, modules on disk, nvidia-smi, processes that use GPUs."""
 
 import os
 import re
@@ -29,21 +29,21 @@ MODPROBE_FOLDERS = tuple(
 
 @collector(seconds=30)
 def smi(parameters: "Values") -> "Any":
-    """`nvidia-smi -q -x` as it answered, also when it failed."""
+    """Return the output of `nvidia-smi -q -x`, also if it failed."""
     code, out, err = run_anyway("nvidia-smi", "-q", "-x", seconds=29)
     return {"rc": code, "stdout": out, "stderr": err}
 
 
 @collector(seconds=15)
 def mig(parameters: "Values") -> "Any":
-    """`nvidia-smi mig -lgi`, where instances are asked for; it fails where there are none."""
+    """Return the output of `nvidia-smi mig -lgi` if instances are requested; it fails without instances."""
     asked = parameters["mig"]
     return {"text": run_anyway("nvidia-smi", "mig", "-lgi", seconds=14)[1] if asked else ""}
 
 
 @collector(seconds=5)
 def modules(parameters: "Values") -> "Any":
-    """The loaded modules that matter, and what NVIDIA's says of itself."""
+    """Return the relevant loaded modules, and version and parameters of NVIDIA's."""
     wanted = re.compile(parameters["module_pattern"])
     lines = read_or_none("/proc/modules") or _modules_of_sysfs()
     return {
@@ -54,7 +54,7 @@ def modules(parameters: "Values") -> "Any":
 
 
 def _modules_of_sysfs() -> str:
-    """Module, size and users as /proc/modules has them; what is built into the kernel has no initstate."""
+    """Return the modules in the format of /proc/modules; built-in ones, without initstate, are left out."""
     rows = []
     for name in names_in("/sys/module"):
         folder = "/sys/module/" + name + "/"
@@ -66,7 +66,7 @@ def _modules_of_sysfs() -> str:
 
 @collector(seconds=20)
 def disk_modules(parameters: "Values") -> "Any":
-    """For each kernel the modinfo of the driver's modules, as far as modprobe would find them there."""
+    """Return for each kernel the modinfo of the driver's modules that modprobe would find there."""
     described = {}
     kernels = [name for name in names_in("/lib/modules") if os.path.isfile(_dependencies(name))]
     kernels.sort(key=lambda name: os.stat(_dependencies(name)).st_mtime, reverse=True)
@@ -86,9 +86,9 @@ def _dependencies(kernel: str) -> str:
 
 @collector(seconds=5)
 def dkms(parameters: "Values") -> "Any":
-    """Builds in DKMS's own tree, which `dkms status` reads too, a process for each line.
+    """Return the builds in DKMS's tree, without `dkms status`, which starts a process for each line.
 
-    Installed builds have a link `kernel-RELEASE-ARCH` beside the versions.
+    Installed builds have a link `kernel-RELEASE-ARCH` in the folder of the versions.
     """
     rows = []
     for name in names_in(DKMS_TREE):
@@ -113,7 +113,7 @@ def dkms(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def modprobe(parameters: "Values") -> "Any":
-    """Lines of modprobe.d in effect, by place: a file in an earlier folder hides its namesakes."""
+    """Return effective lines of modprobe.d by place: a file hides those of the same name in later folders."""
     wanted = re.compile(r"^\s*(?:blacklist|install|options)\s+" + parameters["module_pattern"])
     paths = {}  # type: dict[str, str]
     for folder in MODPROBE_FOLDERS:
@@ -130,7 +130,7 @@ def modprobe(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def gpu_use(parameters: "Values") -> "Any":
-    """Processes with an open /dev/nvidia*, and Docker's containers that were given GPUs."""
+    """Return the processes with an open /dev/nvidia*, and Docker's containers with GPUs."""
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
         for pid in filter(str.isdigit, names_in("/proc")):

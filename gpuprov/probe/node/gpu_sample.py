@@ -1,6 +1,6 @@
-"""Readings of GPUs from NVML itself, through ctypes; where that is not to be had, from nvidia-smi.
+"""Readings of GPUs from NVML through ctypes, or from nvidia-smi if NVML cannot be loaded.
 
-Names and values are those of nvml.h; a call that a GPU does not know gives None.
+Names and values are those of nvml.h; a function that a GPU does not support gives None.
 """
 
 import ctypes
@@ -48,7 +48,11 @@ class Process(ctypes.Structure):
 
 
 class Nvml:
-    """NVML of this machine, started once."""
+    """NVML of this machine, initialised once.
+
+    Raises:
+        Failed: the library cannot be loaded or does not start.
+    """
 
     def __init__(self) -> None:
         try:
@@ -67,7 +71,7 @@ class Nvml:
         self._fixed = {}  # type: dict[int, Values]
 
     def read(self, traffic: bool = False) -> "list[Values]":
-        """One reading of every GPU. `traffic` measures PCIe for 20 ms a direction and GPU."""
+        """Return one reading of every GPU. `traffic` measures PCIe for 20 ms per direction and GPU."""
         return [self._gpu(index, handle, traffic) for index, handle in self._handles]
 
     def _gpu(self, index: int, handle: "Any", traffic: bool) -> "Values":
@@ -114,7 +118,7 @@ class Nvml:
         return self._fixed[index]
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """GPU -> pid and MiB of the programs that compute there."""
+        """Return GPU -> pid and MiB of each of its compute processes."""
         found = {}
         for index, handle in self._handles:
             count, rows = ctypes.c_uint(64), (Process * 64)()
@@ -135,10 +139,14 @@ class Nvml:
 
 
 class Smi:
-    """The same from nvidia-smi, a process a reading: for a machine without NVML's library where we look."""
+    """Readings from nvidia-smi, one process per reading, for a machine without a loadable NVML."""
 
     def read(self, traffic: bool = False) -> "list[Values]":
-        """One reading of every GPU, without traffic."""
+        """Return one reading of every GPU, without traffic.
+
+        Raises:
+            Failed: nvidia-smi failed.
+        """
         for words in REASONS:
             fields = QUERY.replace(REASONS[0], words)
             code, out, err = run_anyway(
@@ -149,7 +157,7 @@ class Smi:
         raise Failed((out.strip() or err.strip() or "nvidia-smi failed")[:300])
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Not told this way."""
+        """Return nothing: this class does not list processes."""
         return {}
 
 
@@ -182,7 +190,7 @@ def _row(line: str) -> "Values":
 
 
 def reader() -> "Nvml | Smi":
-    """NVML where it can be had."""
+    """Return a reader of NVML, or of nvidia-smi if NVML is not available."""
     try:
         return Nvml()
     except Failed:

@@ -23,7 +23,7 @@ PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
 
 @collector(seconds=10)
 def pci(parameters: "Values") -> "Any":
-    """Rows of the PCI devices of the vendors and classes that matter."""
+    """Return rows of the PCI devices of the relevant vendors and classes."""
     rows = []
     for address in names_in("/sys/bus/pci/devices"):
         folder = "/sys/bus/pci/devices/" + address + "/"
@@ -48,7 +48,7 @@ def _nic(name: str) -> "Values":
     folder = "/sys/class/net/" + name + "/"
     kind = re.search(r"^DEVTYPE=(bond|vlan|bridge)$", read_or_none(folder + "uevent") or "", re.M)
     device = os.path.exists(folder + "device")
-    # A virtio device hangs below its PCI device.
+    # The sysfs folder of a virtio device is below that of its PCI device.
     places = re.findall(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", os.path.realpath(folder + "device"))
     return {
         "name": name,
@@ -67,7 +67,7 @@ def _nic(name: str) -> "Values":
 
 @collector(seconds=10)
 def hcas(parameters: "Values") -> "Any":
-    """Rows of the ports of RDMA devices."""
+    """Return rows of the ports of RDMA devices."""
     rows = []
     for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         device = os.path.dirname(os.path.dirname(folder))
@@ -88,7 +88,7 @@ def hcas(parameters: "Values") -> "Any":
 
 
 def _gids(port: str) -> "list[list[Any]]":
-    """Index, type and address of a RoCE port's GIDs that are set."""
+    """Return index, type and address of each GID of a RoCE port that is set."""
     found = []  # type: list[list[Any]]
     for index in sorted(map(int, names_in(port + "/gids")))[:GIDS_AT_MOST]:
         address = text_in(f"{port}/gids/{index}")
@@ -99,7 +99,7 @@ def _gids(port: str) -> "list[list[Any]]":
 
 @collector(seconds=10)
 def cpu(parameters: "Values") -> "Any":
-    """Model, counts, governors by frequency policy, and the processors of each NUMA node."""
+    """Return model, counts, governors by frequency policy, and the processors of each NUMA node."""
     text = read("/proc/cpuinfo")
     models = re.findall(r"^model name\s*:\s*(.+)$", text, re.M)
     siblings = re.search(r"^siblings\s*:\s*(\d+)$", text, re.M)
@@ -120,7 +120,7 @@ def cpu(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def memory(parameters: "Values") -> "Any":
-    """The lines of /proc/meminfo that stay the same while programs run, and what is free."""
+    """Return the lines of /proc/meminfo that do not change while programs run, and the available memory."""
     kept = re.findall(
         r"(?m)^(?:MemTotal|MemAvailable|SwapTotal|HugePages_Total|Hugepagesize):.*$", read("/proc/meminfo")
     )
@@ -129,7 +129,7 @@ def memory(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def disks(parameters: "Values") -> "Any":
-    """Block devices as lsblk sees them, without loop devices and memory disks."""
+    """Return block devices as lsblk lists them, without loop devices and memory disks."""
     columns = "NAME,TYPE,SIZE,FSTYPE,MOUNTPOINT,MODEL,ROTA,TRAN"
     answer = run("lsblk", "--json", "--bytes", "--exclude", "1,7", "--output", columns)
     return json.loads(answer)["blockdevices"] if answer.strip() else []
@@ -137,7 +137,7 @@ def disks(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def scratch(parameters: "Values") -> "Any":
-    """For each mount point asked for what is mounted there, what fstab says, and KiB that are read ahead."""
+    """Return file system, source in fstab, mount unit and KiB of read-ahead of each requested mount point."""
     found = {}
     for point in parameters["scratch"]:
         rows = [line.split() for line in (read_or_none("/etc/fstab") or "").splitlines()]
@@ -157,7 +157,7 @@ def scratch(parameters: "Values") -> "Any":
 
 
 def _mount_unit(point: str) -> "str | None":
-    """A mount unit that goes before fstab's line (systemd.mount(5))."""
+    """Return the path of a mount unit that overrides fstab's line (systemd.mount(5))."""
     name = point.strip("/").replace("-", "\\x2d").replace("/", "-") + ".mount"
     paths = (f"{root}/systemd/system/{name}" for root in ("/etc", "/run"))
     return next((path for path in paths if os.path.exists(path)), None)
@@ -165,7 +165,7 @@ def _mount_unit(point: str) -> "str | None":
 
 @collector(seconds=5)
 def mounts(parameters: "Values") -> "Any":
-    """Mounts of devices and of network file systems, and of the root."""
+    """Return mounts of devices and of network file systems, and of the root."""
     rows = (line.split(" ") for line in read("/proc/mounts").splitlines())
     kept = [row for row in rows if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
     return {"text": redact("\n".join(" ".join(row) for row in kept))}

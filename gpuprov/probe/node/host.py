@@ -1,4 +1,4 @@
-"""Collectors of the host under the GPUs: memory, space, clock, processors, boots; programs on the GPUs."""
+"""Collectors of the host: memory, space, clock, processors, boots, and programs on the GPUs."""
 
 import ctypes
 import glob
@@ -19,9 +19,9 @@ PROCESSES_AT_MOST = 64
 MOUNTS_AT_MOST = 64
 LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
 STA_UNSYNC = 0x40
-"""adjtimex(2): the clock is not synchronised."""
+"""Flag of adjtimex(2): the clock is not synchronised."""
 BOOT_TIME = 2
-"""utmp(5): a record of a boot."""
+"""Type of a boot's record in utmp(5)."""
 
 
 @collector(seconds=10)
@@ -67,8 +67,10 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _space() -> "list[list[Any]]":
-    """Mount point, file system, MiB and inodes in all and free; file systems of this machine alone, as one
-    of another may hang."""
+    """Return mount point, file system, total and free MiB, total and free inodes, and `ro` or `rw`.
+
+    Only local file systems are included, because an access to a network file system may block.
+    """
     rows, seen = [], set()
     for line in read("/proc/mounts").splitlines():
         words = line.split(" ")
@@ -102,7 +104,7 @@ def _space() -> "list[list[Any]]":
 
 
 def _clock() -> "Values":
-    """adjtimex(2) with no mode set changes nothing and needs no right."""
+    """Return the clock's state from adjtimex(2); without a mode it changes nothing and needs no privilege."""
     buffer = ctypes.create_string_buffer(512)
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -121,7 +123,7 @@ def _clock() -> "Values":
 
 
 def _boots() -> "list[int] | None":
-    """Seconds since the epoch of the boots that wtmp knows, the last 50 (utmp(5): 384 bytes a record)."""
+    """Return times of the last 50 boots in wtmp, in seconds since the epoch (utmp(5): 384 bytes a record)."""
     try:
         with open("/var/log/wtmp", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 384 * 20000))
@@ -136,7 +138,7 @@ def _boots() -> "list[int] | None":
 
 
 def _virtual() -> str:
-    """What the machine's firmware calls itself; empty where it does not."""
+    """Return the firmware's vendor and product, and `hypervisor` or `container` if it runs in one."""
     words = [text_in("/sys/class/dmi/id/" + name) for name in ("sys_vendor", "product_name")]
     hypervisor = " hypervisor" if re.search(r"(?m)^flags\s*:.*\bhypervisor\b", read("/proc/cpuinfo")) else ""
     container = (
@@ -147,9 +149,9 @@ def _virtual() -> str:
 
 @collector(seconds=10)
 def programs(parameters: "Values") -> "Any":
-    """Programs that hold a GPU: state, owner, age, processors, limits, and the variables asked for.
+    """Return programs that use a GPU: state, owner, processors, limits, and the requested variables.
 
-    Beside them processes that sleep in the kernel and cannot be woken, twice, half a second between.
+    The answer also lists processes in uninterruptible sleep, which are sampled twice, half a second apart.
     """
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     holders = []
@@ -209,7 +211,7 @@ def _limit(limits: str, name: str) -> "str | None":
 
 
 def _stuck() -> "list[list[str]]":
-    """Name, pid and place in the kernel of processes that cannot be woken, and wait there twice."""
+    """Return name, pid and kernel function of processes in uninterruptible sleep, unchanged for 0.5 s."""
     first = _uninterruptible()
     if not first:
         return []

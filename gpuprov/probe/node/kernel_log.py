@@ -1,4 +1,4 @@
-"""Collector of the kernel's log: the lines since boot that speak of GPUs, buses, memory, disks and hangs."""
+"""Collector of the kernel's log: the lines since boot about GPUs, buses, memory, disks and hangs."""
 
 import os
 import re
@@ -29,9 +29,9 @@ WANTED = re.compile(
 
 @collector(seconds=20)
 def kernel_log(parameters: "Values") -> "Any":
-    """Seconds since the epoch and text of each line that matters, the oldest first, at most 4000 of them.
+    """Return time and text of the last 4000 relevant lines, the oldest first.
 
-    `lines` counts all that were read: a log without any line tells nothing.
+    Times are in seconds since the epoch. `lines` counts all lines read: an empty log proves nothing.
     """
     reason = "no kernel log can be read"
     for source in (_journal, _ring):
@@ -50,7 +50,7 @@ def kernel_log(parameters: "Values") -> "Any":
 
 
 def _journal() -> "Iterator[tuple[float, str]]":
-    """The journal's lines of the kernel since boot."""
+    """Yield the kernel's lines in the journal since boot."""
     program = find_program("journalctl")
     if program is None:
         raise Failed("journalctl is not installed")
@@ -81,7 +81,7 @@ def _journal() -> "Iterator[tuple[float, str]]":
 
 
 def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
-    """Messages: a line without a time continues the one before, as those of NVRM often do."""
+    """Yield complete messages: a line without a time continues the previous one, as is common for NVRM."""
     begun, parts = 0.0, []  # type: float, list[str]
     for line in lines:
         stamp, _, text = line.partition(" ")
@@ -96,7 +96,7 @@ def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
 
 
 def _ring() -> "Iterator[tuple[float, str]]":
-    """Records of /dev/kmsg: priority, number, microseconds since boot; then the text."""
+    """Yield records of /dev/kmsg, which have priority, number, microseconds since boot, and the text."""
     handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     boot = time.time() - time.monotonic()
     try:

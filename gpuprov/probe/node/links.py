@@ -1,4 +1,4 @@
-"""Collectors of links: PCIe ports up to the root, access control, NVLink, counters that are read twice."""
+"""Collectors of links: PCIe ports up to the root, access control, NVLink, and counters read twice."""
 
 import glob
 import os
@@ -18,9 +18,9 @@ PAUSE_S = 0.12
 LINK_FIELDS = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 FURTHER_FIELDS = ("vendor", "device", "class", "power_state", "numa_node", "enable")
 ACS_CAPABILITY = 0x000D
-"""PCI Express base specification, 7.7.11: Access Control Services; control register at offset 6."""
+"""Access Control Services, PCI Express base specification, 7.7.11; the control register is at offset 6."""
 ACS_REDIRECTS = 0x2C
-"""P2P request redirect, completion redirect and egress control, each of which sends peers' traffic up."""
+"""P2P request redirect, completion redirect and egress control: each redirects peer traffic to the root."""
 COUNTERS = re.compile(
     r"^(?:symbol_error|link_downed|link_error_recovery|port_rcv_errors|port_xmit_discards"
     r"|excessive_buffer_overrun_errors|out_of_sequence|packet_seq_err|rnr_nak_retry_err"
@@ -57,7 +57,7 @@ def _link(address: str) -> "Values":
 
 
 def _bars(text: str) -> "tuple[list[int], list[int]]":
-    """Sizes of the six base address registers in bytes, and those that exist and have no place.
+    """Return sizes of the six base address registers in bytes, and the numbers of those without an address.
 
     A line has begin, end and flags; without flags there is no such register (Documentation/PCI/sysfs-pci).
     """
@@ -73,7 +73,7 @@ def _bars(text: str) -> "tuple[list[int], list[int]]":
 
 
 def _config(path: str) -> "Values":
-    """Whether the configuration space answers at all, and what ACS does; root alone reads past byte 64."""
+    """Return whether the configuration space answers, and ACS's state; only root can read beyond byte 64."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read(4096)
@@ -84,7 +84,7 @@ def _config(path: str) -> "Values":
 
 
 def _acs(data: bytes) -> "bool | None":
-    """Whether ACS sends peers' traffic up to the root; None for a device without it."""
+    """Return whether ACS redirects peer traffic to the root; None for a device without ACS."""
     place = 0x100
     for _ in range(96):
         head = int.from_bytes(data[place : place + 4], "little")
@@ -100,7 +100,7 @@ def _acs(data: bytes) -> "bool | None":
 
 @collector(seconds=20)
 def nvlink(parameters: "Values") -> "Any":
-    """`nvidia-smi nvlink -s` and `-e`, as they answered; nothing where no NVIDIA driver is loaded."""
+    """Return the output of `nvidia-smi nvlink -s` and `-e`; empty if no NVIDIA driver is loaded."""
     if not os.path.exists("/proc/driver/nvidia/version"):
         return {"status": "", "errors": ""}
     return {
@@ -111,7 +111,7 @@ def nvlink(parameters: "Values") -> "Any":
 
 @collector(seconds=20)
 def topo(parameters: "Values") -> "Any":
-    """`nvidia-smi topo -m`, as it answered; nothing where fewer than two NVIDIA GPUs could be joined."""
+    """Return the output of `nvidia-smi topo -m`; empty with fewer than two NVIDIA GPUs."""
     if len(glob.glob("/proc/driver/nvidia/gpus/*")) < 2:
         return {"text": ""}
     return {"text": run_anyway("nvidia-smi", "topo", "-m", seconds=19)[1]}
@@ -119,7 +119,7 @@ def topo(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def counters(parameters: "Values") -> "Any":
-    """Counters of errors and of swapping, twice, a moment between: only what grows is happening now."""
+    """Return counters of errors and of swapping, read twice: an increase shows an error that occurs now."""
     first = _counters()
     time.sleep(PAUSE_S)
     return {"seconds": PAUSE_S, "first": first, "second": _counters()}

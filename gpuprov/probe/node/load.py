@@ -1,4 +1,4 @@
-"""Collector of a sample over some seconds: GPUs, the programs on them with their children, and the host."""
+"""Collector of a sample over some seconds: GPUs, their programs with children, and the host."""
 
 import glob
 import os
@@ -24,7 +24,7 @@ WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|RANK$|WORLD_SIZE$|LOC
 
 @collector(seconds=120)
 def load(parameters: "Values") -> "Any":
-    """What the machine does for as long as it is asked to look."""
+    """Return readings during the requested time, and counters before and after it."""
     seconds = float(parameters["sample"])
     gpus = reader()
     first = _look(gpus)
@@ -63,7 +63,7 @@ def _state(pid: str) -> str:
 
 
 def _look(gpus: "Nvml | Smi") -> "Values":
-    """Counters of the host and of the programs, once."""
+    """Return counters of the host and of the programs, read once."""
     return {
         "cpus": _cpus(),
         "vm": dict(re.findall(r"^(pswpin|pswpout|pgmajfault) (\d+)$", read("/proc/vmstat"), re.M)),
@@ -75,7 +75,7 @@ def _look(gpus: "Nvml | Smi") -> "Values":
 
 
 def _cpus() -> "dict[str, list[int]]":
-    """Processor -> busy, waiting for disks, all; in ticks."""
+    """Return processor -> busy, waiting for disks, all; in ticks."""
     found = {}
     for name, rest in re.findall(r"^(cpu\d+) ([\d ]+)$", read("/proc/stat"), re.M):
         ticks = [int(each) for each in rest.split()]
@@ -84,13 +84,13 @@ def _cpus() -> "dict[str, list[int]]":
 
 
 def _pressure(name: str) -> "int | None":
-    """Microseconds for which some task waited, since boot."""
+    """Return the microseconds since boot in which some task waited; None without pressure information."""
     found = re.search(r"(?m)^some .*total=(\d+)$", read_or_none("/proc/pressure/" + name) or "")
     return int(found.group(1)) if found else None
 
 
 def _disks() -> "dict[str, list[int]]":
-    """Device -> sectors read and written, milliseconds busy (Documentation/admin-guide/iostats)."""
+    """Return device -> sectors read and written, milliseconds busy (Documentation/admin-guide/iostats)."""
     found = {}
     for line in (read_or_none("/proc/diskstats") or "").splitlines():
         words = line.split()
@@ -100,7 +100,7 @@ def _disks() -> "dict[str, list[int]]":
 
 
 def _network() -> "dict[str, list[Any]]":
-    """Interface or port -> bytes received and sent, and its speed in bit/s or nothing."""
+    """Return interface or port -> bytes received and sent, and its speed in bit/s or None."""
     found = {}
     for name, rest in re.findall(r"^\s*([^:\s]+):(.*)$", read("/proc/net/dev"), re.M):
         words = rest.split()
@@ -115,7 +115,7 @@ def _network() -> "dict[str, list[Any]]":
         rate = re.match(r"\d+", read_or_none(folder + "/rate", 64) or "")
         if all(count.isdigit() for count in counts):
             name = folder.split("/")[4] + "/" + folder.split("/")[6]
-            # Both count words of four bytes (InfiniBand architecture, PortCounters).
+            # Both counters count units of four bytes (InfiniBand architecture, PortCounters).
             found[name] = [
                 int(counts[0]) * 4,
                 int(counts[1]) * 4,
@@ -125,7 +125,7 @@ def _network() -> "dict[str, list[Any]]":
 
 
 def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
-    """Programs on GPUs and their children, by pid."""
+    """Return programs on GPUs and their children, by pid."""
     parents = {}
     for pid in filter(str.isdigit, names_in("/proc")):
         words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
@@ -172,7 +172,7 @@ def _program(pid: str) -> "Values":
 
 
 def _threads(folder: str) -> "dict[str, list[Any]]":
-    """Thread -> its name and ticks of processor time."""
+    """Return thread -> its name and ticks of processor time."""
     found = {}
     for number in names_in(folder + "task")[:THREADS_AT_MOST]:
         text = read_or_none(folder + "task/" + number + "/stat", 4096) or ""
@@ -183,7 +183,7 @@ def _threads(folder: str) -> "dict[str, list[Any]]":
 
 
 def _quota(folder: str) -> "str | None":
-    """cpu.max of the control group that it is in."""
+    """Return cpu.max of the program's control group."""
     group = re.search(r"(?m)^0::(/.+)$", read_or_none(folder + "cgroup") or "")
     return (
         (read_or_none("/sys/fs/cgroup" + group.group(1) + "/cpu.max", 64) or "").strip() or None

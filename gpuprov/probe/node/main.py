@@ -1,4 +1,4 @@
-"""Runs the collectors side by side and writes one framed answer."""
+"""Entry point on a node: the collectors run in parallel, and one framed answer is written."""
 
 import base64
 import hashlib
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def main(parameters: "Values") -> None:
-    """Collect, answer, and leave at once: a thread that sleeps in the kernel is not waited for."""
+    """Collect, answer, and exit at once, without waiting for a thread in uninterruptible sleep."""
     say(parameters["nonce"], collect(parameters))
     os._exit(0)
 
 
 def say(nonce: str, document: "Values") -> None:
-    """Write a document so that it is found and proven whole between whatever else is printed."""
+    """Write a document in a frame that can be found and verified among other output."""
     answer = json.dumps(document, ensure_ascii=True, sort_keys=True)
     body = base64.b64encode(zlib.compress(answer.encode("ascii"), 6))
     frame = f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
@@ -32,7 +32,7 @@ def say(nonce: str, document: "Values") -> None:
 
 
 def collect(parameters: "Values") -> "Values":
-    """The document of facts: every collector's value, or {"error": reason}."""
+    """Return the document of facts: every collector's value, or {"error": reason}."""
     begun = time.monotonic()
     wanted = parameters.get("collectors") or sorted(COLLECTORS)
     values = {}  # type: Values
@@ -62,7 +62,7 @@ def _seconds(name: str, parameters: "Values") -> float:
 
 
 def _collect_one(name: str, parameters: "Values", values: "Values") -> None:
-    """Whatever goes wrong in one collector is its answer, and no one else's."""
+    """Store a collector's value, or its error, which does not affect the other collectors."""
     try:
         value = COLLECTORS[name][0](parameters)
     except Failed as failed:

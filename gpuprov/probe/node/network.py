@@ -1,4 +1,4 @@
-"""Addresses and default routes as the kernel tells them: not every node has `ip`."""
+"""Addresses and default routes from the kernel, for nodes without `ip`."""
 
 import socket
 import struct
@@ -18,7 +18,7 @@ RTF_REJECT = 0x200
 
 
 def interface_addresses() -> "dict[str, list[str]]":
-    """Interface -> its addresses, ADDRESS/PREFIX, in the kernel's order."""
+    """Return interface -> its addresses, ADDRESS/PREFIX, in the kernel's order."""
     names = dict(socket.if_nameindex())
     found = {}  # type: dict[str, list[str]]
     for index, address in _dump():
@@ -27,7 +27,7 @@ def interface_addresses() -> "dict[str, list[str]]":
 
 
 def default_routes() -> "set[str]":
-    """Interfaces that lead out; a family that the kernel does not have leads nowhere."""
+    """Return the interfaces of IPv4 and IPv6 default routes; a kernel may lack one of the families."""
     four = [line.split() for line in (read_or_none("/proc/net/route") or "").splitlines()[1:]]
     six = [line.split() for line in (read_or_none("/proc/net/ipv6_route") or "").splitlines()]
     found = {row[0] for row in four if row[1] == row[7] == "00000000" and not int(row[3], 16) & RTF_REJECT}
@@ -36,7 +36,7 @@ def default_routes() -> "set[str]":
 
 
 def _dump() -> "Iterator[tuple[int, str]]":
-    """Index of the interface and ADDRESS/PREFIX of every address there is."""
+    """Yield interface index and ADDRESS/PREFIX of every address."""
     request = ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     header = HEADER.pack(HEADER.size + len(request), RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
@@ -60,7 +60,7 @@ def _address(message: bytes) -> "tuple[int, str]":
         size, kind = ATTRIBUTE.unpack_from(rest)
         found[kind] = rest[ATTRIBUTE.size : size]
         rest = rest[max(_aligned(size), ATTRIBUTE.size) :]
-    # IFA_ADDRESS is the other end of a point-to-point link, where IFA_LOCAL tells our own.
+    # For a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL the own one.
     own = found.get(IFA_LOCAL) or found[IFA_ADDRESS]
     return index, f"{socket.inet_ntop(family, own)}/{prefix}"
 

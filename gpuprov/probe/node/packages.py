@@ -1,4 +1,4 @@
-"""Collectors of packages: what is installed, held or half done, where from, under whose keys."""
+"""Collectors of packages: installed, held or incomplete ones, their sources, and trusted keys."""
 
 import base64
 import glob
@@ -22,7 +22,7 @@ SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-in
 
 @collector(seconds=20)
 def packages(parameters: "Values") -> "Any":
-    """Rows of the packages asked for by name or pattern, and of every held or broken one."""
+    """Return rows of the packages requested by name or pattern, and of every held or broken one."""
     wanted, names = re.compile(parameters["package_pattern"]), set(parameters["packages"])
 
     def matters(row: "list[str]") -> bool:
@@ -44,7 +44,7 @@ def _table(rows: "Iterable[list[str]]") -> str:
 
 
 def _version_locks() -> str:
-    """The lock list of dnf's plugin, unless the plugin is switched off."""
+    """Return the lock list of dnf's plugin, unless the plugin is disabled."""
     switch = read_or_none("/etc/dnf/plugins/versionlock.conf") or ""
     if re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
         return ""
@@ -53,7 +53,7 @@ def _version_locks() -> str:
 
 @collector(seconds=10)
 def sources(parameters: "Values") -> "Any":
-    """Source files without comments and credentials, keys by fingerprint, pins, apt's upgrade settings."""
+    """Return source files without comments and credentials, fingerprints of keys, pins, upgrade settings."""
     paths = ["/etc/apt/sources.list"] + glob.glob("/etc/apt/sources.list.d/*.list")
     paths += glob.glob("/etc/apt/sources.list.d/*.sources") + glob.glob("/etc/yum.repos.d/*.repo")
     texts = {path: _without_comments(read_or_none(path)) for path in sorted(paths) if os.path.isfile(path)}
@@ -76,20 +76,20 @@ def sources(parameters: "Values") -> "Any":
 
 
 def _said(path: str) -> "Iterator[tuple[str, str]]":
-    """Place and text of every line; `#clear` is a word of apt's (apt.conf(5))."""
+    """Yield place and text of every line, also of comments: `#clear` is a directive of apt.conf(5)."""
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         yield f"{path}:{number}", line
 
 
 def _without_comments(text: "str | None") -> str:
-    """Lines that say something; a key written into a .sources file becomes one word."""
+    """Return the text without comments and secrets; a key in a .sources file is replaced by `BEGIN PGP`."""
     lines = [line for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
     text = re.sub(r"(?s)-----BEGIN PGP.*?END PGP[^\n]*", "BEGIN PGP", "\n".join(lines))
     return redact(re.sub(r"\n{3,}", "\n\n", text).strip())
 
 
 def _keyrings(texts: "dict[str, str]") -> "list[str]":
-    """Files that apt trusts for everything, and those that a source names."""
+    """Return the keyrings that apt trusts for all sources, and those that a source names."""
     found = set(glob.glob("/etc/apt/trusted.gpg") + glob.glob("/etc/apt/trusted.gpg.d/*"))
     found.update(glob.glob("/etc/apt/keyrings/*"))
     for text in texts.values():
@@ -98,7 +98,7 @@ def _keyrings(texts: "dict[str, str]") -> "list[str]":
 
 
 def _fingerprints(path: str) -> "list[str]":
-    """Fingerprints of the primary keys in a keyring, armoured or not; none where it is not a key."""
+    """Return fingerprints of the primary keys in a keyring, armoured or not; none if it is not a keyring."""
     with open(path, "rb") as file:
         data = file.read(1024 * 1024)
     if b"-----BEGIN PGP" in data:
@@ -113,7 +113,7 @@ def _fingerprints(path: str) -> "list[str]":
 
 
 def _fingerprint(body: bytes) -> str:
-    """RFC 9580, section 5.5.4: SHA-1 for keys of version 4, SHA-256 for version 6."""
+    """Compute a key's fingerprint (RFC 9580, section 5.5.4): SHA-1 for version 4, SHA-256 for version 6."""
     if body[0] == 6:
         return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
     return (
@@ -126,7 +126,11 @@ def _fingerprint(body: bytes) -> str:
 
 
 def _openpgp_packets(data: bytes) -> "Iterator[tuple[int, bytes]]":
-    """(tag, body) of each packet, old and new headers (RFC 9580, section 4.2); IndexError when cut off."""
+    """Yield (tag, body) of each packet, with old and new headers (RFC 9580, section 4.2).
+
+    Raises:
+        IndexError: the data is truncated.
+    """
     place = 0
     while place < len(data):
         header = data[place]

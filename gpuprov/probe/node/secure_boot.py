@@ -1,4 +1,4 @@
-"""What the firmware, shim and the kernel say of Secure Boot, and which certificates they hold."""
+"""Collector of Secure Boot: state in firmware, shim and kernel, and the certificates that they hold."""
 
 import glob
 import hashlib
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 VARIABLES = "/sys/firmware/efi/efivars/"
-WHOLE = "/sys/firmware/efi/mok-variables/"  # what is too long for a variable; without its four bytes before
+WHOLE = "/sys/firmware/efi/mok-variables/"  # too long for efivars; without the four bytes of attributes
 X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID
-# The name of a certificate in one of the kernel's keyrings, but for those that sign radio regulations.
+# Name of a certificate in one of the kernel's keyrings, except those that sign radio regulations.
 KEY = r"(?m) asymmetri (.+): [0-9a-f]+: X509\.\w+ [0-9a-f]+ \["
 LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
 
 
 @collector(seconds=10)
 def secure_boot(parameters: "Values") -> "Any":
-    """Owner's keys by mokutil, if it is there; certificates by SHA-256, and by name in the kernel."""
+    """Return state, the owner's keys from mokutil, certificates by SHA-256, and the kernel's by name."""
     lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
     keys = None
     if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
@@ -42,7 +42,7 @@ def secure_boot(parameters: "Values") -> "Any":
 
 
 def _variable(name: str) -> bytes:
-    """A variable of the firmware or of shim; empty where there is none."""
+    """Return a variable of the firmware or of shim; empty if it does not exist."""
     if os.path.exists(WHOLE + name):
         with open(WHOLE + name, "rb") as file:
             return file.read()
@@ -53,7 +53,7 @@ def _variable(name: str) -> bytes:
 
 
 def _certificates(lists: bytes) -> "Iterator[str]":
-    """SHA-256 of each certificate in EFI_SIGNATURE_LISTs (UEFI specification 32.4.1)."""
+    """Yield the SHA-256 of each certificate in EFI_SIGNATURE_LISTs (UEFI specification 32.4.1)."""
     while len(lists) >= 28:
         size, before, each = struct.unpack_from("<III", lists, 16)
         if not 28 <= size <= len(lists) or each <= 16:

@@ -1,4 +1,4 @@
-"""Collectors of services: systemd's units, sshd's effective settings, who listens, our firewall."""
+"""Collectors of services: systemd's units, sshd's settings, listening sockets, gpuprov's firewall."""
 
 import re
 
@@ -18,7 +18,7 @@ PROPERTIES = (
 
 @collector(seconds=30)
 def units(parameters: "Values") -> "Any":
-    """`systemctl show` of the units asked for; one that does not exist has load state not-found."""
+    """Return `systemctl show` of the requested units; one that does not exist has load state not-found."""
     if not parameters["units"]:
         return {"text": ""}
     shown = ("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"])
@@ -30,14 +30,14 @@ def units(parameters: "Values") -> "Any":
 
 
 def _commands(path: str) -> "list[str]":
-    """Where a unit's file says what is started; an empty place for what gpuprov wrote."""
+    """Return the places of ExecStart lines in a unit's file; an empty place if gpuprov wrote the file."""
     ours = "# Written by gpuprov" in (read_or_none(path) or "")
     return ["" if ours else place for place, line in lines_of(path) if line.startswith("ExecStart=")]
 
 
 @collector(seconds=10)
 def sshd(parameters: "Values") -> "Any":
-    """`sshd -T` as it holds for the user asked for, and its files' lines: names and settings, no key."""
+    """Return `sshd -T` for the requested user, and the lines of sshd's files: names and settings, no keys."""
     who = "user={},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22".format(parameters["login"])
     included = [f"/etc/ssh/sshd_config.d/{name}" for name in names_in("/etc/ssh/sshd_config.d")]
     paths = [path for path in included if path.endswith(".conf")]
@@ -48,7 +48,7 @@ def sshd(parameters: "Values") -> "Any":
 
 
 def _sshd_arguments() -> "list[str]":
-    """The words that the listening sshd was started with: they go before its files (sshd(8))."""
+    """Return the arguments of the listening sshd, which override its files (sshd(8))."""
     shown = run("systemctl", "show", "--property=MainPID", "--value", "ssh.service", "sshd.service")
     pid = next((each for each in shown.split() if each != "0"), None)
     return (read_or_none(f"/proc/{pid}/cmdline") or "").split("\0") if pid else []
@@ -56,15 +56,15 @@ def _sshd_arguments() -> "list[str]":
 
 @collector(seconds=10)
 def listening(parameters: "Values") -> "Any":
-    """TCP sockets that listen, with their programs."""
+    """Return the listening TCP sockets with their programs."""
     return {"text": run("ss", "-Hltnp")}
 
 
 @collector(seconds=10)
 def firewall(parameters: "Values") -> "Any":
-    """Our nftables table, protocols by number, and what the unit that flushes all tables runs afterwards.
+    """Return gpuprov's nftables table, protocols by number, and nftables.service's further commands.
 
-    No text where there is no such table, or no nft.
+    nftables.service flushes all tables. The text is empty without such a table or without nft.
     """
     if find_program("nft") is None or "table inet gpuprov\n" not in run("nft", "list", "tables") + "\n":
         return {"text": ""}
@@ -75,5 +75,5 @@ def firewall(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def undone(parameters: "Values") -> "Any":
-    """Why the dead man's switch gave back the old SSH and firewall, the last time that it did."""
+    """Return why the dead man's switch last rolled back SSH and firewall settings, or null."""
     return {"text": (read_or_none("/var/lib/gpuprov/deadman/undone", 4096) or "").strip() or None}

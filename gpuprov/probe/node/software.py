@@ -1,4 +1,4 @@
-"""Collectors of software as programs meet it: libraries, firmware, containers, Python's frameworks."""
+"""Collectors of software from a program's view: libraries, firmware, containers, Python's frameworks."""
 
 import glob
 import json
@@ -56,7 +56,7 @@ ENVIRONMENTS_AT_MOST = 40
 
 @collector(seconds=10)
 def libraries(parameters: "Values") -> "Any":
-    """What the loader's cache and folders hold of the driver's libraries, and stubs in its path."""
+    """Return the driver's libraries in the loader's cache and folders, and its configured folders."""
     cache = ""
     if find_program("ldconfig"):
         cache = run_anyway("ldconfig", "-p", seconds=9)[1]
@@ -86,7 +86,7 @@ def libraries(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def dkms_log(parameters: "Values") -> "Any":
-    """Last lines of make.log of NVIDIA's builds that did not end in a module."""
+    """Return the last errors in make.log of NVIDIA's builds that did not result in a module."""
     found = {}
     for path in sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))[:8]:
         text = read_or_none(path) or ""
@@ -97,7 +97,7 @@ def dkms_log(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def container_state(parameters: "Values") -> "Any":
-    """Specifications of CDI, the toolkit's own settings, links that systemd needs, Docker's origin."""
+    """Return CDI specifications, the toolkit's own settings, links that systemd needs, Docker's origin."""
     specifications = {}
     for path in sorted(glob.glob("/etc/cdi/*nvidia*") + glob.glob("/var/run/cdi/*nvidia*")):
         text = read_or_none(path) or ""
@@ -131,7 +131,7 @@ def container_state(parameters: "Values") -> "Any":
 
 
 def _running_with_gpus() -> "list[list[Any]]":
-    """Name, shared memory in bytes and IPC mode of Docker's containers that were given GPUs."""
+    """Return name, shared memory in bytes and IPC mode of Docker's containers with GPUs."""
     if not os.path.exists("/run/docker.sock") or not find_program("docker"):
         return []
     try:
@@ -155,7 +155,7 @@ def _running_with_gpus() -> "list[list[Any]]":
 
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
-    """Versions of torch and tensorflow by Python environment, and the CUDA that they were built for."""
+    """Return versions of torch and tensorflow by Python environment, and the CUDA release of each build."""
     folders = []  # type: list[str]
     for pattern in PYTHON_FOLDERS:
         folders.extend(glob.glob(pattern))
@@ -193,7 +193,7 @@ def _row(folder: str, name: str, version: str, cuda: "str | None") -> "Values":
 
 @collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
-    """IMEX's nodes, and which tools are there."""
+    """Return the number of IMEX nodes, and which tools are installed."""
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)
     return {
         "imex_nodes": None

@@ -1,4 +1,4 @@
-"""Collector of one cheap reading: every GPU as it is now, and who computes there."""
+"""Collector of one inexpensive reading: the current state of every GPU, and its compute processes."""
 
 import os
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @collector(seconds=15)
 def status(parameters: "Values") -> "Any":
-    """GPUs, and the programs that compute on each: pid, name, user, seconds since it began."""
+    """Return GPUs, and the compute processes of each: pid, name, user, age in seconds, MiB."""
     if not os.path.exists("/proc/driver/nvidia/version") and not find_program("nvidia-smi"):
         raise Failed("no NVIDIA driver is loaded")
     gpus = reader()

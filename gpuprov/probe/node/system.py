@@ -1,4 +1,4 @@
-"""Collectors of the operating system: release, kernels, files, environment, what a boot left behind."""
+"""Collectors of the operating system: release, kernels, files, environment, state after a boot."""
 
 import glob
 import hashlib
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 HASH_LIMIT = 16 * 1024 * 1024
 REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)
-"""Tables of registries, as `containerd config dump` prints them."""
+"""Tables of registries in the output of `containerd config dump`."""
 
 
 @collector(seconds=5)
 def system(parameters: "Values") -> "Any":
-    """Release, kernel, boot and the interpreter that runs this."""
+    """Return release, kernel, boot, and version and user of the interpreter."""
     uname = os.uname()
     return {
         "os_release": read_or_none("/etc/os-release") or read("/usr/lib/os-release"),
@@ -53,7 +53,7 @@ def system(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def kernels(parameters: "Values") -> "Any":
-    """Kernels on disk, and the boot loader's own files."""
+    """Return the kernels on disk, and the boot loader's settings."""
     releases = names_in("/lib/modules")
     images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
@@ -76,7 +76,7 @@ def kernels(parameters: "Values") -> "Any":
 
 
 def _compiler(release: str) -> "str | None":
-    """The compiler that a kernel was compiled with, by its own configuration."""
+    """Return the compiler that built a kernel, from the kernel's configuration."""
     for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
         found = re.search(r'^CONFIG_CC_VERSION_TEXT="(.*)"$', read_or_none(path) or "", re.M)
         if found:
@@ -86,10 +86,10 @@ def _compiler(release: str) -> "str | None":
 
 @collector(seconds=5)
 def sysctls(parameters: "Values") -> "Any":
-    """Values of the sysctls asked for, white space made single; null where it cannot be read."""
+    """Return values of the requested sysctls, with single spaces; null for one that cannot be read."""
     values = {}
     for name in parameters["sysctls"]:
-        # A dot inside an interface's name is written as a slash, as sysctl(8) does.
+        # A dot inside an interface's name is written as a slash, as in sysctl(8).
         text = read_or_none("/proc/sys/" + name.translate({ord("."): "/", ord("/"): "."}), 4096)
         values[name] = None if text is None else " ".join(text.split())
     return values
@@ -97,13 +97,13 @@ def sysctls(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def hugepages(parameters: "Values") -> "Any":
-    """The kernel's own words for transparent huge pages; null where it has none."""
+    """Return the kernel's setting of transparent huge pages; null if it has none."""
     return {"transparent": read_or_none("/sys/kernel/mm/transparent_hugepage/enabled", 4096)}
 
 
 @collector(seconds=10)
 def limits(parameters: "Values") -> "Any":
-    """Lines of pam_limits' files in the order in which it reads them, and systemd's defaults with theirs."""
+    """Return lines of pam_limits' files in reading order, and systemd's default limits with their lines."""
     paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
     rows = [list(row) for path in paths for row in lines_of(path)]
     wanted = ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE")
@@ -114,7 +114,7 @@ def limits(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def environment(parameters: "Values") -> "Any":
-    """Variables of the names asked for, from the files that set them for logins."""
+    """Return the requested variables, from the files that set them for logins."""
     wanted = re.compile(parameters["environment"])
     assignment = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", re.M)
     paths = ["/etc/environment", "/etc/profile"]
@@ -132,7 +132,7 @@ def environment(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def files(parameters: "Values") -> "Any":
-    """Kind, mode, owner and hash of the files asked for; never their contents."""
+    """Return kind, mode, owner and hash of the requested files; never their contents."""
     return [_file(path) for path in parameters["files"]]
 
 
@@ -157,7 +157,7 @@ def _file(path: str) -> "Values":
 
 
 def _owner(status: os.stat_result) -> "list[str]":
-    """Names, or numbers where there is no name; from the files, as a directory service may hang."""
+    """Return names or numbers of owner and group, from files: a query to a directory service may block."""
     names = []
     for path, number in (("/etc/passwd", status.st_uid), ("/etc/group", status.st_gid)):
         rows = (line.split(":") for line in (read_or_none(path) or "").splitlines())
@@ -167,7 +167,7 @@ def _owner(status: os.stat_result) -> "list[str]":
 
 @collector(seconds=10)
 def state(parameters: "Values") -> "Any":
-    """What the last installation or boot left behind."""
+    """Return the state after the last installation or boot."""
     marks = [path for path in ("/run/reboot-required", "/var/run/reboot-required") if os.path.exists(path)]
     leftovers = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/usr/local/bin/nvidia-uninstall")
     return {
@@ -183,7 +183,10 @@ def state(parameters: "Values") -> "Any":
 
 
 def _secure_boot() -> "bool | None":
-    """The firmware's own variable: four bytes of attributes, then 0 or 1 (UEFI specification 3.3)."""
+    """Return whether Secure Boot is on, from the firmware's variable; None without EFI.
+
+    The variable has four bytes of attributes, then 0 or 1 (UEFI specification 3.3).
+    """
     if not os.path.isdir("/sys/firmware/efi"):
         return None
     for path in glob.glob("/sys/firmware/efi/efivars/SecureBoot-*"):
@@ -193,7 +196,7 @@ def _secure_boot() -> "bool | None":
 
 
 def _cloud_init() -> str:
-    """From the files that `cloud-init status` reads too, which takes 0.3 s of Python."""
+    """Return cloud-init's state from the files that `cloud-init status` reads, which takes 0.3 s longer."""
     if os.path.exists("/run/cloud-init/disabled"):
         return "disabled"
     result = read_or_none("/run/cloud-init/result.json")
@@ -212,7 +215,7 @@ def _free(folders: "Iterable[str]") -> "dict[str, int]":
 
 
 def lock_holder() -> "str | None":
-    """Name of the process that holds a package manager's lock, from /proc/locks: no lock is touched."""
+    """Return the name of the process that holds a package manager's lock, from /proc/locks."""
     inodes = set()
     for path in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock"):
         if os.path.exists(path):
@@ -226,7 +229,7 @@ def lock_holder() -> "str | None":
 
 @collector(seconds=5)
 def daemon_json(parameters: "Values") -> "Any":
-    """Docker's configuration, secrets hidden; null where there is none."""
+    """Return Docker's configuration, with secrets hidden; null if it does not exist."""
     text = read_or_none("/etc/docker/daemon.json")
     if text is None or not text.strip():
         return {"value": None}
@@ -238,8 +241,10 @@ def daemon_json(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def containerd(parameters: "Values") -> "Any":
-    """What containerd makes of its configuration, without registries, which may hold secrets; null where
-    no one asks or it is not there."""
+    """Return containerd's effective configuration without registries, which may contain secrets.
+
+    Null if it is not requested or containerd is not installed.
+    """
     if not parameters["containerd"] or not find_program("containerd"):
         return {"dump": None}
     shown = "dump" if os.path.exists("/etc/containerd/config.toml") else "default"
@@ -248,7 +253,7 @@ def containerd(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def nccl(parameters: "Values") -> "Any":
-    """NCCL's system-wide settings, and its libraries with the version that their file's name ends in."""
+    """Return NCCL's system-wide and users' settings, and its libraries with the version in their names."""
     patterns = ("/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/local/lib/", "/usr/local/cuda*/lib64/")
     libraries = {}
     for pattern in patterns:

@@ -11,7 +11,7 @@ from gpuprov.drift.judge import Difference, NodeDrift
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node's change. `was` and `now` are None if the node was not in the run."""
+    """One node's change; None for `was` or `now` if the node was not in that run."""
 
     node: str
     was: NodeDrift | None

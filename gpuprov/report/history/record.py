@@ -95,7 +95,7 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
 
 
 def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
-    """Return a run with differences of its own kind, such as an upgrade."""
+    """Return a run whose differences are specific to its verb, such as an upgrade."""
     return Run(name, verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 

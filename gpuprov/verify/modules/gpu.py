@@ -156,7 +156,7 @@ def parse_clocks(text: str) -> dict[str, Clocks]:
 
 
 def parse_modes(text: str) -> dict[str, Modes]:
-    """Parse lines of the `MODES` query; a mode that a GPU lacks is None."""
+    """Parse lines of the `MODES` query; None for a mode that a GPU lacks."""
     found = {}
     for index, power, compute, *switches in _rows(text):
         told = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]

@@ -130,8 +130,7 @@ class NvidiaDriver(Observed):
         blacklist.
 
         It is built with all of /etc/modprobe.d: newer than the blacklist, it contains it. Listing its content
-        takes
-        seconds, and is only done if it is older.
+        takes seconds, and is only done if it is older.
         """
         blacklists = self.run(BLACKLISTS).stdout.split()
         if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):

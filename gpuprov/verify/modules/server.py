@@ -71,8 +71,7 @@ class Server(Observed):
     @cached_property
     def ports(self) -> dict[str, list[float | None]]:
         """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; None if unknown, 0 for a
-        port that
-        is down.
+        port that is down.
         """
         found: defaultdict[str, list[float | None]] = defaultdict(list)
         for place, port in _by_place(self.run(RDMA).stdout).items():

@@ -51,8 +51,7 @@ class Kernel:
         """Clear the state of the last boot, then load the modules for the PCI ids and of modules-load.d.
 
         nouveau, part of every distribution's kernel, is loaded first unless it is blacklisted, and keeps
-        NVIDIA's
-        module from binding.
+        NVIDIA's module from binding.
         """
         with self.state.change() as state:
             state.clear()

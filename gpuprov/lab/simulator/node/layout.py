@@ -13,9 +13,7 @@ _RANGE = re.compile(r"(\d*):(\d*)")
 
 
 class Line(NamedTuple):
-    """One entry of `nvidia-smi -q`; depth counts from 0; label or tag is None if
-    that output omits the entry.
-    """
+    """One entry of `nvidia-smi -q`; depth counts from 0; None for a label or tag that the output omits."""
 
     label: str | None
     label_depth: int

@@ -35,8 +35,7 @@ class Settings:
         """Return the settings of a GPU: `persistence` and those that were set.
 
         These are `applications` [memory, graphics], `graphics` [min, max], `memory` [min, max] (MHz), `power`
-        (W),
-        `compute`, `mig`.
+        (W), `compute`, `mig`.
         """
         state = self._kernel.state.read()
         self._settle(state)

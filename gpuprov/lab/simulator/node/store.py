@@ -15,8 +15,7 @@ class Store:
     """One document in one file, changed in place under a lock.
 
     The file stays open, so that a daemon can still write after it drops its privileges. For a user without
-    write
-    permission, changes last as long as the program: so `nvidia-smi` can show the result of a change
+    write permission, changes last as long as the program: so `nvidia-smi` can show the result of a change
     that the user may not make.
     """
 

@@ -1,2 +1,4 @@
-"""What the world's own lists say that the catalog does not: read, turned into proposed changes, shown, and
-written only when asked."""
+"""Comparison of the catalog with published lists.
+
+The lists are read and turned into proposed changes, which are shown, and written only on request.
+"""

@@ -20,7 +20,7 @@ from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Package
 
 LARGEST = 20_000_000
-"""Bytes of a list when it is unpacked; the README of 550 has 700,000."""
+"""Maximum size of an uncompressed list in bytes; the README of 550 has 700,000."""
 _NAMES = ("supported-gpus.json", "README.txt")
 _ROW = re.compile(
     r"^ {1,4}(?P<name>\S.{0,120}?) {2,}(?P<device>[0-9A-F]{4})(?: [0-9A-F]{4} [0-9A-F]{4})?(?= |$)",
@@ -33,14 +33,14 @@ _BEGIN, _END = "Appendix A. Supported NVIDIA GPU Products", "Appendix B."
 
 
 def gpu_list(package: Package, release: str) -> GpuList | None:
-    """The list in a Debian package; None where it has none, or is of another packaging world.
+    """Return the list in a Debian package; None if it has none, or is of another packaging system.
 
     Args:
-        release: the driver that the list is of.
+        release: the driver of the list.
 
     Raises:
-        InvalidInput: a list that cannot be read.
-        Unreachable, Refused: as `Fetcher.get`.
+        InvalidInput: the list cannot be parsed.
+        Unreachable, Refused: as for `Fetcher.get`.
     """
     if not package.filename.endswith(".deb"):
         return None
@@ -59,7 +59,7 @@ def gpu_list(package: Package, release: str) -> GpuList | None:
 
 
 def _member(content: bytes) -> tuple[str, str]:
-    """Text and plain name of the first list that a package has."""
+    """Return text and name, without `.gz`, of the first list in a package."""
     with DebFile(fileobj=BytesIO(content)).data.tgz() as data:
         files = {
             member.name.rsplit("/", 1)[-1].removesuffix(".gz"): member for member in data if member.isfile()
@@ -73,10 +73,10 @@ def _member(content: bytes) -> tuple[str, str]:
 
 
 def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
-    """The devices of a supported-gpus.json.
+    """Yield the devices of a supported-gpus.json.
 
     Raises:
-        InvalidInput: not of that form.
+        InvalidInput: it has another format.
     """
     try:
         for chip in json.loads(text)["chips"]:
@@ -91,7 +91,7 @@ def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
 
 
 def parse_readme(text: str) -> Iterator[ListedGpu]:
-    """The devices of the appendix "Supported NVIDIA GPU Products" of a README."""
+    """Yield the devices of the appendix "Supported NVIDIA GPU Products" of a README."""
     begin = text.rfind(_BEGIN)
     end = text.find(_END, begin)
     appendix = text[begin : end if end > 0 else None] if begin >= 0 else ""

@@ -1,4 +1,4 @@
-"""Lists of GPUs against the catalog: new devices, releases that list them, GPUs that were dropped."""
+"""Comparison of GPU lists with the catalog: new devices, releases that list them, and dropped GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SEGMENTS = (
     ("data-center", r"Tesla|GRID|\b[ABHLVTP]\d{1,3}[A-Z]?\b|\bG[BH]\d{2,3}\b"),
     ("workstation", r"Quadro|RTX|NVS|\bT\d{3,4}\b"),
 )
-"""Which words of a name stand for which segment, as `devices.json` has it: a rule, no statement of NVIDIA."""
+"""Segments and the patterns of their names, as in `devices.json`: gpuprov's own rule, not NVIDIA's."""
 
 
 def propose_gpus(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
-    """What the lists of a reading would change in `devices.json` and `gpus.json`."""
+    """Propose the changes of `devices.json` and `gpus.json` that follow from the lists of a reading."""
     known = {device: gpu for gpu in catalog.gpus for device in gpu.pci_device_ids}
     for listed in sorted(reading.gpu_lists, key=lambda each: each.release.parts):
         for each in listed.gpus:
@@ -37,7 +37,7 @@ def propose_gpus(proposal: Proposal, catalog: Catalog, reading: Reading) -> None
 
 
 def _row(gpu: GpuModel, catalog_documents: Any) -> tuple[str, str]:
-    """File and section of a GPU's record."""
+    """Return file and section of a GPU's record."""
     boards = {str(row["id"]) for row in catalog_documents["gpus"]["gpus"]}
     return ("gpus", "gpus") if gpu.id in boards else ("devices", "devices")
 
@@ -45,7 +45,7 @@ def _row(gpu: GpuModel, catalog_documents: Any) -> tuple[str, str]:
 def _unknown(
     proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, new: ListedGpu
 ) -> None:
-    """A device that no record has; one older than Kepler is no one's here."""
+    """Propose a record for an unknown device; one older than Kepler is left out."""
     guessed = catalog.devices.guess(new.device)
     if guessed is None:
         if new.legacy_branch is None:
@@ -80,7 +80,7 @@ def _unknown(
 
 
 def _listed(proposal: Proposal, reading: Reading, listed: GpuList, device: str, gpu: GpuModel) -> None:
-    """`first_listed` is the lowest release read that lists a device: a lower one takes its place."""
+    """Propose `first_listed`, the lowest release read that lists a device, if this one is lower."""
     file, section = _row(gpu, proposal.documents)
     record = proposal.record(file, section, gpu.id)
     field = "first_listed" if file == "gpus" else "devices"
@@ -99,7 +99,7 @@ def _listed(proposal: Proposal, reading: Reading, listed: GpuList, device: str, 
 
 
 def _dropped(proposal: Proposal, reading: Reading, listed: GpuList, each: ListedGpu, gpu: GpuModel) -> None:
-    """A driver's own list calls the GPU a legacy one and names its last branch."""
+    """Propose the last branch of a GPU that a driver's list calls a legacy GPU."""
     branch = each.legacy_branch
     if branch == gpu.max_driver_branch or branch is None:
         return
@@ -116,7 +116,7 @@ def _dropped(proposal: Proposal, reading: Reading, listed: GpuList, each: Listed
 def _missing(
     proposal: Proposal, catalog: Catalog, reading: Reading, listed: GpuList, known: dict[str, GpuModel]
 ) -> None:
-    """Devices that the same package listed when it was last read, and does not now: a doubt, no limit."""
+    """Propose a doubt for devices that the same package listed at the last reading, and no longer lists."""
     package = listed.package.partition(" ")[0]
     before = proposal.documents.get(LAST_READ, {}).get("gpus", {}).get(package, {})
     now = {each.device for each in listed.gpus}

@@ -1,4 +1,4 @@
-"""NVIDIA's repositories and distributions' archives: what their signed indexes hold.
+"""Readers of NVIDIA's repositories and distributions' archives, from their signed indexes.
 
 Names of packages: NVIDIA Driver Installation Guide; Debian's and Ubuntu's archives.
 """
@@ -34,7 +34,7 @@ ASSISTANT = "nvidia-driver-assistant"
 
 
 def read_nvidia(catalog: Catalog, base: str | None, key: Path | None, day: str) -> Readings:
-    """NVIDIA's repositories, of every system, and the container toolkit's.
+    """Read NVIDIA's repositories for every system, and the container toolkit's.
 
     Args:
         base: a folder or URL with the same layout, for a mirror; None: NVIDIA's own.
@@ -50,7 +50,7 @@ def read_nvidia(catalog: Catalog, base: str | None, key: Path | None, day: str) 
         try:
             index = finder.archives("nvidia", system, "x86_64").index
         except Unreachable as error:
-            return [NotRead("NVIDIA's repositories", str(error))]  # the next one is as far away
+            return [NotRead("NVIDIA's repositories", str(error))]  # the others are on the same host
         except GpuprovError as error:
             failed.append(NotRead(f"NVIDIA's repository for {system.title}", str(error)))
             continue
@@ -129,7 +129,7 @@ def _toolkits(finder: Finder, catalog: Catalog, failed: list[NotRead]) -> Iterat
 
 
 def read_archives(catalog: Catalog, day: str) -> Readings:
-    """The archives of distributions whose apt sources this machine has."""
+    """Read the archives of the distributions that this machine's apt sources contain."""
     finder, seen, lists = Finder(Fleet.model_construct(repositories={}), catalog), [], []
     failed: list[NotRead] = []
     gpus: list[GpuList] = []
@@ -155,7 +155,7 @@ def read_archives(catalog: Catalog, day: str) -> Readings:
 
 
 def _of_archive(index: Index, repository: str, system: str) -> Iterator[Seen]:
-    """The drivers of one archive; its updates count as itself."""
+    """Yield the drivers of one archive; its updates count as part of it."""
     for name in sorted(index.names()):
         if match := _ARCHIVE.fullmatch(name):
             said = {"repository": repository.removesuffix("-updates"), "series": match["series"] or ""}
@@ -170,7 +170,7 @@ def _of_driver_packages(index: Index, failed: list[NotRead]) -> Iterator[GpuList
 
 
 def _list(package: Package, release: str, failed: list[NotRead]) -> Iterator[GpuList]:
-    """The list of GPUs in a package; nothing where it has none, or where it cannot be had."""
+    """Yield the list of GPUs in a package; nothing if it has none, or cannot be read."""
     try:
         found = gpu_list(package, release)
     except GpuprovError as error:

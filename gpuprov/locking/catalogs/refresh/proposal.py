@@ -1,4 +1,4 @@
-"""Proposed changes to the data files: each with its reason, applied to a copy, never by surprise."""
+"""Proposed changes to the data files, each with its reason, and their application to a copy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gpuprov.writing import replace_file
 Document = dict[str, Any]
 
 MACHINE = ("pypi", "debian-apt", "debian-index", "index-nvidia", "index-archives")
-"""How keys of sources begin that were read as they are read here; the rest was stated by hand."""
+"""Prefixes of the keys of sources that this package reads; all other sources were stated by hand."""
 LAST_READ = "readings"
-"""The file of what indexes held when they were last read; no rule reads it."""
+"""File with the contents of the indexes at the last reading; no rule reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Change:
     """One change to one record.
 
     Attributes:
-        file, section, name: which record.
-        field: which field of it; empty: the whole record is new.
-        value: what the field, or the record, is to be.
-        why: for the person who reviews it.
-        source: key of the source that says so.
-        by_hand: sources of the value that would be replaced, where it was stated by hand.
+        file, section, name: place of the record.
+        field: name of the field; empty: the whole record is new.
+        value: new value of the field, or the new record.
+        why: reason, for the reviewer.
+        source: key of the source of the value.
+        by_hand: sources of the value that would be replaced, if it was stated by hand.
     """
 
     file: str
@@ -49,12 +49,12 @@ class Change:
 
     @property
     def key(self) -> str:
-        """What `--overwrite` takes: `drivers.branches.580.latest_known`."""
+        """Argument of `--overwrite` for this change: `drivers.branches.580.latest_known`."""
         return ".".join(filter(None, (self.file, self.section, self.name, self.field)))
 
 
 def read_documents(data: Path) -> dict[str, Document]:
-    """The data files of a catalog as plain data.
+    """Return the data files of a catalog as plain data.
 
     Raises:
         InvalidInput: one cannot be read.
@@ -69,10 +69,10 @@ def read_documents(data: Path) -> dict[str, Document]:
 
 @dataclass
 class Proposal:
-    """Collects changes against documents, which stay as they are.
+    """Collection of changes to documents, which stay unchanged.
 
     Attributes:
-        remarks: what no change says: it needs a person.
+        remarks: findings that need a decision and are not changes.
     """
 
     documents: Mapping[str, Document]
@@ -80,7 +80,7 @@ class Proposal:
     remarks: list[str] = field(default_factory=list)
 
     def record(self, file: str, section: str, name: str) -> Document | None:
-        """The record of a name, with what was proposed for it so far."""
+        """Return the record of a name, including the changes proposed so far."""
         new = (each for each in self.changes if (each.file, each.section, each.name) == (file, section, name))
         found = _found(self.documents, file, section, name)
         for change in new:
@@ -102,14 +102,14 @@ class Proposal:
     ) -> None:
         """Propose a value for a field of a record.
 
-        One that replaces another counts as overwriting what a person stated, unless all its sources are such
-        as are read here, or the new value is a list that holds the old one.
+        A replacement counts as overwriting a value stated by hand, unless this package reads all sources of
+        the old value, or the new value is a list that contains the old one.
 
         Args:
             record_of: file, section and name of the record.
             to: the field and its value.
-            stated_by: sources of the value that is replaced; those of the whole record by default. None of
-                them for a value that is by definition the newest or the lowest that was read.
+            stated_by: sources of the value that is replaced; those of the whole record by default. Empty for
+                a value that is by definition the newest or the lowest that was read.
         """
         record = self.record(*record_of) or {}
         old, value = record.get(to[0]), to[1]
@@ -128,15 +128,18 @@ def _found(documents: Mapping[str, Document], file: str, section: str, name: str
 
 
 def key_of(file: str, section: str) -> str:
-    """The field that names the records of a section."""
+    """Return the field that names the records of a section."""
     return "id" if file == "devices" else LAYOUT[file][section][1]
 
 
 def chosen(changes: Collection[Change], overwrite: Collection[str]) -> list[Change]:
-    """The changes that are written: all but those that overwrite what was stated by hand, unless named.
+    """Return the changes to write: all but those that overwrite a value stated by hand.
+
+    Args:
+        overwrite: keys of changes that may overwrite such a value.
 
     Raises:
-        InvalidInput: a key that no change has.
+        InvalidInput: a key that no such change has.
     """
     keys = {change.key for change in changes if change.by_hand}
     if unknown := sorted(set(overwrite) - keys):
@@ -152,7 +155,7 @@ def applied(
     sources: Mapping[str, Mapping[str, str]],
     day: str,
 ) -> dict[str, Document]:
-    """Copies of the documents with the changes in them, their sources and the day."""
+    """Return copies of the documents with the changes, their sources and the day."""
     new = {name: copy.deepcopy(document) for name, document in documents.items()}
     for change in changes:
         document = new[change.file]
@@ -173,7 +176,7 @@ def applied(
 
 
 def _place(rows: list[Document], change: Change, key: str) -> int:
-    """Where a new record belongs: before the first that is higher, in files that are in order."""
+    """Return the index for a new record: before the first higher one, in files that are sorted."""
     mine = _rank(change.value, key)
     ranks = [_rank(row, key) for row in rows]
     if ranks != sorted(ranks):
@@ -192,7 +195,7 @@ def _rank(row: Document, key: str) -> tuple[Any, ...]:
 
 
 def diff(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[str]:
-    """The files' changed lines, as `diff -u` has them."""
+    """Yield the changed lines of the files, in the format of `diff -u`."""
     for name in new:
         if name != LAST_READ and old.get(name) != new[name]:
             before, after = (render(each).splitlines() for each in (old[name], new[name]))
@@ -200,7 +203,7 @@ def diff(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[s
 
 
 def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) -> list[Path]:
-    """Write the files that changed; returns them.
+    """Write the changed files and return their paths.
 
     Raises:
         GpuprovError: the folder cannot be written.
@@ -218,7 +221,10 @@ def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) 
 
 
 def describe(change: Change, documents: Mapping[str, Document]) -> Iterator[str]:
-    """One change for a person: `+` is new, `~` is changed, `!` would overwrite what was stated by hand."""
+    """Yield the description of one change.
+
+    `+` is new, `~` is changed, `!` would overwrite a value stated by hand.
+    """
     sign = "!" if change.by_hand else "~" if change.field else "+"
     yield f"{sign} {change.key}: {change.why} [{change.source}]"
     if change.field and not isinstance(change.value, list | dict):

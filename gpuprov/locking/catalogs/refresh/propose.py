@@ -1,4 +1,4 @@
-"""From readings to proposed changes: drivers, CUDA, its libraries, frameworks, archives."""
+"""Proposed changes from readings: drivers, CUDA, its libraries, frameworks, archives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Held = dict[Version, list[Seen]]
 def propose(
     catalog: Catalog, documents: Mapping[str, Document], readings: Iterable[Reading], day: str
 ) -> tuple[Proposal, Document]:
-    """What the readings would change, and the record of them for the next time.
+    """Return the changes that follow from the readings, and the record of the readings for the next run.
 
     Args:
         catalog: the same data, typed.
@@ -70,7 +70,7 @@ def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -
 def _new_branch(
     proposal: Proposal, catalog: Catalog, reading: Reading, number: int, held: Held, day: str
 ) -> None:
-    """A record of a branch that no one described: what indexes tell, and a doubt about the rest."""
+    """Propose a record of an unknown branch, from indexes, with a doubt about the fields that they lack."""
     named = f"driver branch {number}"
     cudas = [version_of(each) for each in _compat(reading) if each.version.major == number]
     before = max((each for each in catalog.branches if each < number), default=None)
@@ -115,7 +115,7 @@ def _compat(reading: Reading) -> list[Seen]:
 
 
 def version_of(seen: Seen) -> Version:
-    """The CUDA release that a `compat` package is of."""
+    """Return the CUDA release of a `compat` package."""
     return Version(seen.details["cuda"])
 
 
@@ -149,7 +149,7 @@ def _toolkits(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _branch_of(catalog: Catalog, reading: Reading, release: Version) -> int | None:
-    """The branch that brings a CUDA minor: that of its compat package, or of another release of it."""
+    """Return the branch of a CUDA minor: that of its compat package, or of another release of it."""
     compat = [each.version.major for each in _compat(reading) if version_of(each) == release.minor]
     same = [each.driver_branch for each in catalog.toolkits if each.version.within(release.minor)]
     return max(compat or same, default=None)
@@ -213,7 +213,7 @@ def _frameworks(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _archives(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
-    """An archive keeps one version of a driver: the newer one takes the older one's place."""
+    """Propose the newer version of a driver in an archive, which keeps one version of each."""
     held: dict[tuple[str, str, str], Version] = {}
     for each in reading.seen:
         if each.kind == "archive":

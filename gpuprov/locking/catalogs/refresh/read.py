@@ -1,4 +1,4 @@
-"""All readers, one after the other."""
+"""All readers, called one after the other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuprov.locking.catalogs.refresh.wheels import read_wheels
 
 
 def read_all(catalog: Catalog, base: str | None, key: Path | None, day: str) -> Readings:
-    """Everything that can be read; what cannot is said.
+    """Return all readings, with a `NotRead` for each list that cannot be read.
 
     Args:
-        base: a folder or URL of a mirror of NVIDIA's repositories: nothing else is read then.
+        base: a folder or URL of a mirror of NVIDIA's repositories; if given, nothing else is read.
         key: the public key of that mirror.
         day: of the readings, ISO.
     """

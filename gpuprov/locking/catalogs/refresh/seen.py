@@ -1,4 +1,4 @@
-"""What was read, and what could not be: the same few words for every kind of list."""
+"""Records of readings, in a common form for every kind of list."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One version of one thing in one list.
+    """One version of one product in one list.
 
     Attributes:
         where: the list: a system's id, or a wheel's name.
-        details: what the list says beside the version: `flavour` of a driver, `cuda` (of a `compat` package,
-            of an NCCL build, of a wheel), `major`, `repository` and `series` of an archive's driver.
+        details: further values in the list: `flavour` of a driver, `cuda` (of a `compat` package, of an NCCL
+            build, of a wheel), `major`, `repository` and `series` of an archive's driver.
     """
 
     kind: Kind
@@ -35,7 +35,7 @@ class ListedGpu:
 
     Attributes:
         device: four hexadecimal digits in capitals.
-        legacy_branch: the last branch that drives it, where the list calls it a legacy one.
+        legacy_branch: the last branch that supports it, if the list calls it a legacy GPU.
     """
 
     device: str
@@ -54,12 +54,12 @@ class GpuList:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that one source had on one day.
+    """Complete content of one source on one day.
 
     Attributes:
         origin: `index-nvidia`, `index-archives`, `pypi`.
-        about: what `sources` says of it.
-        lists: names of the lists that were read whole, so that what they lack is not there.
+        about: the source's entry in `sources`.
+        lists: names of the lists that were read completely: a version missing there does not exist.
     """
 
     origin: str
@@ -70,7 +70,7 @@ class Reading:
 
     @property
     def source(self) -> str:
-        """The key that records cite: of this very day, so that no older record seems to be read anew."""
+        """The key that records cite, with the day of the reading: keys of older records stay as they are."""
         return f"{self.origin}-{self.about['dated']}"
 
 
@@ -86,5 +86,5 @@ Readings = Sequence[Reading | NotRead]
 
 
 def plain(value: Any) -> str:
-    """A value for a person: lists with commas."""
+    """Return a value as text; lists with commas."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,6 +1,6 @@
-"""Wheels: which versions the package index has that pip is set up with, and what new ones ask for.
+"""Reader of wheels: versions in pip's configured package index, and requirements of new ones.
 
-pip is asked as anybody would; of a wheel it reads the metadata (PEP 658), where the index has it apart.
+pip is called in the usual way; it reads only a wheel's metadata (PEP 658), if the index has it separately.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ LIBRARIES: dict[str, Kind] = {
 FRAMEWORKS: dict[str, Kind] = {"torch": "torch", "tensorflow": "tensorflow"}
 _VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}")
 _AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0$")
-"""The metapackage writes some releases with a fourth number: 13.1.2.0."""
+"""Pattern of a fourth number in some releases of the metapackage: 13.1.2.0."""
 
 
 def read_wheels(catalog: Catalog, day: str) -> Readings:
-    """Versions of cuDNN, NCCL and CUDA, and of the frameworks; of frameworks that are newer than the
-    catalog's also what they ask for."""
+    """Read the versions of cuDNN, NCCL, CUDA and the frameworks.
+
+    For frameworks newer than the catalog's, also read their requirements.
+    """
     seen: list[Seen] = []
     failed: list[NotRead] = []
     lists: list[str] = []
@@ -71,7 +73,7 @@ def _versions(name: str) -> Iterator[Version]:
 
 
 def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
-    """What the wheel of a release asks for, as the fields of its record."""
+    """Return the requirements of a release's wheel, as the fields of its record."""
     said = _pip(
         "install",
         "--dry-run",

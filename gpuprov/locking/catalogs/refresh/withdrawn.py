@@ -1,4 +1,4 @@
-"""What was there when the lists were last read, and is gone: a doubt, and no longer the newest."""
+"""Versions in the last reading that are gone: each becomes a doubt, and is no longer the newest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ REMEMBERED: tuple[Kind, ...] = ("driver", "cuda", "cudnn", "nccl", "container_to
 
 
 def last_read(before: Document, readings: Iterable[Reading], day: str) -> Document:
-    """The record of these readings, over that of earlier ones: per list what it held, per driver package
-    which devices."""
+    """Return the record of these readings, merged over earlier ones.
+
+    It has the versions in each list, and the devices in each driver package.
+    """
     lists: Document = dict(before.get("lists", {}))
     gpus: Document = dict(before.get("gpus", {}))
     for reading in readings:
@@ -43,7 +45,10 @@ def last_read(before: Document, readings: Iterable[Reading], day: str) -> Docume
 def propose_withdrawn(
     proposal: Proposal, catalog: Catalog, reading: Reading, before: Document, day: str
 ) -> None:
-    """Versions that a list had, and that none has now which was read."""
+    """Propose a doubt for each driver that a list contained at the last reading and none contains now.
+
+    Withdrawn versions of other products become remarks.
+    """
     for kind in REMEMBERED:
         held = {str(each.version) for each in reading.seen if each.kind == kind}
         gone: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ _MINOR = "cuda-minor-compat"
 
 
 def release(case: Case, draft: Draft) -> Findings:
-    """The toolkit was published, and released."""
+    """Check that the toolkit was published, and released."""
     if draft.cuda is None:
         if "cuda" not in case.absent:
             text = "no CUDA release runs natively on this driver, fits every GPU and is held for this system"
@@ -40,7 +40,7 @@ def release(case: Case, draft: Draft) -> Findings:
 
 
 def gpus(case: Case, draft: Draft) -> Findings:
-    """Every GPU is supported by the toolkit."""
+    """Check that the toolkit supports every GPU."""
     if draft.cuda is None:
         return
     for gpu in case.gpus:
@@ -59,7 +59,7 @@ def unsupported(case: Case, rule: str, what: str, gpu: GpuModel, cuda: Version) 
 
 
 def on_driver(case: Case, draft: Draft) -> Findings:
-    """The toolkit runs on the driver: natively, by minor-version or by forward compatibility."""
+    """Check that the toolkit runs on the driver: natively, or by minor-version or forward compatibility."""
     if draft.cuda is None:
         return
     way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
@@ -149,7 +149,7 @@ def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
 
 
 def compat_package(case: Case, draft: Draft) -> Findings:
-    """A forward-compatibility package that was asked for fits branch and GPUs."""
+    """Check that a requested forward-compatibility package fits branch and GPUs."""
     if "compat" not in case.stated or draft.compat is None:
         return
     name, branch = f"cuda-compat-{str(draft.compat).replace('.', '-')}", draft.driver.major
@@ -179,7 +179,7 @@ def compat_package(case: Case, draft: Draft) -> Findings:
 
 
 def on_system(case: Case, draft: Draft) -> Findings:
-    """The toolkit is packaged for the system."""
+    """Check that the toolkit is packaged for the system."""
     if draft.cuda is None or case.system is None:
         return
     archive = systems.archive_cuda(case.system, draft.cuda)

@@ -10,8 +10,7 @@ from gpuprov.locking.resolve.checks.findings import Findings, reason
 
 
 def doubts(case: Case, draft: Draft) -> Findings:
-    """Doubts about a GPU, its architecture, the driver's branch, the toolkit and the system, as far as they
-    concern these versions."""
+    """Yield the doubts about GPUs, architectures, branch, toolkit and system that concern these versions."""
     for named, keys in _rested_on(case, draft):
         for key in keys:
             doubt = case.catalog.doubts[key]

@@ -11,7 +11,7 @@ _TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature",
 
 
 def branch(case: Case, draft: Draft) -> Findings:
-    """The branch's support, and whether anybody has seen the version."""
+    """Check the branch's support, and whether the version is in a list of releases."""
     record = draft.branch
     if record is None:
         text = f"driver branch {draft.driver.major} is not in the catalog: judged by its number alone"
@@ -34,7 +34,7 @@ def branch(case: Case, draft: Draft) -> Findings:
 
 
 def gpus_together(case: Case, draft: Draft) -> Findings:
-    """Some driver branch serves all GPUs of the host."""
+    """Check that a driver branch exists that supports all GPUs of the host."""
     newest = [gpu for gpu in case.gpus if gpu.max_driver_branch is not None]
     if not newest:
         return
@@ -49,7 +49,7 @@ def gpus_together(case: Case, draft: Draft) -> Findings:
 
 
 def flavour(case: Case, draft: Draft) -> Findings:
-    """One flavour of kernel modules drives every GPU, and the branch ships it."""
+    """Check that one flavour of kernel modules supports every GPU, and that the branch contains it."""
     branch = draft.driver.major
     only = {
         flavour: [g.id for g in case.gpus if module.gpu_flavours(g) == {flavour}]

@@ -11,7 +11,7 @@ _SOURCE = ("fm-guide", "gdc")
 
 
 def manager(case: Case, draft: Draft) -> Findings:
-    """A fabric manager of exactly the driver's version where the host has NVSwitches, and nowhere else."""
+    """Check for a fabric manager of exactly the driver's version on hosts with NVSwitches, and only there."""
     need = rules.host_need(case.counts)
     boards = ", ".join(gpu.id for gpu in case.gpus if gpu.fabric_manager != "no")
     if draft.fabricmanager is None:
@@ -60,7 +60,7 @@ def _without(case: Case, need: rules.Need, boards: str) -> Findings:
 
 
 def docker(case: Case, draft: Draft) -> Findings:
-    """Docker is new enough for the container toolkit."""
+    """Check that Docker is new enough for the container toolkit."""
     if draft.docker is None:
         yield from _system_docker(case, draft)
         return
@@ -87,7 +87,7 @@ def _system_docker(case: Case, draft: Draft) -> Findings:
 
 
 def toolkit(case: Case, draft: Draft) -> Findings:
-    """The container toolkit is one that can be configured, on a system it names."""
+    """Check that the container toolkit is a known release that gpuprov can configure on this system."""
     if draft.container_toolkit is None or case.system is None:
         return
     if "container_toolkit" in draft.chosen:

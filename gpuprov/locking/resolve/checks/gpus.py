@@ -14,13 +14,13 @@ _UNPROVEN = "gpu-driver-unproven"
 
 
 def supported(case: Case, draft: Draft) -> Findings:
-    """Every GPU is supported by the driver."""
+    """Check that the driver supports every GPU."""
     for gpu in case.gpus:
         yield from _gpu(case, draft, gpu)
 
 
 def guessed(case: Case, draft: Draft) -> Findings:
-    """Every GPU is one that a source names."""
+    """Warn about GPUs that no source names."""
     for gpu in case.gpus:
         if gpu.guessed:
             text = (
@@ -58,8 +58,10 @@ def _unsupported(draft: Draft, gpu: GpuModel) -> str:
 
 
 def _below_advice(case: Case, draft: Draft, gpu: GpuModel) -> Ruling:
-    """A driver older than the vendor asks for on the board that switches its GPUs: refused where the host is
-    such a board."""
+    """Return the finding for a driver older than the vendor requires on the board that switches the GPUs.
+
+    It is a violation if the host has such a complete board, else a warning.
+    """
     whole, count = gpu.switched_board_gpus, case.counts[gpu]
     if whole and count and count >= whole:
         text = f"a board with {count} {gpu.id} needs driver {gpu.advised_driver} or newer, not {draft.driver}"
@@ -69,7 +71,7 @@ def _below_advice(case: Case, draft: Draft, gpu: GpuModel) -> Ruling:
 
 
 def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
-    """Why nothing proves that the driver takes the GPU; silence where a list has it."""
+    """Yield why no list proves that the driver supports the GPU; nothing if one does."""
     driver, branch = draft.driver, draft.driver.major
     stated = [device for device in gpu.pci_device_ids if device in case.devices]
     late = [device for device in stated if device in gpu.first_listed and driver < gpu.first_listed[device]]
@@ -91,7 +93,7 @@ def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
 
 
 def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
-    """Of a model that stands for several devices, those that only a newer driver lists."""
+    """Yield a reason for a model of several devices if only a newer driver lists some of them."""
     later = {device: release for device, release in gpu.first_listed.items() if draft.driver < release}
     if later and len(later) < len(gpu.first_listed) and not case.devices & set(gpu.pci_device_ids):
         named = ", ".join(f"{device} by {release}" for device, release in later.items())
@@ -100,7 +102,7 @@ def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
 
 
 def peers(case: Case, draft: Draft) -> Findings:
-    """Several GPUs of a host reach each other's memory."""
+    """Report several GPUs of a host that cannot access each other's memory, or only over an NVLink bridge."""
     for gpu, count in case.counts.items():
         if count is None or count < 2:
             continue

@@ -11,7 +11,7 @@ from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, vi
 
 
 def cudnn(case: Case, draft: Draft) -> Findings:
-    """A build of cuDNN exists for the CUDA major, and runs on the driver."""
+    """Check that a build of cuDNN exists for the CUDA major, and runs on the driver."""
     if draft.cudnn is None:
         return
     if "cudnn" in draft.chosen:
@@ -52,8 +52,9 @@ def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
 
 
 def _runs(case: Case, draft: Draft) -> bool:
-    """Return whether CUDA runs on the bare driver; if not, its own check reports
-    that, with the same floor.
+    """Return whether CUDA runs on the driver without a compat package.
+
+    If not, CUDA's own check reports that, with the same floor.
     """
     assert draft.cuda is not None  # noqa: S101
     way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
@@ -61,7 +62,7 @@ def _runs(case: Case, draft: Draft) -> bool:
 
 
 def cudnn_gpus(case: Case, draft: Draft) -> Findings:
-    """cuDNN holds code for every GPU."""
+    """Check that cuDNN contains code for every GPU."""
     if draft.cudnn is None:
         return
     floor = libraries.cudnn_release_floor(case.catalog, draft.cudnn)
@@ -87,7 +88,7 @@ def cudnn_gpus(case: Case, draft: Draft) -> Findings:
 
 
 def nccl(case: Case, draft: Draft) -> Findings:
-    """NCCL's build has the toolkit's CUDA major, and code for driver and GPUs."""
+    """Check that NCCL's build has the toolkit's CUDA major, and code for driver and GPUs."""
     if draft.nccl is None:
         return
     build = draft.nccl_build
@@ -125,7 +126,10 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
 
 
 def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling:
-    """A build for the major before the toolkit's works beside it on a driver that knows both."""
+    """Return the finding for a build of another CUDA major than the toolkit's.
+
+    A build for the previous major works in addition to the toolkit on a driver that supports both.
+    """
     assert draft.cuda is not None  # noqa: S101
     text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}"
     knows = draft.branch is not None and draft.branch.native_cuda.major >= draft.cuda.major
@@ -160,7 +164,7 @@ def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
 
 
 def framework(case: Case, draft: Draft) -> Findings:
-    """The CUDA inside the framework's wheel runs on the driver and knows every GPU."""
+    """Check that the CUDA release in the framework's wheel runs on the driver and supports every GPU."""
     wanted = case.framework
     if wanted is None:
         return

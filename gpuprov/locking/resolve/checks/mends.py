@@ -47,7 +47,7 @@ _MENDS: dict[str, frozenset[str]] = {
 
 
 def mends(rule: str) -> frozenset[str]:
-    """Return the fields of which any one may resolve the violation; a known failure has its own name."""
+    """Return the fields whose change may resolve the violation; a known failure has its own name."""
     return _MENDS.get(rule, _FAILURE)
 
 
@@ -57,5 +57,5 @@ def documented(rule: str) -> bool:
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Return the fields of which each, changed alone, may resolve all violations."""
+    """Return the fields whose change alone may resolve all violations."""
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -9,7 +9,7 @@ from gpuprov.locking.resolve.packages import driver_rule
 
 
 def served(case: Case, draft: Draft) -> Findings:
-    """Some repository serves the system on that architecture."""
+    """Check that a repository serves the system on that architecture."""
     system = case.system
     if system is None:
         text = f"no repository of the catalog serves {case.request.os}"
@@ -21,7 +21,7 @@ def served(case: Case, draft: Draft) -> Findings:
 
 
 def superchip(case: Case, draft: Draft) -> Findings:
-    """A Grace superchip's own CPU is an Arm one."""
+    """Check that the host of a Grace superchip has an Arm CPU."""
     for gpu in case.gpus:
         if gpu.superchip and case.arch != "aarch64":
             text = f"{gpu.id} is a superchip with an Arm CPU: its host is aarch64, not {case.arch}"
@@ -29,7 +29,7 @@ def superchip(case: Case, draft: Draft) -> Findings:
 
 
 def repository(case: Case, draft: Draft) -> Findings:
-    """The driver is in the repository it must come from."""
+    """Check that the driver is in the repository it must come from."""
     if case.system is None:
         return
     if draft.repository == "distribution":
@@ -83,7 +83,7 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
 
 
 def known_failures(case: Case, draft: Draft) -> Findings:
-    """Failures that somebody met with this driver, on this kernel or these boards."""
+    """Check for known failures of this driver, on this kernel or these boards."""
     system = case.system.id if case.system else ""
     for issue in case.catalog.known_issues:
         if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
@@ -113,7 +113,7 @@ def known_failures(case: Case, draft: Draft) -> Findings:
 
 
 def precompiled(case: Case, draft: Draft) -> Findings:
-    """Where the module must not be compiled, somebody compiles it."""
+    """Check that precompiled modules exist if the module must not be compiled on the node."""
     if not case.precompiled or case.system is None:
         return
     rule = driver_rule(case, draft)
